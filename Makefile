@@ -1,0 +1,79 @@
+# Everything that a developer or a first user runs; `make help` lists it.
+# Needs python3 (3.11, 3.12 or 3.13) with the venv module, and make; all else goes into $(VENV).
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
+
+# The first interpreter that the project supports; `make PYTHON=/path/to/python3.12 ...` takes another one.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' >/dev/null 2>&1 && echo $$p && break; done)
+
+# torch is installed before the project, because its plain requirement (torch>=2.5) would fetch the newest build, on Linux
+# with several GB of CUDA. Python 3.11 gets the version that the project is tested with. Where your package index serves
+# CPU builds under another name or address, say so: make demo TORCH="torch --index-url ADDRESS". An installed torch is kept.
+TORCH ?= $(shell $(BIN)/python -c 'import sys; print("torch==2.13.0" if sys.version_info[:2] == (3, 11) else "torch")')
+
+# Several sites on one machine: two training processes with two threads each on two cores are 6 to 10 times slower.
+export OMP_NUM_THREADS = 1
+
+# Tests that share nothing run side by side; those with real processes, ports and clocks run one after the other.
+SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/tidy)
+ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench clean distclean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.project  ## four hospitals train together while one joins, one dies and one leaves (2 minutes)
+	@$(BIN)/chaosd lab run examples/heart/demo.toml
+
+test: $(VENV)/.check  ## every test
+	@$(BIN)/python -m pytest -q -n 2 $(SIDE_BY_SIDE)
+	@$(BIN)/python -m pytest -q $(ONE_BY_ONE)
+
+check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check . || { echo "not formatted: run 'make format'"; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/codespell
+	@$(BIN)/python -m pytest -q tests/tidy
+
+format: $(VENV)/.check  ## format the code and sort the imports
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+
+bench: $(VENV)/.project  ## the figures of the benchmarks folder
+	@$(BIN)/python -m benchmarks
+
+clean:  ## remove caches and build outputs
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .lab
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the virtual environment too
+	@rm -rf $(VENV)
+
+# Each stamp is written when its step is done, so that a second run skips it and a broken one repeats it.
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11, 3.12 or 3.13 found: install one, or name it with PYTHON=..."; exit 1; }
+	@echo "making a virtual environment in $(VENV) ($$($(PYTHON) --version))"
+	@$(PYTHON) -m venv $(VENV) || { echo "the venv module is missing (Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
+	@touch $@
+
+$(VENV)/.torch: $(VENV)/.made
+	@$(BIN)/python -c 'import torch' >/dev/null 2>&1 || \
+		{ echo "installing torch into $(VENV) (once; about a minute)"; $(PIP) $(TORCH); }
+	@touch $@
+
+$(VENV)/.project: pyproject.toml $(VENV)/.torch
+	@echo "installing the project into $(VENV)"
+	@$(PIP) -e '.[torch,test]'
+	@touch $@
+
+$(VENV)/.check: pyproject.toml $(VENV)/.project
+	@echo "installing the checkers into $(VENV)"
+	@$(PIP) -e '.[torch,test,check]' 'hatchling>=1.25'
+	@touch $@

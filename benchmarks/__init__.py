@@ -1,0 +1,1 @@
+"""One module per figure of the project: `python -m benchmarks --list`."""

@@ -1,0 +1,346 @@
+"""The local API: what the command line, the lab and scripts may ask of a running daemon, over HTTP on a unix socket.
+
+Driven by aiohttp on the daemon's loop; decides nothing but whether a request is well formed. The door is the file
+system: the socket belongs to the user who runs the daemon (mode 0600), nothing is bound to TCP, and every body, query
+and number of followers has a limit, so that a mad script can be refused but cannot hurt the training.
+
+| route | answers |
+| --- | --- |
+| GET /v1/status | `Status` |
+| GET /v1/events?after=ID&limit=N, or ?last=N | list of `EventRecord`, oldest first |
+| GET /v1/events/follow?after=ID | one `EventRecord` a line, for ever; an empty line is a sign of life |
+| POST /v1/link {site, add} | `Outcome` |
+| POST /v1/leave {reason} | `Outcome` |
+| POST /v1/lab/shape | `Outcome`; 403 unless the daemon is a lab's |
+
+An error is `{"error": text}` with a status of 4xx or 5xx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from chaosd.control import Control
+from chaosd.status import EventRecord, Outcome
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 64 << 10
+"""The longest request names a site and a reason: a few hundred bytes."""
+
+EVENTS_DEFAULT, EVENTS_MAX = 100, 10_000
+"""10,000 records are about 3 MB of JSON."""
+
+EVENT_ID_MAX = (1 << 63) - 1
+FOLLOWERS_MAX = 32
+SIGN_OF_LIFE_S = 5.0
+"""Between two empty lines to a follower, so that both ends learn of the other's death although nothing happens."""
+
+CLOSE_TIMEOUT_S = 1.0
+"""An answer under way at the end of the daemon (that of `leave`) has so long to be written."""
+
+REQUESTS_MAX = 64
+"""Changes (link, leave, shape) under way at the same time."""
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]
+Latency = Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`site`: id, unique prefix of it, or name."""
+
+    site: Text
+    add: bool
+
+
+class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
+
+
+class ShapeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole shape of the link to `site` (None: of all links); what is left out is unlimited or off."""
+
+    site: Text | None = None
+    rate_bytes_per_s: Rate | None = None
+    latency_s: Latency = 0.0
+    cut_in: bool = False
+    cut_out: bool = False
+    corrupt_probability: Probability = 0.0
+
+
+class ApiSocketError(OSError):
+    """The socket cannot be used; the text says why and what to do."""
+
+
+class LocalApi:
+    """Serves `control` at `path` between `start` and `close`. `lab`: links may be shaped on request."""
+
+    def __init__(self, path: Path, control: Control, *, lab: bool = False) -> None:
+        self._path = path
+        self._control = control
+        self._lab = lab
+        self._closing = asyncio.Event()
+        self._changes: set[asyncio.Task[Outcome]] = set()
+        self._followers = 0
+        self._inode: tuple[int, int] | None = None
+        self._server: asyncio.AbstractServer | None = None
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
+        application.add_routes(
+            [
+                web.get("/v1/status", self._status),
+                web.get("/v1/events", self._events),
+                web.get("/v1/events/follow", self._follow),
+                web.post("/v1/link", self._link),
+                web.post("/v1/leave", self._leave),
+                web.post("/v1/lab/shape", self._shape),
+            ]
+        )
+        self._runner = web.AppRunner(
+            application, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+        )
+
+    async def start(self) -> None:
+        """Raises ApiSocketError when another daemon answers at the path or something else lies there."""
+        listener = _listen(self._path)
+        facts = self._path.stat()
+        self._inode = (facts.st_dev, facts.st_ino)
+        await self._runner.setup()
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._runner.server, sock=listener)
+
+    async def close(self) -> None:
+        """Answers what is under way, ends the followers, removes the socket. Safe to call twice and without `start`."""
+        self._closing.set()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._runner.cleanup()
+        if self._inode is not None:
+            _unlink_own(self._path, self._inode)
+            self._inode = None
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        return _json(self._control.status())
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if "last" in request.query:
+            count = _number(request, "last", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
+            after = max(0, last_event_id(self._control) - count)
+        else:
+            count = _number(request, "limit", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
+            after = _number(request, "after", default=0, low=0, high=EVENT_ID_MAX)
+        return _json(self._control.events(after, count))
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        after = _number(request, "after", default=-1, low=0, high=EVENT_ID_MAX)
+        if self._followers >= FOLLOWERS_MAX:
+            raise _refusal(503, f"{FOLLOWERS_MAX} followers of events are connected already; close one of them")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        self._followers += 1
+        try:
+            await response.prepare(request)
+            await self._stream(response, after)
+            await response.write_eof()
+        except ConnectionError:
+            return response  # the follower went away, as followers do
+        finally:
+            self._followers -= 1
+        return response
+
+    async def _stream(self, response: web.StreamResponse, after: int) -> None:
+        """History after `after` (none when negative), then every new record, until the daemon stops."""
+        records = self._control.follow_events()
+        upcoming: asyncio.Future[EventRecord] = asyncio.ensure_future(anext(records))
+        closing = asyncio.create_task(self._closing.wait(), name="api follower waits for the end")
+        sent_id = after
+        try:
+            await asyncio.sleep(0)  # the subscription begins before the history is read: nothing falls between
+            if after >= 0:
+                for record in self._control.events(after, EVENTS_MAX):
+                    await response.write(_line(record))
+                    sent_id = record.id
+            while True:
+                both: set[asyncio.Future[Any]] = {upcoming, closing}
+                done, _ = await asyncio.wait(both, timeout=SIGN_OF_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
+                if upcoming in done:
+                    record = upcoming.result()
+                    upcoming = asyncio.ensure_future(anext(records))
+                    if record.id > sent_id:
+                        await response.write(_line(record))
+                elif closing in done:
+                    return
+                else:
+                    await response.write(b"\n")
+        except StopAsyncIteration:
+            return
+        finally:
+            upcoming.cancel()
+            closing.cancel()
+            await asyncio.gather(upcoming, closing, return_exceptions=True)
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        asked = await _body(request, LinkRequest)
+        return await self._change(self._control.change_link(asked.site, add=asked.add), "link")
+
+    async def _leave(self, request: web.Request) -> web.StreamResponse:
+        asked = await _body(request, LeaveRequest)
+        return await self._change(self._control.leave(asked.reason), "leave")
+
+    async def _shape(self, request: web.Request) -> web.StreamResponse:
+        if not self._lab:
+            raise _refusal(403, "links are shaped in a lab only; start the daemon with lab = true (--lab) to allow it")
+        asked = await _body(request, ShapeRequest)
+        outcome = self._control.shape(
+            asked.site,
+            rate_bytes_per_s=asked.rate_bytes_per_s,
+            latency_s=asked.latency_s,
+            cut_in=asked.cut_in,
+            cut_out=asked.cut_out,
+            corrupt_probability=asked.corrupt_probability,
+        )
+        return _json(outcome)
+
+    async def _change(self, change: Coroutine[Any, Any, Outcome], name: str) -> web.StreamResponse:
+        """Runs a change to its end even if the asker goes away half-way: a change half made helps nobody."""
+        if len(self._changes) >= REQUESTS_MAX:
+            change.close()
+            raise _refusal(503, f"{REQUESTS_MAX} changes are under way already; try again when they are done")
+        task = asyncio.create_task(change, name=f"api {name}")
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return _json(await asyncio.shield(task))
+
+
+def last_event_id(control: Control) -> int:
+    """The highest id of the history, 0 when it is empty: found by doubling and halving, about 2 log2(n) look-ups."""
+    low, step = 0, 1
+    while step <= EVENT_ID_MAX and control.events(low + step, 1):
+        low += step
+        step *= 2
+    if not low and not control.events(0, 1):
+        return 0
+    high = low + step  # nothing lies after `high`, something lies after `low`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if control.events(middle, 1):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket at `path`, mode 0600; a socket file that nobody answers at is removed first."""
+    _clear(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    umask = os.umask(0o177)  # the file must never exist with wider rights, not even between bind and chmod
+    try:
+        listener.bind(str(path))
+        listener.listen()
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise ApiSocketError(
+            f"cannot listen on {path}: {error.strerror or error}; choose another api_socket"
+        ) from error
+    finally:
+        os.umask(umask)
+    return listener
+
+
+def _clear(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ApiSocketError(f"{path} exists and is no socket; move it away or choose another api_socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)  # left behind by a daemon that was killed
+            return
+        except OSError as error:
+            if error.errno != errno.EAGAIN and not isinstance(error, TimeoutError):
+                raise ApiSocketError(
+                    f"cannot use {path}: {error.strerror or error}; choose another api_socket"
+                ) from error
+    raise ApiSocketError(
+        f"a daemon already answers at {path}; stop it with `chaosd leave --api-socket {path}` "
+        "or give this one its own data_dir"
+    )
+
+
+def _unlink_own(path: Path, inode: tuple[int, int]) -> None:
+    try:
+        facts = path.lstat()
+        if (facts.st_dev, facts.st_ino) == inode:
+            path.unlink()
+    except FileNotFoundError:
+        pass
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.content_type == "application/json":
+            raise
+        text = f"{request.method} {request.path}: {error.reason}"
+        return _json({"error": text}, status=error.status)
+    except Exception as error:  # the API's user gets a line, the log the story
+        log.exception("local API: %s %s failed", request.method, request.path)
+        return _json({"error": f"the daemon failed to answer: {type(error).__name__}; its log says more"}, status=500)
+
+
+async def _body(request: web.Request, kind: type[Request]) -> Request:
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _refusal(400, f"the request is not a {kind.__name__}: {error}") from None
+
+
+def _number(request: web.Request, name: str, *, default: int, low: int, high: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
+        raise _refusal(400, f"{name} = {text[:40]!r}: must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _refusal(status: int, text: str) -> web.HTTPException:
+    kinds: dict[int, type[web.HTTPException]] = {
+        400: web.HTTPBadRequest,
+        403: web.HTTPForbidden,
+        503: web.HTTPServiceUnavailable,
+    }
+    body = msgspec.json.encode({"error": text}).decode()
+    return kinds[status](text=body, content_type="application/json")
+
+
+def _json(value: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _line(record: EventRecord) -> bytes:
+    return msgspec.json.encode(record) + b"\n"

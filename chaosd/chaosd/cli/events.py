@@ -1,0 +1,57 @@
+"""`chaosd events`: the history of the run as the selected daemon recorded it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon
+
+if TYPE_CHECKING:
+    from chaosd.status import EventRecord
+
+LAST_MAX = 10_000
+"""As many as one answer of the API holds (api.EVENTS_MAX)."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(events)
+
+
+def events(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new events, until Ctrl+C")] = False,
+    last: Annotated[int, typer.Option("--last", "-n", min=0, max=LAST_MAX, help="how many past events to show")] = 20,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    api_socket: ApiSocketOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what happened: joins, leaves, failures, links, elections, each with cause, outcome, duration and reason.
+
+    $ chaosd events --last 50
+    $ chaosd events --follow --json | jq 'select(.kind == "scale-in")'
+    """
+    with daemon(config, data_dir, api_socket) as client:
+        past = client.last_events(last) if last else []
+        for record in past:
+            _show(record, as_json=json)
+        if not follow:
+            return
+        try:
+            for record in client.follow_events(after_id=past[-1].id if past else None):
+                _show(record, as_json=json)
+        except KeyboardInterrupt:
+            return
+        typer.echo("the daemon stopped: no more events", err=True)
+
+
+def _show(record: EventRecord, *, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(record).decode())
+    else:
+        from chaosd.cli.render import event_line
+
+        typer.echo(event_line(record))

@@ -1,0 +1,171 @@
+"""`chaosd init`: the site's key and a commented configuration; `chaosd id` and `chaosd version`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chaosd.cli.options import EXIT_USAGE, ConfigOption, DataDirOption, fail, selected
+from chaosd.config_file import CONFIG_FILE_NAME, DEFAULT_LISTEN, DEFAULT_RUN, FIELD_TEXTS, ConfigError
+
+if TYPE_CHECKING:
+    from chaosd.config import SiteConfig
+
+DATA_FOLDER = "data"
+
+TEMPLATE = """\
+# One site of a Chaos run. Start it with:  chaosd start --config {file}
+# This site's id is {site}
+# Every field can also be given as a flag (failure_timeout_s is --failure-timeout-s); a flag wins over this file.
+# Lines with a # show the default. Relative paths are relative to this file.
+
+# {texts[name]}
+name = {name}
+# {texts[run]}
+run = {run}
+# {texts[data_dir]}
+data_dir = "{data}"
+
+# {texts[listen]}
+listen = {listen}
+# {texts[advertise]}
+{mark}advertise = {advertise}
+
+# {texts[found]}
+found = {found}
+# {texts[min_sites]}
+# min_sites = 1
+# {texts[admission]}
+# admission = "pinned"
+# {texts[trust]}
+# trust = ["0123456789abcdef0123456789abcdef"]
+
+# {texts[failure_timeout_s]}
+# failure_timeout_s = 1.0
+# {texts[heartbeat_interval_s]}
+# heartbeat_interval_s = 0.25
+# {texts[bulk_streams]}
+# bulk_streams = 2
+# {texts[probe]}
+# probe = "builtin"
+
+# {texts[worker_socket]}
+# worker_socket = "{data}/worker.sock"
+# {texts[api_socket]}
+# api_socket = "{data}/api.sock"
+# {texts[log_level]}
+# log_level = "info"
+# {texts[lab]}
+# lab = false
+
+# {texts[peers]}: one such table each, at the end of the file.
+# [[peers]]
+# site = "0123456789abcdef0123456789abcdef"
+# address = "host.example:7400"
+#
+# {texts[shapes]} (site left out: all links).
+# [[shapes]]
+# rate_mbit = 100.0
+# latency_ms = 20.0
+"""
+
+NEXT = """\
+This site is {site}.
+Its key is {key} (keep it secret and keep a copy), its configuration {file}.
+
+To link it with a neighbour, put this into the neighbour's {file_name}:
+
+[[peers]]
+site = "{site}"
+address = "{address}"
+
+and the neighbour's id and address into this one's. Then:
+
+  chaosd doctor --config {file}
+  chaosd start --config {file}
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(init)
+    app.command("id")(identify)
+    app.command()(version)
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(help="where to put the configuration and the data folder")] = Path("."),
+    name: Annotated[str | None, typer.Option(help=FIELD_TEXTS["name"])] = None,
+    run: Annotated[str, typer.Option(help=FIELD_TEXTS["run"])] = DEFAULT_RUN,
+    listen: Annotated[str, typer.Option(help="host:port to listen on")] = DEFAULT_LISTEN,
+    advertise: Annotated[str | None, typer.Option(help=FIELD_TEXTS["advertise"])] = None,
+    found: Annotated[bool, typer.Option("--found", help=FIELD_TEXTS["found"])] = False,
+) -> None:
+    """Make a site: its key and a commented TOML file. Overwrites neither; a key that is there is kept.
+
+    $ chaosd init                                    # in the working directory
+    $ chaosd init cleveland --name Cleveland --run heart --found
+    """
+    from chaosd.config import load_config
+    from chaosd.identity import KEY_FILE, Identity, IdentityError
+
+    path = directory / CONFIG_FILE_NAME
+    overrides = {
+        "name": name,
+        "run": run,
+        "listen": listen,
+        "advertise": advertise,
+        "found": found,
+        "data_dir": directory / DATA_FOLDER,
+    }
+    given = {field: value for field, value in overrides.items() if value is not None}
+    try:
+        config = load_config(None, given)
+        if path.exists():
+            raise ConfigError(f"{path} exists already; this site is made. Remove the file to have it written anew.")
+        data_dir = directory / DATA_FOLDER
+        identity = Identity.load(data_dir) if (data_dir / KEY_FILE).exists() else Identity.create(data_dir)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(_text(path, identity.site, config))
+    except (ConfigError, IdentityError) as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"cannot write {path}: {error.strerror}", EXIT_USAGE)
+    key = directory / DATA_FOLDER / KEY_FILE
+    typer.echo(
+        NEXT.format(site=identity.site, key=key, file=path, file_name=CONFIG_FILE_NAME, address=config.advertise)
+    )
+
+
+def identify(config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+    """Print this site's id, for the configuration of the others.
+
+    $ chaosd id --config cleveland/chaosd.toml
+    """
+    from chaosd.identity import Identity, IdentityError
+
+    try:
+        typer.echo(Identity.load(selected(config, data_dir, None)[0]).site)
+    except (ConfigError, IdentityError) as error:
+        fail(str(error), EXIT_USAGE)
+
+
+def version() -> None:
+    """Print the versions of the program and of its protocol.
+
+    $ chaosd version
+    """
+    from importlib.metadata import version as installed
+
+    from chaos_protocols.names import PROTOCOL_VERSION
+
+    typer.echo(f"chaos-train {installed('chaos-train')}, protocol {PROTOCOL_VERSION}")
+
+
+def _text(path: Path, site: str, config: SiteConfig) -> str:
+    shown = ("name", "run", "listen", "advertise", "found")
+    fields = {field: json.dumps(getattr(config, field), ensure_ascii=False) for field in shown}
+    mark = "# " if config.advertise == config.listen else ""
+    return TEMPLATE.format(file=path, site=site, data=DATA_FOLDER, texts=FIELD_TEXTS, mark=mark, **fields)

@@ -1,0 +1,95 @@
+"""What the commands share: which daemon is meant, how to speak with it, how to tell that it does not answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from chaosd.config_file import API_SOCKET_NAME, CONFIG_FILE_NAME, ConfigError, default_data_dir, read_config_file
+
+if TYPE_CHECKING:
+    from chaosd.client import LocalClient
+    from chaosd.status import Outcome
+
+EXIT_FAILED, EXIT_USAGE, EXIT_NO_DAEMON = 1, 2, 3
+PANEL = "Which daemon"
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", help=f"its TOML file [dim](default: ./{CONFIG_FILE_NAME})[/]", rich_help_panel=PANEL
+    ),
+]
+DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="its data directory", rich_help_panel=PANEL)]
+ApiSocketOption = Annotated[Path | None, typer.Option("--api-socket", help="its API socket", rich_help_panel=PANEL)]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON, for programs")]
+
+
+def fail(text: str, code: int) -> NoReturn:
+    """Tell the user on stderr and end with `code`."""
+    typer.echo(text, err=True)
+    raise typer.Exit(code)
+
+
+def config_path(config: Path | None) -> Path | None:
+    """The file that `--config` names, or the one in the working directory, or none."""
+    if config is not None:
+        return config
+    local = Path(CONFIG_FILE_NAME)
+    return local if local.is_file() else None
+
+
+def selected(config: Path | None, data_dir: Path | None, api_socket: Path | None) -> tuple[Path, Path]:
+    """(data directory, API socket) of the daemon that the options select. Reads the file only as far as needed.
+
+    Raises ConfigError. The file's other fields are not checked here: a typing error in one of them must not keep an
+    operator from asking the daemon that runs."""
+    path = config_path(config) if data_dir is None or config is not None else None
+    values: dict[str, Any] = (
+        {} if path is None or (api_socket is not None and config is None) else read_config_file(path)
+    )
+    if data_dir is not None:
+        values["data_dir"] = data_dir
+    for field in ("data_dir", "api_socket"):
+        if not isinstance(values.get(field, Path()), Path):
+            raise ConfigError(f"{path}: {field} = {values[field]!r}: must be a path in quotes")
+    folder = values.get("data_dir") or default_data_dir()
+    return folder, api_socket or values.get("api_socket") or folder / API_SOCKET_NAME
+
+
+@contextmanager
+def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) -> Iterator[LocalClient]:
+    """A client of the selected daemon; what goes wrong with it becomes one clear line and an exit code."""
+    from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+
+    try:
+        yield LocalClient(selected(config, data_dir, api_socket)[1])
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    except NoDaemonError as error:
+        path = config_path(config)
+        start = "chaosd start" if path is None else f"chaosd start --config {path}"
+        fail(
+            f"{error}.\nStart one with `{start}`; if it runs elsewhere, "
+            "name it with --config, --data-dir or --api-socket.",
+            EXIT_NO_DAEMON,
+        )
+    except RequestRefusedError as error:
+        fail(f"the daemon refused: {error}", EXIT_FAILED)
+
+
+def tell(outcome: Outcome, what: str, *, as_json: bool) -> None:
+    """Print how a request ended; exit code 1 when it was not done."""
+    import msgspec
+
+    if as_json:
+        typer.echo(msgspec.json.encode(outcome).decode())
+    else:
+        done = "done" if outcome.done else "not done"
+        typer.echo(f"{what}: {done} after {outcome.duration_s:.3f} s: {outcome.reason}", err=not outcome.done)
+    if not outcome.done:
+        raise typer.Exit(EXIT_FAILED)

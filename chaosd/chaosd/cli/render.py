@@ -1,0 +1,124 @@
+"""How a status and an event look to a person: rich tables and plain lines. Used by `status`, `events` and the lab.
+
+Names and reasons may come from other sites: they are shown as text, never as markup or terminal commands.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from chaos_protocols.names import short
+from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, TransferStatus
+
+UNKNOWN = "–"
+STATE_STYLES = {"member": "green", "learner": "cyan", "joining": "cyan", "leaving": "yellow", "removed": "red"}
+
+
+def printable(text: str) -> str:
+    """`text` without anything that a terminal would obey."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+def rate_text(rate_bytes_per_s: float | None) -> str:
+    return UNKNOWN if rate_bytes_per_s is None else f"{rate_bytes_per_s * 8 / 1e6:,.1f} Mbit/s"
+
+
+def event_line(record: EventRecord) -> str:
+    """One event on one line: time, kind, outcome, duration, epoch, round, subject, cause and reason."""
+    at = datetime.fromtimestamp(record.at_unix_s).strftime("%H:%M:%S.%f")[:-3]
+    duration = "" if record.duration_s is None else f"{record.duration_s:.3f} s"
+    words = [printable(word) for word in (record.subject, record.cause, record.reason) if word]
+    position = f"epoch {record.epoch:<4d} round {record.round:<6d}"
+    kind, outcome = printable(record.kind), printable(record.outcome)
+    return f"{at}  {kind:<15s} {outcome:<8s} {duration:>10s}  {position} {' · '.join(words)}".rstrip()
+
+
+def render_status(status: Status) -> RenderableType:
+    """The whole status as a person wants to see it, most important first."""
+    names = {site.site: printable(site.name) or short(site.site) for site in status.sites}
+    parts: list[RenderableType] = [_headline(status, names)]
+    if status.paused:
+        parts.append(Text(f"paused: {printable(status.paused)}", style="bold yellow"))
+    if status.sites:
+        parts.append(_sites(status))
+    if status.links:
+        parts.append(_links(status.links, names))
+    parts.append(_worker(status))
+    if status.transfer is not None:
+        parts.append(_transfer(status.transfer, names))
+    return Group(*parts)
+
+
+def _headline(status: Status, names: dict[str, str]) -> Text:
+    scheduler = UNKNOWN if status.scheduler is None else names.get(status.scheduler, short(status.scheduler))
+    pace = "" if status.round_s is None else f" ({status.round_s:.3f} s each)"
+    text = Text()
+    text.append(printable(status.name) or short(status.site), style="bold")
+    text.append(f" {short(status.site)} in run {printable(status.run)}: ")
+    text.append(printable(status.state), style=STATE_STYLES.get(status.state, "bold"))
+    text.append(
+        f"\nepoch {status.epoch}  term {status.term}  round {status.round}{pace}  scheduler {scheduler}"
+        f"  result {printable(status.result_digest)[:12] or UNKNOWN}  up {_duration(status.uptime_s)}"
+    )
+    return text
+
+
+def _sites(status: Status) -> Table:
+    table = Table("site", "id", "address", "state", "vote", "round", "phase", box=SIMPLE_HEAD, pad_edge=False)
+    for site in status.sites:
+        table.add_row(*_site_cells(site, status), style="bold" if site.site == status.site else "")
+    return table
+
+
+def _site_cells(site: SiteStatus, status: Status) -> list[Text]:
+    marks = [mark for mark, here in (("this", status.site), ("scheduler", status.scheduler)) if here == site.site]
+    name = printable(site.name) + (f" ({', '.join(marks)})" if marks else "")
+    return [
+        Text(name),
+        Text(short(site.site)),
+        Text(printable(site.address)),
+        Text(printable(site.state), style=STATE_STYLES.get(site.state, "")),
+        Text("yes" if site.voter else "no"),
+        Text(UNKNOWN if site.round is None else str(site.round), justify="right"),
+        Text(printable(site.phase or UNKNOWN)),
+    ]
+
+
+def _links(links: tuple[LinkStatus, ...], names: dict[str, str]) -> Table:
+    table = Table("link", "rate", "round trip", "up", box=SIMPLE_HEAD, pad_edge=False)
+    for link in links:
+        ends = f"{names.get(link.one, short(link.one))} <-> {names.get(link.other, short(link.other))}"
+        up = {None: Text(UNKNOWN), True: Text("up", style="green"), False: Text("down", style="red")}[link.up]
+        rtt = UNKNOWN if link.rtt_s is None else f"{link.rtt_s * 1e3:.1f} ms"
+        rate = Text(rate_text(link.rate_bytes_per_s), justify="right")
+        table.add_row(Text(ends), rate, Text(rtt, justify="right"), up)
+    return table
+
+
+def _worker(status: Status) -> Text:
+    worker = status.worker
+    if not worker.connected:
+        return Text("worker: none connected (start the training script beside this daemon)", style="yellow")
+    at = UNKNOWN if worker.round is None else str(worker.round)
+    return Text(f"worker: pid {worker.pid or UNKNOWN}, round {at}, phase {printable(worker.phase or UNKNOWN)}")
+
+
+def _transfer(transfer: TransferStatus, names: dict[str, str]) -> Table:
+    table = Table.grid(padding=(0, 1))
+    rows = [(f"state of round {transfer.round}", transfer.verified_bytes, transfer.total_bytes)]
+    rows += [(f"  from {names.get(site, short(site))}", *sizes) for site, sizes in sorted(transfer.sources.items())]
+    for label, done_bytes, whole_bytes in rows:
+        amount = f"{done_bytes / 2**20:,.1f} of {whole_bytes / 2**20:,.1f} MiB"
+        table.add_row(Text(label), ProgressBar(total=max(whole_bytes, 1), completed=done_bytes, width=30), Text(amount))
+    return table
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

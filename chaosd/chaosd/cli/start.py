@@ -1,0 +1,106 @@
+"""`chaosd start`: check the configuration, then become the daemon, in the foreground."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chaosd.cli.options import EXIT_USAGE, config_path, fail
+from chaosd.config_file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError, flag_name
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(start)
+
+
+def _flag(field: str, text: str = "") -> Any:
+    """The option of a field: its name and its help come from the field."""
+    negation = f"/--no-{field}" if field in ("found", "lab") else ""
+    return typer.Option(flag_name(field) + negation, help=FIELD_TEXTS[field] + text, show_default=False)
+
+
+def start(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help=f"TOML file; default: ./{CONFIG_FILE_NAME} if there is one")
+    ] = None,
+    name: Annotated[str | None, _flag("name")] = None,
+    run: Annotated[str | None, _flag("run")] = None,
+    data_dir: Annotated[Path | None, _flag("data_dir")] = None,
+    listen: Annotated[str | None, _flag("listen")] = None,
+    advertise: Annotated[str | None, _flag("advertise")] = None,
+    found: Annotated[bool | None, _flag("found")] = None,
+    peer: Annotated[list[str] | None, _flag("peers", ": SITE@HOST:PORT, repeatable")] = None,
+    trust: Annotated[list[str] | None, _flag("trust", "; repeatable")] = None,
+    admission: Annotated[str | None, _flag("admission")] = None,
+    min_sites: Annotated[int | None, _flag("min_sites")] = None,
+    failure_timeout_s: Annotated[float | None, _flag("failure_timeout_s")] = None,
+    heartbeat_interval_s: Annotated[float | None, _flag("heartbeat_interval_s")] = None,
+    bulk_streams: Annotated[int | None, _flag("bulk_streams")] = None,
+    probe: Annotated[str | None, _flag("probe")] = None,
+    worker_socket: Annotated[Path | None, _flag("worker_socket")] = None,
+    api_socket: Annotated[Path | None, _flag("api_socket")] = None,
+    lab: Annotated[bool | None, _flag("lab")] = None,
+    shape: Annotated[list[str] | None, _flag("shapes", ": SITE=MBIT/MS or all=MBIT/MS, repeatable")] = None,
+    log_level: Annotated[str | None, _flag("log_level")] = None,
+) -> None:
+    """Run this site's daemon in the foreground. Ctrl+C leaves the run gracefully, a second Ctrl+C forces.
+
+    Every field of the TOML file is a flag of the same name; a flag wins over the file, a repeated one replaces a list.
+
+      $ chaosd start                      # ./chaosd.toml, as chaosd init wrote it
+      $ chaosd start --config hospital/chaosd.toml --log-level debug
+      $ chaosd start --data-dir ./b --found --listen 127.0.0.1:7401
+    """
+    given = dict(locals())
+    path = config_path(given.pop("config"))
+    try:
+        loaded = _load(path, given)
+    except ConfigError as error:
+        fail(f"the configuration cannot be used:\n{error}", EXIT_USAGE)
+    from chaosd.daemon import run_daemon
+
+    try:
+        code = run_daemon(loaded)
+    except (ConfigError, OSError) as error:
+        fail(f"the daemon cannot start: {error}", EXIT_USAGE)
+    raise typer.Exit(code)
+
+
+def overrides_of(given: dict[str, Any]) -> dict[str, object]:
+    """The flags that were given, as fields: `--peer` and `--shape` texts taken apart. Raises ConfigError."""
+    fields = {field: value for field, value in given.items() if value is not None and value != []}
+    if "peer" in fields:
+        fields["peers"] = [_peer(text) for text in fields.pop("peer")]
+    if "shape" in fields:
+        fields["shapes"] = [_shape(text) for text in fields.pop("shape")]
+    return fields
+
+
+def _load(path: Path | None, given: dict[str, Any]) -> Any:
+    from chaosd.config import load_config
+
+    return load_config(path, overrides_of(given))
+
+
+def _peer(text: str) -> dict[str, str]:
+    site, at, address = text.partition("@")
+    if not at:
+        raise ConfigError(f"--peer (command line) = {text!r}: must be SITE@HOST:PORT")
+    return {"site": site, "address": address}
+
+
+def _shape(text: str) -> dict[str, object]:
+    site, _, amounts = text.partition("=")
+    rate, slash, latency = amounts.partition("/")
+    try:
+        shape: dict[str, object] = {"latency_ms": float(latency) if slash else 0.0}
+        if rate != "max":
+            shape["rate_mbit"] = float(rate)
+    except ValueError:
+        raise ConfigError(
+            f"--shape (command line) = {text!r}: must be SITE=MBIT/MS, as in all=100/20 (all links: "
+            "100 Mbit/s and 20 ms) or all=max/20 (20 ms, any rate)"
+        ) from None
+    return shape if site == "all" else {**shape, "site": site}

@@ -1,0 +1,319 @@
+"""Looks at everything that commonly keeps a site from working: each finding is ok, warn or fail, with the remedy.
+
+Driven by `chaosd doctor` and by tests; reads and probes, changes nothing (a file that tries the data directory is
+removed again). "fail" means that the daemon will not start or will not find the others; "warn" that it will, with a
+drawback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import importlib.util
+import mmap
+import os
+import platform
+import resource
+import shutil
+import socket
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.config import ConfigError, PeerConfig, SiteConfig, load_config, parse_address
+from chaosd.identity import Identity, IdentityError, site_of_certificate
+
+PEERS_AT_ONCE = 16
+DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 << 20, 2 << 30
+"""The journal and the event history stay below 100 MiB; 2 GiB leave room for an arena that spills or a checkpoint."""
+
+MEMORY_WARN_BYTES = 1 << 30
+"""The arena holds the state and one contribution; a model worth several sites takes more than this."""
+
+FILES_FIXED, FILES_WARN = 128, 1024
+"""A generous estimate for a daemon without peers, and the usual soft limit of Linux distributions."""
+
+SHARED_MEMORY_TRIED_BYTES = 1 << 20
+CLOCK_EARLIEST_UNIX_S = 1_735_689_600
+"""2025-01-01: a clock before it was never set."""
+
+TIME_ERROR = 5
+"""adjtimex(2): the clock is not synchronised."""
+
+
+class Level(Enum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One finding: what was looked at, how it is, what was found, what to do about it (empty when ok)."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: float = 3.0) -> Iterator[Check]:
+    """All findings for the configuration at `path` (None: defaults), as they come. Never raises for what it finds."""
+    yield check_versions()
+    try:
+        config = load_config(path, {} if data_dir is None else {"data_dir": data_dir})
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            yield _fail("configuration", line, "correct the field; the other checks need the configuration")
+        return
+    yield _ok("configuration", str(path) if path else "defaults (no file)")
+    running = _daemon_pid(config)
+    checks: list[Callable[[], Check]] = [
+        lambda: check_key(config),
+        lambda: check_data_dir(config.data_dir),
+        lambda: check_disk(config.data_dir),
+        lambda: check_daemon(config),
+        lambda: check_port(config.listen, running),
+        check_clock,
+        check_shared_memory,
+        lambda: check_file_limit(config),
+        lambda: check_iperf3(config.probe),
+    ]
+    for check in checks:
+        yield check()
+    yield from check_peers(config, peer_timeout_s)
+
+
+def check_versions() -> Check:
+    versions = [f"{name} {_version(name)}" for name in ("chaos-train", "msgspec", "aiohttp", "numpy")]
+    text = (
+        f"{', '.join(versions)}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}, {ssl.OPENSSL_VERSION}"
+    )
+    if not ssl.HAS_TLSv1_3:
+        return _fail("versions", text, "this Python's OpenSSL has no TLS 1.3; use another Python")
+    if importlib.util.find_spec("uvloop") is None:
+        return _warn("versions", text, "uvloop is not installed: the daemon runs, slower; `pip install uvloop`")
+    return _ok("versions", text)
+
+
+def check_key(config: SiteConfig) -> Check:
+    try:
+        site = Identity.load(config.data_dir).site
+    except IdentityError as error:
+        return _fail("key", str(error), "see above; a missing key is made by `chaosd init`")
+    if any(peer.site == site for peer in config.peers):
+        return _fail("key", f"this site, {site}, is listed among its own peers", "put the neighbour's id there")
+    return _ok("key", f"site {site}, readable by its owner only")
+
+
+def check_data_dir(data_dir: Path) -> Check:
+    folder = _nearest(data_dir)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as file:
+            file.write(b"durable?")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return _fail(
+            "data_dir", f"{folder} cannot be written: {error.strerror}", "make it yours, or choose another data_dir"
+        )
+    if folder != data_dir:
+        return _warn("data_dir", f"{data_dir} does not exist yet", "`chaosd init` or the first start makes it")
+    return _ok("data_dir", f"{data_dir} is writable")
+
+
+def check_disk(data_dir: Path) -> Check:
+    try:
+        free_bytes = shutil.disk_usage(_nearest(data_dir)).free
+    except OSError as error:
+        return _fail("disk", f"cannot be asked: {error.strerror}", "choose another data_dir")
+    text = f"{free_bytes / 2**30:.1f} GiB free"
+    if free_bytes < DISK_FAIL_BYTES:
+        return _fail("disk", text, "the journal needs room: free some, or choose another data_dir")
+    if free_bytes < DISK_WARN_BYTES:
+        return _warn("disk", text, "enough for the journal, not for checkpoints")
+    return _ok("disk", text)
+
+
+def check_daemon(config: SiteConfig) -> Check:
+    try:
+        status = LocalClient(config.api_socket).status()
+    except NoDaemonError:
+        return _ok("daemon", f"none running at {config.api_socket}")
+    except RequestRefusedError as error:
+        return _fail("daemon", str(error), "stop it and start the version that is installed")
+    if status.version != _version("chaos-train"):
+        text = f"running with version {status.version}, installed is {_version('chaos-train')}"
+        return _warn("daemon", text, "restart it when convenient: `chaosd leave`, then `chaosd start`")
+    return _ok("daemon", f"running, pid {status.pid}, {status.state}, round {status.round}")
+
+
+def check_port(listen: str, running_pid: int | None) -> Check:
+    if running_pid is not None:
+        return _ok("port", f"{listen} is held by the daemon, pid {running_pid}")
+    host, port = parse_address(listen)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        return _fail("port", f"{listen}: {error.strerror or error}", "end what holds it, or choose another listen")
+    return _ok("port", f"{listen} is free")
+
+
+def check_clock() -> Check:
+    """Sites never compare clocks; a wrong one only spoils the times in the event history."""
+    now_s = time.time()
+    text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(now_s))
+    if now_s < CLOCK_EARLIEST_UNIX_S:
+        return _warn("clock", f"{text}: was never set", "set it: the event history will show wrong times")
+    if _clock_is_unsynchronised():
+        return _warn(
+            "clock", f"{text}, not synchronised", "run an NTP client, so that the sites' histories can be compared"
+        )
+    return _ok("clock", text)
+
+
+def check_shared_memory() -> Check:
+    if not hasattr(os, "memfd_create"):
+        return _warn("memory", f"no memfd on {sys.platform}", "for development only: a temporary file serves instead")
+    try:
+        with open(os.memfd_create("chaos-doctor"), "r+b") as file:
+            file.truncate(SHARED_MEMORY_TRIED_BYTES)
+            with mmap.mmap(file.fileno(), SHARED_MEMORY_TRIED_BYTES) as memory:
+                memory[-1] = 1
+    except OSError as error:
+        return _fail("memory", f"memfd: {error.strerror}", "allow memfd_create in the container's seccomp profile")
+    import psutil
+
+    available_bytes = psutil.virtual_memory().available
+    text = f"memfd works, {available_bytes / 2**30:.1f} GiB available"
+    if available_bytes < MEMORY_WARN_BYTES:
+        return _warn("memory", text, "the arena takes the model's state and one contribution: close other programs")
+    return _ok("memory", text)
+
+
+def check_file_limit(config: SiteConfig) -> Check:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _ok("open files", "no limit")
+    needed = FILES_FIXED + (1 + 2 * config.bulk_streams) * max(len(config.peers), 1)
+    text = f"limit {soft}, needed about {needed}"
+    if soft < needed:
+        return _fail("open files", text, f"raise it: `ulimit -n {max(needed, FILES_WARN)}` before the start")
+    if soft < FILES_WARN:
+        return _warn("open files", text, f"enough for the peers named, few for more: `ulimit -n {FILES_WARN}`")
+    return _ok("open files", text)
+
+
+def check_iperf3(probe: str) -> Check:
+    program = shutil.which("iperf3")
+    if program is not None:
+        return _ok("iperf3", program)
+    if importlib.util.find_spec("iperf3") is not None:
+        return _ok("iperf3", "Python package")
+    if probe == "iperf3":
+        return _warn(
+            "iperf3", "not installed, but chosen as probe", "install iperf3; until then the built-in probe serves"
+        )
+    return _ok("iperf3", f"not installed; not needed, the probe is {probe}")
+
+
+def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
+    """One finding a peer, all asked at once. A silent peer is a warning: it may come later, unless nobody answers."""
+    if not config.peers:
+        if config.found:
+            return [_ok("peers", "none named; this site founds the run and waits for others")]
+        return [_warn("peers", "none named and found = false", "add [[peers]], or wait for others to dial this site")]
+    with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
+        checks = list(pool.map(lambda peer: check_peer(peer, timeout_s), config.peers))
+    if not config.found and all(check.level is not Level.OK for check in checks):
+        remedy = "this site cannot join: start a peer, or correct the addresses"
+        checks.append(_fail("peers", "not one of the peers answers as itself", remedy))
+    return checks
+
+
+def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
+    """Connects, and looks at the certificate: is the site at that address the one that is expected there?"""
+    host, port = parse_address(peer.address)
+    name = f"peer {short(peer.site)}"
+    started_s = time.monotonic()
+    try:
+        raw = socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        return _warn(
+            name, f"{peer.address}: {why}", "is it started, the address right, the port open in both firewalls?"
+        )
+    with raw:
+        rtt_ms = (time.monotonic() - started_s) * 1e3
+        try:
+            site = _site_behind(raw)
+        except (OSError, ValueError) as error:
+            return _fail(name, f"{peer.address} answers, but not as a chaosd ({error})", "correct the peer's address")
+    if site != peer.site:
+        return _fail(name, f"{peer.address} is site {site}, not {peer.site}", "correct the peer's id or address")
+    return _ok(name, f"{peer.address} answers as itself, {rtt_ms:.1f} ms")
+
+
+def _site_behind(raw: socket.socket) -> SiteId | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # a site is known by its id, which the caller compares
+    with context.wrap_socket(raw) as secured:
+        return site_of_certificate(secured.getpeercert(binary_form=True) or b"")
+
+
+def _daemon_pid(config: SiteConfig) -> int | None:
+    with contextlib.suppress(NoDaemonError, RequestRefusedError):
+        return LocalClient(config.api_socket).status().pid
+    return None
+
+
+def _clock_is_unsynchronised() -> bool:
+    """True only where the system says so (Linux: adjtimex(2) with modes = 0, which reads and sets nothing)."""
+    if sys.platform != "linux":
+        return False
+    buffer = ctypes.create_string_buffer(512)  # struct timex has 208 bytes on 64-bit Linux
+    try:
+        return int(ctypes.CDLL(None).adjtimex(buffer)) == TIME_ERROR
+    except (OSError, AttributeError):
+        return False
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest one above it that exists."""
+    return next((place for place in (folder, *folder.parents) if place.is_dir()), Path("/"))
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _ok(name: str, found: str) -> Check:
+    return Check(name=name, level=Level.OK, found=found)
+
+
+def _warn(name: str, found: str, remedy: str) -> Check:
+    return Check(name=name, level=Level.WARN, found=found, remedy=remedy)
+
+
+def _fail(name: str, found: str, remedy: str) -> Check:
+    return Check(name=name, level=Level.FAIL, found=found, remedy=remedy)

@@ -1,0 +1,161 @@
+"""The identity of a site: an Ed25519 key that the site makes by itself, and the name that follows from it.
+
+Decides what a site is called: the site id is a fingerprint of the public key, so nobody hands out names and nobody
+can take another site's name. Driven by the command line (`chaosd init`), the driver (signed control messages) and the
+transport (TLS certificate, proof in the handshake). It never talks to the network.
+
+The certificate is made anew from the key at every load. TLS wants one; nobody trusts it: trust is by site id alone,
+which is why its dates and serial number are constants and why no clock has to be right (protocols.md, section 7).
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+import stat
+import tempfile
+from pathlib import Path
+
+import blake3
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+
+from chaos_protocols.names import SITE_ID_CHARACTERS, SiteId
+
+KEY_FILE = "site.key"
+KEY_FILE_MODE = 0o600
+KEY_FILE_BYTES_MAX = 4096
+"""An Ed25519 key takes 119 bytes as PEM; a longer file is not one."""
+
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+"""RFC 8032, section 5.1."""
+
+_CERTIFICATE_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_CERTIFICATE_UNTIL = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
+
+
+class IdentityError(ValueError):
+    """The key of this site cannot be made or read; the text says why and what to do."""
+
+
+class Identity:
+    """The key pair of this site. Make one with `Identity.create`, read it back with `Identity.load`."""
+
+    def __init__(self, key: Ed25519PrivateKey, key_path: Path) -> None:
+        self._key = key
+        self._key_path = key_path
+        self.public_key = key.public_key().public_bytes_raw()
+        """Raw Ed25519 public key, 32 bytes."""
+        self.site = site_of(self.public_key)
+        self.certificate_der = _certificate(key, self.site)
+
+    @classmethod
+    def create(cls, directory: Path | str) -> Identity:
+        """Make a new key in `directory` (created if it is missing). Never overwrites one: raises IdentityError."""
+        path = Path(directory) / KEY_FILE
+        key = Ed25519PrivateKey.generate()
+        text = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
+        except FileExistsError:
+            raise IdentityError(
+                f"this site already has a key: {path}. To become a new site, move that file away first "
+                "(the other sites will no longer know this one)."
+            ) from None
+        except OSError as error:
+            raise IdentityError(
+                f"cannot write the key of this site to {path}: {error.strerror}. Choose a directory you own."
+            ) from error
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), KEY_FILE_MODE)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        return cls(key, path)
+
+    @classmethod
+    def load(cls, directory: Path | str) -> Identity:
+        """Read the key that `create` made. Raises IdentityError: missing, readable by others, or not an Ed25519 key."""
+        path = Path(directory) / KEY_FILE
+        try:
+            with open(path, "rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                text = file.read(KEY_FILE_BYTES_MAX + 1)
+        except FileNotFoundError:
+            raise IdentityError(f"this site has no key yet ({path} is missing). Make one with `chaosd init`.") from None
+        except OSError as error:
+            raise IdentityError(f"cannot read the key of this site, {path}: {error.strerror}.") from error
+        if mode & 0o077:
+            raise IdentityError(
+                f"the key of this site, {path}, can be read by other users (mode {mode:o}). "
+                f"If nobody copied it, run `chmod 600 {path}`; otherwise make a new one."
+            )
+        try:
+            key = serialization.load_pem_private_key(text, password=None)
+        except (ValueError, TypeError) as error:
+            raise IdentityError(f"{path} is not a readable private key. Restore it from a copy.") from error
+        if len(text) > KEY_FILE_BYTES_MAX or not isinstance(key, Ed25519PrivateKey):
+            raise IdentityError(f"{path} holds another kind of key; Chaos needs Ed25519. Make one with `chaosd init`.")
+        return cls(key, path)
+
+    def sign(self, data: bytes) -> bytes:
+        """Ed25519 signature (64 bytes) of `data`. The caller puts a label first, so that no signature serves twice."""
+        return self._key.sign(data)
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Give a TLS context this site's certificate and key. The standard library takes them from files only."""
+        with tempfile.NamedTemporaryFile(prefix="chaos-certificate-", suffix=".pem") as file:
+            file.write(ssl.DER_cert_to_PEM_cert(self.certificate_der).encode())
+            file.flush()
+            try:
+                context.load_cert_chain(certfile=file.name, keyfile=str(self._key_path))
+            except (OSError, ssl.SSLError) as error:
+                raise IdentityError(f"the key file {self._key_path} cannot be used any more: {error}.") from error
+
+
+def verify(public_key_raw: bytes, signature: bytes, data: bytes) -> bool:
+    """True when `signature` of `data` was made with the key whose public half this is; False on malformed input."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key_raw).verify(signature, data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def site_of(public_key_raw: bytes) -> SiteId:
+    """The site id of a raw Ed25519 public key: the first 32 hexadecimal characters of its BLAKE3."""
+    if len(public_key_raw) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_key_raw)}")
+    return SiteId(blake3.blake3(public_key_raw).hexdigest()[:SITE_ID_CHARACTERS])
+
+
+def site_of_certificate(certificate_der: bytes) -> SiteId | None:
+    """The site that a TLS certificate speaks for, or None when it is not an Ed25519 certificate (hostile input)."""
+    try:
+        key = x509.load_der_x509_certificate(certificate_der).public_key()
+    except Exception:  # a parser fed by a stranger: whatever it raises means "not a certificate of ours"
+        return None
+    return site_of(key.public_bytes_raw()) if isinstance(key, Ed25519PublicKey) else None
+
+
+def _certificate(key: Ed25519PrivateKey, site: SiteId) -> bytes:
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chaos site {site}")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(int(site[:16], 16) | 1)
+        .not_valid_before(_CERTIFICATE_FROM)
+        .not_valid_after(_CERTIFICATE_UNTIL)
+        .sign(key, None)
+    )
+    return certificate.public_bytes(serialization.Encoding.DER)

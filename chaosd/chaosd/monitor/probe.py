@@ -1,0 +1,237 @@
+"""The built-in link probe: a burst over a bulk stream, timed by the site that receives it. Decides how long it lasts.
+
+Driven by the driver: `measure` when a rate is missing or stale; `is_probe`, `bulk_received` and `link_lost` for what
+arrives. One class plays both ends. It needs nothing installed and passes where the link itself passes; it shares the
+bulk connection's congestion window, so it sees what a transfer would see. Chaos paper, section IV: transmission rates
+are measured before shards are assigned; protocols.md, section 2: active only where passive figures are missing.
+
+    measuring -> other     probe.ping    answered by probe.pong, three times: the round-trip time is the least
+    measuring -> other     probe.burst   frames, until bytes or seconds are used up; the last one says so
+    other -> measuring     probe.report  bytes and seconds between the arrival of the first and the last frame, and
+                                         the rate over the second half, when the congestion window has opened
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
+
+import msgspec
+
+from chaos_protocols.names import SiteId, short
+from chaosd.transport.errors import LinkClosed, RemoteProtocolError
+
+FRAME_BYTES = 64 << 10
+"""Resolution of the timing: 0.5 ms at 1 Gbit/s, 50 ms at 10 Mbit/s."""
+BURST_BYTES = 8 << 20
+BURST_SECONDS = 0.25
+"""Defaults: a few round trips of a continental path; 1 % of link time allows one every 25 s."""
+BURST_BYTES_MAX = 64 << 20
+FRAMES_MAX = BURST_BYTES_MAX // FRAME_BYTES
+FRAMES_MIN = 4
+"""Fewer do not have a second half; a slow link gets these even when the time is used up."""
+PINGS = 3
+BURSTS_MAX = 64
+"""Bursts under way towards this site, one for each neighbour; further ones are not answered."""
+STREAM = 1
+"""Stream 0 belongs to the rounds."""
+
+_PAYLOAD = memoryview(bytes(FRAME_BYTES))
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """What was measured towards one site."""
+
+    rate_bytes_per_s: float
+    rtt_s: float
+    method: str
+    """`built-in` or `iperf3`."""
+    bytes: int
+    seconds: float
+
+
+class ProbeError(Exception):
+    """A probe did not come to a result; the text says why."""
+
+
+class Sender(Protocol):
+    """The part of the transport that a probe uses."""
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None: ...
+
+
+class ProbeHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Header of every probe frame; the driver tells it by its kind."""
+
+    kind: Annotated[str, msgspec.Meta(max_length=16)]
+    id: _Number
+    last: bool = False
+    bytes: _Number = 0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e15)] = 0.0
+
+
+@dataclass(slots=True)
+class _Burst:
+    """A burst that arrives here: when how many bytes were complete."""
+
+    id: int
+    arrivals_s: list[float] = field(default_factory=list)
+
+
+class LinkProbe:
+    """See the module."""
+
+    def __init__(self, sender: Sender, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sender = sender
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._answers: dict[tuple[SiteId, int], asyncio.Future[ProbeHeader]] = {}
+        self._bursts: dict[SiteId, _Burst] = {}
+        self._replies: set[asyncio.Task[None]] = set()
+
+    async def measure(
+        self,
+        site: SiteId,
+        *,
+        bytes_max: int = BURST_BYTES,
+        seconds_max: float = BURST_SECONDS,
+        timeout_s: float = 10.0,
+        stream: int = STREAM,
+    ) -> ProbeResult:
+        """Rate and round-trip time towards a neighbour. Raises ProbeError."""
+        if not FRAME_BYTES * FRAMES_MIN <= bytes_max <= BURST_BYTES_MAX:
+            raise ValueError(f"bytes_max = {bytes_max}: must be {FRAME_BYTES * FRAMES_MIN} to {BURST_BYTES_MAX}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                rtt_s = min([await self._ping(site, stream) for _ in range(PINGS)])
+                report = await self._burst(site, stream, bytes_max // FRAME_BYTES, seconds_max)
+        except TimeoutError:
+            raise ProbeError(f"site {short(site)} did not answer the probe within {timeout_s:g} s") from None
+        except LinkClosed as error:
+            raise ProbeError(f"the link to site {short(site)} was lost during the probe: {error}") from error
+        if report.rate_bytes_per_s <= 0:
+            raise ProbeError(f"site {short(site)} could not time the probe")
+        return ProbeResult(
+            rate_bytes_per_s=report.rate_bytes_per_s,
+            rtt_s=rtt_s,
+            method="built-in",
+            bytes=report.bytes,
+            seconds=report.seconds,
+        )
+
+    @staticmethod
+    def is_probe(kind: object) -> bool:
+        """Does a bulk header of this kind belong here? Its payload is discarded (`bulk_buffer` returns None)."""
+        return isinstance(kind, str) and kind.startswith("probe.")
+
+    def bulk_received(self, site: SiteId, stream: int, header: bytes) -> None:
+        """A probe frame is complete. Raises RemoteProtocolError when it breaks the rules."""
+        try:
+            message = msgspec.msgpack.decode(header, type=ProbeHeader)
+        except msgspec.MsgspecError as error:
+            raise RemoteProtocolError(f"not a probe header: {error}") from None
+        match message.kind:
+            case "probe.ping":
+                self._reply(site, stream, ProbeHeader(kind="probe.pong", id=message.id))
+            case "probe.burst":
+                self._burst_arrived(site, stream, message)
+            case "probe.pong" | "probe.report":
+                answer = self._answers.get((site, message.id))
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+            case _:
+                raise RemoteProtocolError(f"unknown probe frame {message.kind!r}")
+
+    def link_lost(self, site: SiteId, reason: str) -> None:
+        """End what is under way with a site."""
+        self._bursts.pop(site, None)
+        for (other, _), answer in self._answers.items():
+            if other == site and not answer.done():
+                answer.set_exception(LinkClosed(reason))
+
+    async def close(self) -> None:
+        """Nothing is left behind."""
+        for task in list(self._replies):
+            task.cancel()
+        await asyncio.gather(*self._replies, return_exceptions=True)
+
+    async def _ping(self, site: SiteId, stream: int) -> float:
+        begun_s = self._clock()
+        await self._ask(site, stream, ProbeHeader(kind="probe.ping", id=next(self._ids)))
+        return self._clock() - begun_s
+
+    async def _burst(self, site: SiteId, stream: int, frames: int, seconds_max: float) -> ProbeHeader:
+        number = next(self._ids)
+        header = encode(ProbeHeader(kind="probe.burst", id=number))
+        ends_s = self._clock() + seconds_max
+        sent = 0
+        while sent < frames - 1 and (sent < FRAMES_MIN - 1 or self._clock() < ends_s):
+            await self._sender.send_bulk(site, stream, header, _PAYLOAD)
+            sent += 1
+        return await self._ask(site, stream, ProbeHeader(kind="probe.burst", id=number, last=True), _PAYLOAD)
+
+    async def _ask(
+        self, site: SiteId, stream: int, header: ProbeHeader, payload: memoryview | bytes = b""
+    ) -> ProbeHeader:
+        answer: asyncio.Future[ProbeHeader] = asyncio.get_running_loop().create_future()
+        self._answers[site, header.id] = answer
+        try:
+            await self._sender.send_bulk(site, stream, encode(header), payload)
+            return await answer
+        finally:
+            del self._answers[site, header.id]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # looked at here when the send itself failed first
+
+    def _burst_arrived(self, site: SiteId, stream: int, message: ProbeHeader) -> None:
+        burst = self._bursts.get(site)
+        if burst is None or burst.id != message.id:
+            if burst is None and len(self._bursts) >= BURSTS_MAX:
+                return
+            burst = self._bursts[site] = _Burst(message.id)
+        burst.arrivals_s.append(self._clock())
+        if len(burst.arrivals_s) > FRAMES_MAX:
+            raise RemoteProtocolError(f"a probe of more than {FRAMES_MAX} frames")
+        if message.last:
+            del self._bursts[site]
+            self._reply(site, stream, report(message.id, burst.arrivals_s))
+
+    def _reply(self, site: SiteId, stream: int, header: ProbeHeader) -> None:
+        if len(self._replies) >= BURSTS_MAX:
+            return
+        task = asyncio.get_running_loop().create_task(self._send(site, stream, header), name="probe reply")
+        self._replies.add(task)
+        task.add_done_callback(self._replies.discard)
+
+    async def _send(self, site: SiteId, stream: int, header: ProbeHeader) -> None:
+        try:
+            await self._sender.send_bulk(site, stream, encode(header))
+        except LinkClosed:
+            pass  # the asking end sees the link close by itself
+
+
+def report(number: int, arrivals_s: list[float]) -> ProbeHeader:
+    """What the receiver tells: the time of the first frame is when counting starts, so its bytes do not count."""
+    seconds = arrivals_s[-1] - arrivals_s[0]
+    middle = (len(arrivals_s) - 1) // 2
+    second_half_s = arrivals_s[-1] - arrivals_s[middle]
+    frames = len(arrivals_s) - 1 - middle
+    return ProbeHeader(
+        kind="probe.report",
+        id=number,
+        bytes=(len(arrivals_s) - 1) * FRAME_BYTES,
+        seconds=seconds,
+        rate_bytes_per_s=frames * FRAME_BYTES / second_half_s if second_half_s > 0 else 0.0,
+    )
+
+
+def encode(header: ProbeHeader) -> bytes:
+    """A msgpack map with the key `kind`."""
+    return msgspec.msgpack.encode(header)

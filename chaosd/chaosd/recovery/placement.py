@@ -1,0 +1,236 @@
+"""Where rerouted passes stand among the host's own: into its bubbles, as ReCycle does, by list scheduling.
+
+Driven by `compile` for plans with routes. The step is played through with the facts' durations; whenever a worker is
+free it takes one of the passes whose input has arrived. A worker's own passes stay in 1F1B order, those routed away
+from it left out. Guests may be taken when they are ready, forward passes only while fewer than N_pp - i micro-batches
+of that stage are held, as 1F1B itself allows. Three rules for the choice are played and the one that ends first is
+kept: own passes first (guests only into bubbles), guests first, backward passes first.
+
+No order so found can deadlock: it is the order of an execution that ended. Such an execution always ends, because each
+pipeline's 1F1B order lets its lowest unfinished micro-batch go on, and no rule keeps a free worker from a ready pass.
+Sources: Chameleon IV-A ("overlap them with bubbles as much as possible"), ReCycle; the rules are this project's.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias, assert_never
+
+from chaosd.recovery.costs import Costs
+from chaosd.recovery.plans import ExecutionPlan, Hop
+
+
+class Pass(NamedTuple):
+    """A forward or backward pass of a micro-batch over one hop; `index` is the hop's place on the way."""
+
+    forward: bool
+    pipeline: int
+    micro_batch: int
+    index: int
+    hop: Hop
+
+
+class Rule(Enum):
+    """What a free worker takes first among the passes that are ready."""
+
+    OWN = auto()
+    GUESTS = auto()
+    BACKWARD = auto()
+
+
+Orders: TypeAlias = dict[int, list[Pass]]
+PassKey: TypeAlias = tuple[bool, int, int, int]
+"""(is forward, pipeline, micro-batch, index on the way)."""
+
+
+def order_1f1b(stages: int, stage: int, micro_batches: int) -> Iterator[tuple[bool, int]]:
+    """(is forward, micro-batch) of one stage in 1F1B order."""
+    warm_up = min(micro_batches, stages - stage - 1)
+    for m in range(warm_up):
+        yield True, m
+    for m in range(micro_batches):
+        if warm_up + m < micro_batches:
+            yield True, warm_up + m
+        yield False, m
+
+
+def place(plan: ExecutionPlan, costs: Costs) -> Orders:
+    """Per live worker its passes in the order of the best of the rules."""
+    return place_timed(plan, costs)[0]
+
+
+def place_timed(plan: ExecutionPlan, costs: Costs) -> tuple[Orders, float]:
+    """The orders, and when the last pass ends, in seconds from the step's start."""
+    tried = [_Player(plan, costs, rule).play() for rule in Rule]
+    return min(tried, key=lambda played: played[1])
+
+
+class _Player:
+    def __init__(self, plan: ExecutionPlan, costs: Costs, rule: Rule) -> None:
+        self.plan, self.costs, self.rule = plan, costs, rule
+        self.orders: Orders = {worker: [] for worker in plan.workers}
+        self.own: Orders = {worker: [] for worker in plan.workers}
+        self.own_at = dict.fromkeys(plan.workers, 0)
+        self.ready: set[PassKey] = set()
+        self.guests: dict[tuple[int, bool], list[tuple[int, int, int, Pass]]] = {}
+        self.blocked: dict[tuple[int, int], set[int]] = {}
+        self.held: dict[tuple[int, int], int] = {}
+        self.busy: set[int] = set()
+        self.link_free_s: dict[tuple[int, int], float] = {}
+        self.events: list[tuple[float, int, bool, Pass]] = []
+        self.count = 0
+        self.left = 0
+        self.ways = {
+            (p, m): plan.hops(p, m) for p, pipeline in enumerate(plan.pipelines) for m in range(pipeline.micro_batches)
+        }
+        self._collect_own()
+
+    def _collect_own(self) -> None:
+        for p, pipeline in enumerate(self.plan.pipelines):
+            depth = len(pipeline.stages)
+            index_of = {(m, s): i for m in range(pipeline.micro_batches) for i, s in self._own_hops(p, m)}
+            for s, stage in enumerate(pipeline.stages):
+                for forward, m in order_1f1b(depth, s, pipeline.micro_batches):
+                    index = index_of.get((m, s))
+                    if index is not None:
+                        self.own[stage.worker].append(Pass(forward, p, m, index, self.ways[p, m][index]))
+
+    def _own_hops(self, p: int, m: int) -> list[tuple[int, int]]:
+        return [(i, hop.stage) for i, hop in enumerate(self.ways[p, m]) if not self._is_guest(p, m, hop.stage)]
+
+    def _is_guest(self, p: int, m: int, s: int) -> bool:
+        return (p, s, m) in self.plan.routes_at
+
+    def play(self) -> tuple[Orders, float]:
+        for p, m in self.ways:
+            self._announce(0.0, Pass(True, p, m, 0, self.ways[p, m][0]))
+        self.left = 2 * sum(len(way) for way in self.ways.values())
+        now_s = 0.0
+        while self.events:
+            now_s = self.events[0][0]
+            touched: set[int] = set()
+            while self.events and self.events[0][0] == now_s:
+                _, _, ended, item = heapq.heappop(self.events)
+                touched.add(item.hop.worker)
+                if ended:
+                    touched.update(self._end(now_s, item))
+                else:
+                    self._arrive(item)
+            for worker in sorted(touched):
+                self._dispatch(now_s, worker)
+        assert self.left == 0, "list scheduling ended with passes left"
+        return self.orders, now_s
+
+    def _announce(self, at_s: float, item: Pass) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (at_s, self.count, False, item))
+
+    def _arrive(self, item: Pass) -> None:
+        p, m, s = item.pipeline, item.micro_batch, item.hop.stage
+        if self._is_guest(p, m, s):
+            queue = self.guests.setdefault((item.hop.worker, item.forward), [])
+            insort(queue, (m, p, item.index, item))
+        else:
+            self.ready.add((item.forward, p, m, item.index))
+
+    def _dispatch(self, now_s: float, worker: int) -> None:
+        if worker in self.busy:
+            return
+        item = self._choose(worker)
+        if item is None:
+            return
+        key = (item.pipeline, item.hop.stage)
+        if item.forward and self._opens_stage(item):
+            self.held[key] = self.held.get(key, 0) + 1
+        self.busy.add(worker)
+        self.orders[worker].append(item)
+        hop = item.hop
+        cost = self.costs.forward_s if item.forward else self.costs.backward_s
+        self.count += 1
+        end_s = now_s + cost(worker, hop.first_layer, hop.last_layer)
+        heapq.heappush(self.events, (end_s, self.count, True, item))
+
+    def _opens_stage(self, item: Pass) -> bool:
+        """Guests are counted once a stage, on its first hop."""
+        stage = self.plan.pipelines[item.pipeline].stages[item.hop.stage]
+        guest = self._is_guest(item.pipeline, item.micro_batch, item.hop.stage)
+        return guest and item.hop.first_layer == stage.first_layer
+
+    def _choose(self, worker: int) -> Pass | None:
+        own = self._next_own(worker)
+        backward = self._next_guest(worker, forward=False)
+        forward = self._next_guest(worker, forward=True)
+        options: tuple[Pass | None, ...]
+        match self.rule:
+            case Rule.OWN:
+                options = (own, backward, forward)
+            case Rule.GUESTS:
+                options = (backward, forward, own)
+            case Rule.BACKWARD:
+                if own is not None and not own.forward:
+                    options = (own, backward, forward)
+                elif own is not None and forward is not None and own.micro_batch <= forward.micro_batch:
+                    options = (backward, own, forward)
+                else:
+                    options = (backward, forward, own)
+            case _:
+                assert_never(self.rule)
+        chosen = next((item for item in options if item is not None), None)
+        if chosen is None:
+            return None
+        if chosen is own:
+            self.own_at[worker] += 1
+        else:
+            key = (chosen.micro_batch, chosen.pipeline, chosen.index, chosen)
+            self.guests[worker, chosen.forward].remove(key)
+        return chosen
+
+    def _next_own(self, worker: int) -> Pass | None:
+        at = self.own_at[worker]
+        if at == len(self.own[worker]):
+            return None
+        item = self.own[worker][at]
+        return item if (item.forward, item.pipeline, item.micro_batch, item.index) in self.ready else None
+
+    def _next_guest(self, worker: int, *, forward: bool) -> Pass | None:
+        """The lowest ready guest that its stage's limit lets in; workers held up are remembered per stage."""
+        for _, _, _, item in self.guests.get((worker, forward), ()):
+            if not (forward and self._opens_stage(item) and self._is_full(item)):
+                return item
+            self.blocked.setdefault((item.pipeline, item.hop.stage), set()).add(worker)
+        return None
+
+    def _is_full(self, item: Pass) -> bool:
+        depth = len(self.plan.pipelines[item.pipeline].stages)
+        return self.held.get((item.pipeline, item.hop.stage), 0) >= depth - item.hop.stage
+
+    def _end(self, now_s: float, item: Pass) -> set[int]:
+        """The pass is over: hand on what it gave; workers whose blocked guests may now start are returned."""
+        p, m = item.pipeline, item.micro_batch
+        way = self.ways[p, m]
+        self.busy.discard(item.hop.worker)
+        self.left -= 1
+        freed: set[int] = set()
+        if not item.forward and self._opens_stage(item):
+            self.held[p, item.hop.stage] -= 1
+            freed = self.blocked.pop((p, item.hop.stage), set())
+        if item.forward and item.index + 1 < len(way):
+            self._hand_on(now_s, item, Pass(True, p, m, item.index + 1, way[item.index + 1]), item.hop.last_layer)
+        elif item.forward:
+            self._arrive(item._replace(forward=False))
+        elif item.index > 0:
+            self._hand_on(now_s, item, Pass(False, p, m, item.index - 1, way[item.index - 1]), item.hop.first_layer)
+        return freed
+
+    def _hand_on(self, now_s: float, item: Pass, then: Pass, boundary: int) -> None:
+        source, target = item.hop.worker, then.hop.worker
+        if source == target:
+            self._arrive(then)
+            return
+        departure_s = max(now_s, self.link_free_s.get((source, target), 0.0))
+        free_s = departure_s + self.costs.transfer_s(source, target, boundary)
+        self.link_free_s[source, target] = free_s
+        self._announce(free_s + self.costs.cluster.latency_s, then)

@@ -1,0 +1,281 @@
+"""Execution plans: how a site's workers share stages, layers and micro-batches; and what makes such a plan valid.
+
+Produced by the planner (or written down by an operator), compiled to instruction streams by `compile`, executed by the
+runtime. A plan is data and checks itself: every layer once per pipeline, no worker twice, work of lost workers routed
+to live ones that hold the layers, gradient groups that name exactly the live holders of each layer. An invalid plan
+raises `InvalidPlan` (a `ValueError`) that names the pipeline, stage or worker at fault.
+
+A route may cover part of a stage's layers: after a re-partition no single peer may hold all layers of a lost stage,
+and then several peers carry a micro-batch through it one after another.
+
+Source: Chameleon III definition 1 (execution plan), IV-A; ReCycle for routes; partial routes are this project's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import cached_property
+
+from chaosd.recovery.checks import InvalidPlan, refuse, require_int, require_list, require_object
+from chaosd.recovery.colouring import colour as colour_layers
+from chaosd.recovery.facts import LAYERS_MAX, MICRO_BATCHES_MAX, WORKER_ID_MAX, WORKERS_MAX
+from chaosd.recovery.plan_checks import check_gradient_groups, check_pipelines, check_routes
+
+ROUTES_MAX = 4_000_000
+"""Every micro-batch through every stage of the largest plan that the planner is measured with, routed."""
+
+
+class Policy(Enum):
+    """How a site goes on after a loss (`chaosd` glossary): same devices, rerouted work, or other pipelines."""
+
+    RESTART = "restart"
+    REROUTE = "reroute"
+    DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A worker and the layers it holds: first_layer up to, not including, last_layer."""
+
+    worker: int
+    first_layer: int
+    last_layer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """Stages in order of their layers, and how many micro-batches of a step enter here."""
+
+    stages: tuple[Stage, ...]
+    micro_batches: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """This micro-batch of this pipeline passes these layers of this stage on another worker than the stage's own."""
+
+    pipeline: int
+    stage: int
+    micro_batch: int
+    worker: int
+    first_layer: int
+    last_layer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientGroup:
+    """One all-reduce of these layers' gradients among their live holders, in the round `colour`."""
+
+    layers: tuple[int, ...]
+    workers: tuple[int, ...]
+    colour: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One worker's part of a micro-batch's way through the layers."""
+
+    worker: int
+    first_layer: int
+    last_layer: int
+    stage: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionPlan:
+    """A valid plan. `lost`: workers still named in stages whose every micro-batch is routed elsewhere."""
+
+    policy: Policy
+    pipelines: tuple[Pipeline, ...]
+    routes: tuple[Route, ...] = ()
+    gradient_groups: tuple[GradientGroup, ...] = ()
+    lost: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.policy, Policy):
+            raise refuse("plan.policy", self.policy, ", ".join(policy.value for policy in Policy))
+        check_pipelines(self.pipelines)
+        for worker in self.lost:
+            if worker not in self.stage_of_worker:
+                raise InvalidPlan(f"plan.lost names worker {worker}, which no stage names; leave it out")
+        if len(self.lost_set) == len(self.stage_of_worker):
+            raise InvalidPlan("plan.lost names every worker: nobody is left to execute it")
+        check_routes(self)
+        check_gradient_groups(self)
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        policy: Policy,
+        pipelines: Sequence[Pipeline],
+        routes: Iterable[Route] = (),
+        lost: Iterable[int] = (),
+        gradient_bytes: Sequence[int] | None = None,
+    ) -> ExecutionPlan:
+        """A plan with coloured gradient groups; `gradient_bytes` per layer breaks ties. Raises `InvalidPlan`."""
+        pipelines, gone = tuple(pipelines), tuple(sorted(set(lost)))
+        check_pipelines(pipelines)
+        holders = _holders(pipelines, frozenset(gone))
+        for layer, workers in enumerate(holders):
+            if not workers:
+                raise InvalidPlan(f"layer {layer} has no live holder: every worker that holds it is in plan.lost")
+        return cls(
+            policy=policy,
+            pipelines=pipelines,
+            routes=tuple(routes),
+            gradient_groups=gradient_groups(holders, gradient_bytes),
+            lost=gone,
+        )
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model that this plan is for."""
+        return self.pipelines[0].stages[-1].last_layer
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one step over all pipelines."""
+        return sum(pipeline.micro_batches for pipeline in self.pipelines)
+
+    @cached_property
+    def lost_set(self) -> frozenset[int]:
+        """`lost`, for look-ups."""
+        return frozenset(self.lost)
+
+    @cached_property
+    def stage_of_worker(self) -> Mapping[int, tuple[int, int]]:
+        """Worker to (pipeline, stage), lost workers too."""
+        return {
+            stage.worker: (p, s) for p, pipeline in enumerate(self.pipelines) for s, stage in enumerate(pipeline.stages)
+        }
+
+    @property
+    def workers(self) -> frozenset[int]:
+        """The workers that execute this plan: named in a stage and not lost."""
+        return frozenset(self.stage_of_worker.keys() - self.lost_set)
+
+    @cached_property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Per layer the live workers that hold it, ascending."""
+        return _holders(self.pipelines, self.lost_set)
+
+    def stage(self, worker: int) -> Stage:
+        """The stage of a worker; `KeyError` for a worker outside the plan."""
+        pipeline, stage = self.stage_of_worker[worker]
+        return self.pipelines[pipeline].stages[stage]
+
+    @cached_property
+    def routes_at(self) -> Mapping[tuple[int, int, int], tuple[Route, ...]]:
+        """(pipeline, stage, micro-batch) to its routes in layer order."""
+        found: dict[tuple[int, int, int], list[Route]] = {}
+        for route in self.routes:
+            found.setdefault((route.pipeline, route.stage, route.micro_batch), []).append(route)
+        return {key: tuple(sorted(routes, key=lambda r: r.first_layer)) for key, routes in found.items()}
+
+    def hops(self, pipeline: int, micro_batch: int) -> tuple[Hop, ...]:
+        """The way of a micro-batch through the layers, forward order."""
+        way: list[Hop] = []
+        for s, stage in enumerate(self.pipelines[pipeline].stages):
+            routes = self.routes_at.get((pipeline, s, micro_batch)) if self.routes else None
+            for part in routes or (stage,):
+                way.append(Hop(worker=part.worker, first_layer=part.first_layer, last_layer=part.last_layer, stage=s))
+        return tuple(way)
+
+    def failed_per_stage(self, failed: Iterable[int] = ()) -> tuple[int, ...]:
+        """F_i of formula 13: lost and newly failed workers per stage index (unequal pipelines share indices)."""
+        gone = self.lost_set | frozenset(failed)
+        counts = Counter(s for worker, (_, s) in self.stage_of_worker.items() if worker in gone)
+        return tuple(counts[s] for s in range(max(len(pipeline.stages) for pipeline in self.pipelines)))
+
+    def to_json(self) -> dict[str, object]:
+        """A JSON object that `from_json` takes back."""
+        return {
+            "policy": self.policy.value,
+            "pipelines": [asdict(pipeline) for pipeline in self.pipelines],
+            "routes": [asdict(route) for route in self.routes],
+            "gradient_groups": [asdict(group) for group in self.gradient_groups],
+            "lost": list(self.lost),
+        }
+
+    @classmethod
+    def from_json(cls, data: object) -> ExecutionPlan:
+        """From a JSON object (mapping or text); `ValueError` naming the field at fault. Without groups: coloured."""
+        optional = frozenset({"routes", "gradient_groups", "lost"})
+        known = require_object("plan", data, required=frozenset({"policy", "pipelines"}), optional=optional)
+        names = [policy.value for policy in Policy]
+        if known["policy"] not in names:
+            raise refuse("plan.policy", known["policy"], ", ".join(names))
+        policy = Policy(known["policy"])
+        pipelines = tuple(_pipeline(entry) for entry in _entries(known, "pipelines", WORKERS_MAX))
+        routes = tuple(
+            Route(**_integers("route", entry, ROUTE_FIELDS)) for entry in _entries(known, "routes", ROUTES_MAX)
+        )
+        lost = tuple(
+            require_int("plan.lost", worker, minimum=0, maximum=WORKER_ID_MAX)
+            for worker in _entries(known, "lost", WORKERS_MAX)
+        )
+        if "gradient_groups" not in known:
+            return cls.build(policy=policy, pipelines=pipelines, routes=routes, lost=lost)
+        groups = tuple(_group(entry) for entry in _entries(known, "gradient_groups", LAYERS_MAX))
+        return cls(policy=policy, pipelines=pipelines, routes=routes, gradient_groups=groups, lost=lost)
+
+
+def gradient_groups(
+    holders: Sequence[tuple[int, ...]], gradient_bytes: Sequence[int] | None = None
+) -> tuple[GradientGroup, ...]:
+    """The coloured exchanges of layers held by these workers; layers with one holder need none."""
+    colouring = colour_layers(holders, gradient_bytes)
+    return tuple(
+        GradientGroup(layers=exchange.layers, workers=exchange.workers, colour=chosen)
+        for exchange, chosen in zip(colouring.exchanges, colouring.colour_of_exchange, strict=True)
+    )
+
+
+ROUTE_FIELDS = ("pipeline", "stage", "micro_batch", "worker", "first_layer", "last_layer")
+
+
+def _holders(pipelines: Sequence[Pipeline], lost: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    found: list[list[int]] = [[] for _ in range(pipelines[0].stages[-1].last_layer)]
+    for pipeline in pipelines:
+        for stage in pipeline.stages:
+            if stage.worker not in lost:
+                for layer in range(stage.first_layer, stage.last_layer):
+                    found[layer].append(stage.worker)
+    return tuple(tuple(sorted(workers)) for workers in found)
+
+
+def _entries(known: Mapping[str, object], name: str, length_max: int) -> Sequence[object]:
+    return require_list(f"plan.{name}", known.get(name, []), length_max=length_max)
+
+
+def _integers(where: str, data: object, names: tuple[str, ...]) -> dict[str, int]:
+    known = require_object(where, data, required=frozenset(names), optional=frozenset())
+    return {name: require_int(f"{where}.{name}", known[name], minimum=0, maximum=WORKER_ID_MAX) for name in names}
+
+
+def _pipeline(data: object) -> Pipeline:
+    known = require_object("pipeline", data, required=frozenset({"stages", "micro_batches"}), optional=frozenset())
+    stages = tuple(
+        Stage(**_integers("stage", entry, ("worker", "first_layer", "last_layer")))
+        for entry in require_list("pipeline.stages", known["stages"], length_max=LAYERS_MAX)
+    )
+    count = require_int("pipeline.micro_batches", known["micro_batches"], minimum=1, maximum=MICRO_BATCHES_MAX)
+    return Pipeline(stages=stages, micro_batches=count)
+
+
+def _group(data: object) -> GradientGroup:
+    required = frozenset({"layers", "workers", "colour"})
+    known = require_object("gradient_group", data, required=required, optional=frozenset())
+    lists = {
+        name: tuple(
+            require_int(f"gradient_group.{name}", entry, minimum=0, maximum=WORKER_ID_MAX)
+            for entry in require_list(f"gradient_group.{name}", known[name], length_max=WORKERS_MAX)
+        )
+        for name in ("layers", "workers")
+    }
+    colour = require_int("gradient_group.colour", known["colour"], minimum=0, maximum=LAYERS_MAX)
+    return GradientGroup(layers=lists["layers"], workers=lists["workers"], colour=colour)

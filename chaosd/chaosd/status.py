@@ -1,0 +1,98 @@
+"""What a daemon tells about itself: the schema behind `chaosd status --json`, the lab's table and the API.
+
+Filled in by the daemon (`daemon_status.py`), served by `api.py`, read by the CLI and the lab. Rates are bytes per second, times seconds;
+`None` means not known (yet), never zero.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One site of the roster as this daemon sees it. `state`: learner, member, leaving."""
+
+    site: str
+    name: str
+    address: str
+    state: str
+    voter: bool
+    round: int | None
+    phase: str | None
+
+
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One link of the overlay. `rate_bytes_per_s` as recorded in the roster; `rtt_s` and `up` only for this site's own links."""
+
+    one: str
+    other: str
+    rate_bytes_per_s: float | None
+    rtt_s: float | None
+    up: bool | None
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    connected: bool
+    pid: int | None
+    round: int | None
+    phase: str | None
+
+
+class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A running state transfer to this site: verified bytes of the whole, and the same for each source."""
+
+    round: int
+    verified_bytes: int
+    total_bytes: int
+    sources: dict[str, tuple[int, int]]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks and since when
+    (empty when rounds go on). `epoch` is the log index of the last roster entry."""
+
+    version: str
+    run: str
+    site: str
+    name: str
+    address: str
+    pid: int
+    incarnation: int
+    state: str
+    paused: str
+    epoch: int
+    term: int
+    scheduler: str | None
+    round: int
+    round_s: float | None
+    result_digest: str
+    sites: tuple[SiteStatus, ...]
+    links: tuple[LinkStatus, ...]
+    worker: WorkerStatus
+    transfer: TransferStatus | None
+    uptime_s: float
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down, settle, pause,
+    resume, worker, refused, start, stop. `outcome`: done, failed, refused, or empty for a plain fact."""
+
+    id: int
+    at_unix_s: float
+    kind: str
+    subject: str
+    cause: str
+    outcome: str
+    duration_s: float | None
+    epoch: int
+    round: int
+    reason: str
+    event_id: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request (`link add`, `link remove`, `leave`). `reason` says what happened or why not, and the remedy."""
+
+    done: bool
+    reason: str
+    duration_s: float

@@ -1,0 +1,191 @@
+"""Brings up the connections of one link from this side. Decides nothing about which link stays (see `admission`).
+
+Driven by the transport, one `Attempt` at a time for each site. Either all connections of an attempt stand, or none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaosd.identity import Identity
+from chaosd.transport.connection import Connection
+from chaosd.transport.errors import DialError, RemoteProtocolError
+from chaosd.transport.handshake import (
+    ACCEPTED,
+    NONCE_BYTES,
+    PURPOSE_BULK,
+    PURPOSE_CONTROL,
+    REFUSED,
+    REFUSED_SIMULTANEOUS,
+    DialerHandshake,
+    Hello,
+    Session,
+    Verdict,
+)
+from chaosd.transport.settings import split_address
+from chaosd.transport.tls import TlsChannel
+
+
+class Yielded(Exception):
+    """The peer dials too, and its attempt is the one that stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialerContext:
+    """What all attempts of this daemon have in common."""
+
+    identity: Identity
+    tls: ssl.SSLContext
+    run: str
+    incarnation: int
+    address_seen_from: Callable[[Connection], str]
+    """Where we listen, for the peer at the other end of a connection."""
+    track: Callable[[Connection], None]
+
+
+class Attempt:
+    """One dial of a whole link, or the repair of the streams that a link lacks."""
+
+    def __init__(
+        self,
+        context: DialerContext,
+        site: SiteId,
+        address: str,
+        *,
+        session: Session,
+        known: Session | None,
+        streams: int,
+    ) -> None:
+        self.site = site
+        self.address = address
+        self.session = session
+        self.streams = streams
+        self.committed = False
+        """Our hello for the control connection is on its way."""
+        self.superseded = False
+        self.task: asyncio.Task[None] | None = None
+        self._known = known
+        self._context = context
+        self._connections: list[Connection] = []
+
+    def supersede(self) -> None:
+        """The peer's own dial was accepted: give this one up."""
+        self.superseded = True
+        if self.task is not None:
+            self.task.cancel()
+
+    def abandon(self, reason: str) -> None:
+        """Cut whatever stands."""
+        for connection in self._connections:
+            connection.abort(reason)
+        self._connections.clear()
+
+    def keep(self) -> None:
+        """The connections belong to a link now."""
+        self._connections.clear()
+
+    async def control(self) -> tuple[Connection, Verdict]:
+        """Raises DialError, Yielded."""
+        return await self._connect(None)
+
+    async def bulk(self, streams: list[int]) -> list[Connection]:
+        """All of these bulk streams at once. Raises DialError."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._connect(stream)) for stream in streams]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result()[0] for task in tasks]
+
+    async def _connect(self, stream: int | None) -> tuple[Connection, Verdict]:
+        loop = asyncio.get_running_loop()
+        handshake = _Handshake(self, stream)
+        connection = Connection(self._context.tls, handshake, server_side=False)
+        host, port = split_address(self.address)
+        who = f"site {short(self.site)} at {self.address}"
+        self._connections.append(connection)
+
+        def channel() -> TlsChannel:
+            self._context.track(connection)
+            return connection.channel
+
+        try:
+            await loop.create_connection(channel, host, port)
+        except asyncio.CancelledError:
+            connection.channel.disown()
+            raise
+        except OSError as error:
+            connection.channel.disown()
+            raise DialError(f"cannot reach {who}: {error.strerror or error}") from error
+        verdict = await handshake.outcome
+        if verdict.code == ACCEPTED:
+            return connection, verdict
+        connection.abort("refused")
+        if verdict.code == REFUSED_SIMULTANEOUS:
+            raise Yielded
+        if verdict.code == REFUSED:
+            raise DialError(f"{who} refused this site. Ask its operator; the reason stands in the log over there.")
+        raise DialError(f"{who} refused: {verdict.reason[:300]}")
+
+    def hello(self, connection: Connection, stream: int | None) -> Hello:
+        """What we state on this connection."""
+        context = self._context
+        return Hello(
+            version=PROTOCOL_VERSION,
+            run=context.run,
+            site=context.identity.site,
+            public_key=context.identity.public_key,
+            incarnation=context.incarnation,
+            purpose=PURPOSE_CONTROL if stream is None else PURPOSE_BULK,
+            stream=stream or 0,
+            streams=self.streams,
+            session=self.session,
+            known=self._known,
+            address=context.address_seen_from(connection),
+            nonce=secrets.token_bytes(NONCE_BYTES),
+        )
+
+    @property
+    def identity(self) -> Identity:
+        """Whose proof is given."""
+        return self._context.identity
+
+
+class _Handshake:
+    """The dialing end of one connection (HandshakeOwner)."""
+
+    def __init__(self, attempt: Attempt, stream: int | None) -> None:
+        self._attempt = attempt
+        self._stream = stream
+        self._machine: DialerHandshake | None = None
+        self._answered = False
+        self.outcome: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    def secured(self, connection: Connection) -> None:
+        hello = self._attempt.hello(connection, self._stream)
+        self._machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello)
+        self._machine.check_certificate(connection.channel.peer_certificate)
+
+    def handshake_received(self, connection: Connection, frame: bytes) -> None:
+        if self._machine is None or self.outcome.done():
+            raise RemoteProtocolError("an unexpected handshake message")
+        if not self._answered:
+            connection.send_handshake(self._machine.answer(frame))
+            self._answered = True
+            self._attempt.committed = self._attempt.committed or self._stream is None
+            return
+        verdict = self._machine.verdict(frame)
+        if verdict.code == ACCEPTED:
+            connection.establish(self._stream)
+        self.outcome.set_result(verdict)
+
+    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+        if not self.outcome.done():
+            who = f"site {short(self._attempt.site)} at {self._attempt.address}"
+            self.outcome.set_exception(DialError(f"cannot link to {who}: {reason}"))
+            self.outcome.exception()  # an attempt that was given up does not look

@@ -1,0 +1,303 @@
+"""A link: one control connection and the bulk streams to one start of one neighbour. Decides what is sent when.
+
+Driven by the transport (sends, closes, shapes) and by its connections (frames, ends). It knows what belongs together
+and reports upwards; it does not dial and does not judge.
+
+Sending is direct while no shape is set: a control frame is one write, a bulk frame is written in pieces, each after
+the kernel took enough of those before. With a shape both go through the `LinkShaper` of the site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from enum import Enum
+from typing import Protocol
+
+from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
+from chaosd.transport.connection import Connection
+from chaosd.transport.errors import LinkClosed, LocalProtocolError
+from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
+from chaosd.transport.handshake import Session
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, LinkShape
+from chaosd.transport.shaper import LinkShaper
+
+JOIN_BYTES_MAX = 16 << 10
+"""A payload up to one TLS record is sent together with its header; copying it is cheaper than a second record."""
+
+
+class LinkState(Enum):
+    """A link is reported to the driver while UP."""
+
+    COMING_UP = "coming up"
+    UP = "up"
+    CLOSED = "closed"
+
+
+class LinkReports(Protocol):
+    """The transport, as a link sees it."""
+
+    def link_completed(self, link: Link) -> None:
+        """All connections stand."""
+
+    def link_ended(self, link: Link, reason: str, end_of_file: bool) -> None:
+        """The link is over, whatever its state was; its connections are closed."""
+
+    def stream_ended(self, link: Link, stream: int, reason: str) -> None:
+        """One bulk connection is gone, the link stands."""
+
+    def control_received(self, link: Link, frame: bytes) -> None:
+        """A control frame."""
+
+    def bulk_buffer(self, link: Link, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        """Where a payload goes."""
+
+    def bulk_received(self, link: Link, stream: int, header: bytes, payload: memoryview | None) -> None:
+        """A bulk frame is complete."""
+
+
+class Progress:
+    """Bulk bytes exchanged with a site since the daemon started, over all its links and streams."""
+
+    __slots__ = ("received_bytes", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
+class Stream:
+    """The sending side of one bulk connection: whole frames, one after another."""
+
+    def __init__(self, connection: Connection, link: Link) -> None:
+        self.connection = connection
+        self._link = link
+        self._turn = asyncio.Lock()
+        self._finishing: asyncio.Task[None] | None = None
+
+    async def send(self, header: bytes, payload: memoryview) -> None:
+        """Returns when the last byte was handed to the kernel or the delay line. Raises LinkClosed.
+
+        A cancelled send whose frame had begun is finished in the background: half a frame would break the stream.
+        """
+        await self._turn.acquire()
+        pieces: deque[bytes | memoryview] = deque()
+        begun = False
+        try:
+            if not self.connection.is_open:
+                raise LinkClosed(f"bulk stream {self.connection.stream} is closed")
+            pieces = cut(header, self._link.spoil(payload))
+            begun = True
+            await self._write(pieces)
+        except asyncio.CancelledError:
+            if begun and pieces and self.connection.is_open:
+                self._finishing = asyncio.get_running_loop().create_task(self._finish(pieces), name="finish bulk frame")
+            else:
+                self._turn.release()
+            raise
+        except BaseException:
+            self._turn.release()
+            raise
+        self._turn.release()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Cancel what finishes in the background; returned so that the caller can await it."""
+        if self._finishing is not None:
+            self._finishing.cancel()
+        return self._finishing
+
+    async def _write(self, pieces: deque[bytes | memoryview]) -> None:
+        while pieces:
+            shaper = self._link.shaper
+            if shaper is not None:
+                piece = pieces.popleft()
+                self._link.progress.sent_bytes += len(piece)
+                await shaper.bulk(self.connection, piece)
+                continue
+            channel = self.connection.channel
+            if channel.paused or not channel.is_open:
+                await channel.room()
+                continue
+            piece = pieces.popleft()
+            channel.write(piece)
+            self._link.progress.sent_bytes += len(piece)
+            if len(piece) == PIECE_BYTES or pieces:
+                await asyncio.sleep(0)  # heartbeats and the other streams get their turn
+
+    async def _finish(self, pieces: deque[bytes | memoryview]) -> None:
+        try:
+            await self._write(pieces)
+        except LinkClosed:
+            pass
+        finally:
+            self._turn.release()
+
+
+class Link:
+    """See the module."""
+
+    def __init__(
+        self, reports: LinkReports, site: SiteId, incarnation: int, session: Session, streams: int, progress: Progress
+    ) -> None:
+        self.site = site
+        self.incarnation = incarnation
+        self.session = session
+        self.streams_wanted = streams
+        self.progress = progress
+        self.address = ""
+        self.state = LinkState.COMING_UP
+        self.shaper: LinkShaper | None = None
+        self.control: Connection | None = None
+        self.streams: dict[int, Stream] = {}
+        self._reports = reports
+        self._cut_in = False
+        self._hidden_end: tuple[str, bool] | None = None
+
+    # -- bringing up -----------------------------------------------------------------------------------------------
+
+    @property
+    def missing(self) -> list[int]:
+        """Bulk streams that do not stand."""
+        return [stream for stream in range(self.streams_wanted) if stream not in self.streams]
+
+    def add(self, connection: Connection) -> None:
+        """An established connection becomes part of this link; completes it when it was the last one."""
+        connection.hand_over(self)
+        if connection.stream is None:
+            self.control = connection
+        else:
+            before = self.streams.pop(connection.stream, None)
+            if before is not None:
+                before.stop()
+                before.connection.abort("replaced by a new connection for the same stream")
+            self.streams[connection.stream] = Stream(connection, self)
+        if self.state is LinkState.UP:
+            connection.flow(not self._cut_in)
+
+    def complete(self) -> None:
+        """Everything stands: report it, then let frames through."""
+        self.state = LinkState.UP
+        self._reports.link_completed(self)
+        self._let_flow()
+
+    def close(self, reason: str, *, end_of_file: bool = False) -> None:
+        """Close every connection (what was sent before is handed over) and report the end, once."""
+        if self.state is LinkState.CLOSED:
+            return
+        self.state = LinkState.CLOSED
+        for connection in self.connections():
+            if self.shaper is not None:
+                connection.mute()
+                self.shaper.close(connection, reason)
+            else:
+                connection.close(reason)
+        self._reports.link_ended(self, reason, end_of_file)
+
+    def connections(self) -> list[Connection]:
+        """Those that stand, control first."""
+        control = [self.control] if self.control is not None else []
+        return control + [stream.connection for stream in self.streams.values()]
+
+    def shape(self, shape: LinkShape, shaper: LinkShaper | None) -> None:
+        """A shape for this link: what comes in is held here, what goes out goes through the shaper."""
+        self.shaper = shaper
+        if shape.cut_in == self._cut_in:
+            return
+        self._cut_in = shape.cut_in
+        if self.state is LinkState.UP:
+            self._let_flow()
+        if not self._cut_in and self._hidden_end is not None:
+            reason, end_of_file = self._hidden_end
+            self.close(reason, end_of_file=end_of_file)
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def send_control(self, frame: bytes) -> bool:
+        """False when the link is closed, or had to be closed since the neighbour takes nothing."""
+        if len(frame) > CONTROL_FRAME_BYTES_MAX:
+            raise LocalProtocolError(f"a control frame of {len(frame)} bytes; at most {CONTROL_FRAME_BYTES_MAX}")
+        if self.state is not LinkState.UP or self.control is None:
+            return False
+        data = CONTROL_PREFIX.pack(len(frame)) + frame
+        if self.shaper is not None:
+            taken = self.shaper.control(self.control, data)
+        else:
+            taken = self.control.channel.waiting_bytes + len(data) <= CONTROL_QUEUE_BYTES_MAX
+            if taken:
+                self.control.channel.write(data)
+        if not taken:
+            self.control.abort("the control queue is full")
+            self.close(f"it did not take control frames: more than {CONTROL_QUEUE_BYTES_MAX} bytes were waiting")
+        return taken
+
+    async def send_bulk(self, stream: int, header: bytes, payload: memoryview) -> None:
+        """One bulk frame, whole. Raises LinkClosed."""
+        if len(header) > BULK_HEADER_BYTES_MAX or len(payload) > BULK_PAYLOAD_BYTES_MAX:
+            raise LocalProtocolError(
+                f"a bulk frame with a header of {len(header)} and a payload of {len(payload)} bytes; "
+                f"at most {BULK_HEADER_BYTES_MAX} and {BULK_PAYLOAD_BYTES_MAX} are allowed"
+            )
+        sender = self.streams.get(stream)
+        if self.state is not LinkState.UP or sender is None:
+            raise LinkClosed(f"bulk stream {stream} does not stand")
+        await sender.send(header, payload)
+
+    def spoil(self, payload: memoryview) -> memoryview:
+        """The payload, with one byte changed if the shape says so (lab only)."""
+        shape = self.shaper.shape if self.shaper is not None else None
+        if shape is None or shape.corrupt_random is None or not len(payload):
+            return payload
+        if shape.corrupt_random.random() >= shape.corrupt_probability:
+            return payload
+        spoiled = bytearray(payload)
+        spoiled[shape.corrupt_random.randrange(len(spoiled))] ^= shape.corrupt_random.randrange(1, 256)
+        return memoryview(spoiled)
+
+    # -- LinkOwner: what the connections tell ----------------------------------------------------------------------
+
+    def control_received(self, frame: bytes) -> None:
+        self._reports.control_received(self, frame)
+
+    def bulk_buffer(self, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        return self._reports.bulk_buffer(self, stream, header, size_bytes)
+
+    def bulk_received(self, stream: int, header: bytes, payload: memoryview | None) -> None:
+        self._reports.bulk_received(self, stream, header, payload)
+
+    def bulk_progressed(self, size_bytes: int) -> None:
+        self.progress.received_bytes += size_bytes
+
+    def writable(self, connection: Connection) -> None:
+        if self.shaper is not None:
+            self.shaper.kick()
+
+    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+        if self.state is LinkState.CLOSED:
+            return
+        if self._cut_in:
+            if connection is self.control:  # behind a black hole nobody hears a connection end
+                self._hidden_end = (reason, end_of_file)
+            return
+        stream = connection.stream
+        if stream is None:
+            if connection is self.control:
+                self.close(reason, end_of_file=end_of_file)
+        elif stream in self.streams and self.streams[stream].connection is connection:
+            self.streams.pop(stream).stop()
+            if self.state is LinkState.UP:
+                self._reports.stream_ended(self, stream, reason)
+            else:
+                self.close(f"bulk stream {stream} ended before the link was up: {reason}", end_of_file=end_of_file)
+
+    def _let_flow(self) -> None:
+        for connection in self.connections():
+            connection.flow(not self._cut_in)
+
+
+def cut(header: bytes, payload: memoryview) -> deque[bytes | memoryview]:
+    """A bulk frame as the pieces that are written one by one; the payload is not copied unless it is small."""
+    head = BULK_PREFIX.pack(len(header), len(payload)) + header
+    if len(payload) <= JOIN_BYTES_MAX:
+        return deque([head + payload])
+    starts = range(0, len(payload), PIECE_BYTES)
+    return deque([head, *(payload[start : start + PIECE_BYTES] for start in starts)])

@@ -1,0 +1,194 @@
+"""Accepts connections and lets only proven, admitted sites through. Decides who waits and who is thrown out.
+
+Driven by the event loop; hands established connections to the transport. Strangers are bounded: in number
+(HANDSHAKES_MAX; the oldest connection of the busiest address gives way, so that one slow or hostile host cannot shut
+the others out), in time (one deadline from accept to proof, whatever trickles in meanwhile), in memory (2 KiB a
+message, 16 KiB a read) and in log lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from chaos_protocols.names import SiteId, short
+from chaosd.identity import Identity
+from chaosd.transport.connection import Connection
+from chaosd.transport.errors import ListenError, RemoteProtocolError
+from chaosd.transport.handshake import (
+    ACCEPTED,
+    FIXED_REFUSAL,
+    NONCE_BYTES,
+    PURPOSE_BULK,
+    REFUSED_SIMULTANEOUS,
+    Hello,
+    ListenerHandshake,
+    Verdict,
+    encode,
+)
+from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings, join_address
+from chaosd.transport.tls import TlsChannel, server_context
+
+REFUSALS_LOGGED_PER_WINDOW = 20
+REFUSAL_WINDOW_S = 10.0
+"""A host that knocks all day must not fill the disk with log lines."""
+
+_log = logging.getLogger("chaosd.transport")
+
+
+class Gatekeeper(Protocol):
+    """The transport, as the listener sees it."""
+
+    def judge(self, site: SiteId, hello: Hello, connection: Connection) -> tuple[Verdict | None, str]:
+        """The verdict on a proven site and the reason for the log; None = no answer at all (a cut in the lab)."""
+
+    def adopt(self, site: SiteId, hello: Hello, connection: Connection) -> None:
+        """An accepted, established connection."""
+
+
+@dataclass(slots=True)
+class _Visitor:
+    handshake: ListenerHandshake
+    deadline: asyncio.TimerHandle
+    answered: bool = False
+
+
+class Listener:
+    """See the module."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: TransportSettings,
+        gatekeeper: Gatekeeper,
+        track: Callable[[Connection], None],
+    ) -> None:
+        self._identity = identity
+        self._context = server_context(identity)
+        self._settings = settings
+        self._gatekeeper = gatekeeper
+        self._track = track
+        self._server: asyncio.Server | None = None
+        self._visitors: dict[Connection, _Visitor] = {}
+        self._window_ends_s = 0.0
+        self._refusals_in_window = 0
+        self.host = settings.listen_host
+        self.port = settings.listen_port
+
+    @property
+    def visitors(self) -> int:
+        """Connections that have not proven who they are yet."""
+        return len(self._visitors)
+
+    async def start(self) -> None:
+        """Open the port. Raises ListenError that names it and the remedy."""
+        loop = asyncio.get_running_loop()
+        where = join_address(self.host, self.port)
+        try:
+            self._server = await loop.create_server(self._visit, self.host, self.port)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ListenError(
+                    f"cannot listen on {where}: another program uses that port. Stop it (`ss -ltnp` shows which), "
+                    "or choose another port in the configuration (`listen`)."
+                ) from error
+            raise ListenError(f"cannot listen on {where}: {error.strerror or error}. Check `listen`.") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Close the port and every connection that is not established."""
+        if self._server is not None:
+            self._server.close()
+        for visitor in self._visitors.values():
+            visitor.deadline.cancel()
+        for connection in list(self._visitors):
+            connection.abort("the transport is closing")
+
+    async def wait_closed(self) -> None:
+        """After all connections are closed."""
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _visit(self) -> TlsChannel:
+        """A TCP connection was accepted."""
+        if len(self._visitors) >= HANDSHAKES_MAX:
+            self._make_room()
+        connection = Connection(self._context, self, server_side=True)
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(self._settings.handshake_timeout_s, self._too_slow, connection)
+        handshake = ListenerHandshake(self._identity, secrets.token_bytes(NONCE_BYTES))
+        self._visitors[connection] = _Visitor(handshake, deadline)
+        self._track(connection)
+        return connection.channel
+
+    # -- HandshakeOwner --------------------------------------------------------------------------------------------
+
+    def secured(self, connection: Connection) -> None:
+        if (visitor := self._visitors.get(connection)) is not None:
+            connection.send_handshake(visitor.handshake.challenge())
+
+    def handshake_received(self, connection: Connection, frame: bytes) -> None:
+        visitor = self._visitors.get(connection)
+        if visitor is None or visitor.answered:
+            raise RemoteProtocolError("more than one hello")
+        visitor.answered = True
+        try:
+            site, hello = visitor.handshake.prove(frame)
+        except RemoteProtocolError as error:
+            self._refuse(connection, FIXED_REFUSAL, f"a stranger: {error}")
+            return
+        verdict, reason = self._gatekeeper.judge(site, hello, connection)
+        if verdict is None:
+            return
+        if verdict.code != ACCEPTED:
+            if verdict.code == REFUSED_SIMULTANEOUS:  # nothing wrong: the neighbour gets the link by our own dial
+                connection.send_handshake(encode(verdict))
+                connection.close(reason)
+            else:
+                self._refuse(connection, verdict, f"site {short(site)} ({hello.purpose[:20]}): {reason}")
+            return
+        self._visitors.pop(connection).deadline.cancel()
+        connection.send_handshake(encode(verdict))
+        connection.establish(hello.stream if hello.purpose == PURPOSE_BULK else None)
+        self._gatekeeper.adopt(site, hello, connection)
+
+    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+        visitor = self._visitors.pop(connection, None)
+        if visitor is not None:
+            visitor.deadline.cancel()
+            if not visitor.answered and not end_of_file:  # a dial that was given up is nothing to worry about
+                self._log_refusal(connection, f"left without a proof of identity: {reason}")
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _refuse(self, connection: Connection, verdict: Verdict, reason: str) -> None:
+        self._log_refusal(connection, reason)
+        connection.send_handshake(encode(verdict))
+        connection.close("refused")
+
+    def _too_slow(self, connection: Connection) -> None:
+        connection.abort(f"no proof of identity within {self._settings.handshake_timeout_s:g} s")
+
+    def _make_room(self) -> None:
+        hosts = Counter(connection.peer_host for connection in self._visitors)
+        busiest = hosts.most_common(1)[0][0]
+        oldest = next(connection for connection in self._visitors if connection.peer_host == busiest)
+        self._visitors.pop(oldest).deadline.cancel()
+        oldest.abort(f"more than {HANDSHAKES_MAX} unproven connections at once")
+
+    def _log_refusal(self, connection: Connection, reason: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._window_ends_s:
+            dropped = self._refusals_in_window - REFUSALS_LOGGED_PER_WINDOW
+            if dropped > 0:
+                _log.warning("refused %d more connections in the %g s before", dropped, REFUSAL_WINDOW_S)
+            self._window_ends_s, self._refusals_in_window = now_s + REFUSAL_WINDOW_S, 0
+        self._refusals_in_window += 1
+        if self._refusals_in_window <= REFUSALS_LOGGED_PER_WINDOW:
+            _log.warning("refused a connection from %s: %s", connection.peer_host, reason[:300])

@@ -1,0 +1,157 @@
+"""The words between the transport and its driver: settings, limits, events, shapes, facts about links.
+
+Decides nothing; every limit of the transport stands here or in `chaos_protocols.names`, with where it comes from.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Protocol
+
+from chaos_protocols.names import SiteId
+
+STREAMS_MAX = 16
+"""Bulk connections of one link. Two are the habit; sixteen are what long fat pipes were ever seen to profit from."""
+
+HANDSHAKE_BYTES_MAX = 2048
+"""One handshake message. A hello takes about 350 bytes; the longest reason and address fit."""
+
+HANDSHAKES_MAX = 64
+"""Connections that may be unauthenticated at once; the oldest one of the busiest address gives way."""
+
+CONTROL_QUEUE_BYTES_MAX = 16 << 20
+"""Control bytes waiting for one neighbour: four of the longest frames. Beyond it, it is not reading."""
+
+PIECE_BYTES = 256 << 10
+"""Bulk payload goes out in pieces of this size, so that heartbeats and other streams get their turn in between.
+Measured: 64 KiB to 1 MiB are equally fast on loopback, and 256 KiB cost 0.15 ms of encryption."""
+
+WRITE_BUFFER_BYTES_MAX = 1 << 20
+"""Encrypted bytes waiting for the kernel, per connection; a sender waits above it."""
+
+CLOSE_FLUSH_TIMEOUT_S = 1.0
+"""How long a closing connection may take to hand over what was sent before; then it is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportSettings:
+    """Checked when made: raises ValueError that names field, value and what is allowed."""
+
+    listen_host: str = "0.0.0.0"  # noqa: S104 - a daemon serves its neighbours on every interface unless told otherwise
+    listen_port: int = 0
+    """0 = any free port; `Transport.address` tells which."""
+    advertise_address: str | None = None
+    """`host:port` that neighbours are told. None = listening host and port; "" = not reachable from outside (NAT)."""
+    bulk_streams: int = 2
+    handshake_timeout_s: float = 5.0
+    """Accepted connection to proven identity, and first connection to complete link. TLS over a slow path takes 1 s."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.listen_port <= 65535:
+            raise ValueError(f"listen_port = {self.listen_port}: must be 0 to 65535 (0 = any free port)")
+        if not 1 <= self.bulk_streams <= STREAMS_MAX:
+            raise ValueError(f"bulk_streams = {self.bulk_streams}: must be 1 to {STREAMS_MAX}")
+        if not 0 < self.handshake_timeout_s <= 60:
+            raise ValueError(
+                f"handshake_timeout_s = {self.handshake_timeout_s}: must be above 0 and at most 60 seconds"
+            )
+        if self.advertise_address:
+            split_address(self.advertise_address)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkShape:
+    """How the lab makes a link behave, in the direction out of this site (`cut_in` alone concerns what comes in).
+
+    A cut is a black hole as TCP sees one: nothing arrives, nothing fails, no end-of-file is seen; when it is lifted
+    while the connection still stands, what was held arrives late, as retransmission would have it.
+    """
+
+    rate_bytes_per_s: float | None = None
+    latency_s: float = 0.0
+    """One way."""
+    cut_in: bool = False
+    cut_out: bool = False
+    corrupt_probability: float = 0.0
+    """For each outgoing bulk payload: the chance that one byte of it is changed before it is encrypted."""
+    corrupt_random: random.Random | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate_bytes_per_s is not None and not self.rate_bytes_per_s > 0:
+            raise ValueError(f"rate_bytes_per_s = {self.rate_bytes_per_s}: must be above 0 (None = not limited)")
+        if not 0 <= self.latency_s <= 60:
+            raise ValueError(f"latency_s = {self.latency_s}: must be 0 to 60 seconds")
+        if not 0 <= self.corrupt_probability <= 1:
+            raise ValueError(f"corrupt_probability = {self.corrupt_probability}: must be 0 to 1")
+        if self.corrupt_probability > 0 and self.corrupt_random is None:
+            raise ValueError("corrupt_random is missing: corruption draws from a generator that the caller seeds")
+
+    @property
+    def shapes_sending(self) -> bool:
+        """False when bytes go out as if there were no shape."""
+        return bool(self.rate_bytes_per_s or self.latency_s or self.cut_out or self.corrupt_probability)
+
+
+UNSHAPED = LinkShape()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkInfo:
+    """A link that is up, for status pages."""
+
+    site: SiteId
+    incarnation: int
+    address: str
+    dialed_by_us: bool
+    streams: tuple[int, ...]
+    """Bulk streams that stand at the moment."""
+    bulk_bytes_received: int
+    bulk_bytes_sent: int
+
+
+class TransportEvents(Protocol):
+    """What the driver implements. Everything is called on the loop, in order, and must not block.
+
+    Each `link_up` is followed by exactly one `link_lost` (also when we close the link ourselves), except that nothing
+    is reported once `Transport.close` was called. No call happens from inside a method of Transport.
+    """
+
+    def admits(self, site: SiteId, purpose: str) -> str | None:
+        """May this proven site connect? None = yes; otherwise the reason, for our own log only."""
+
+    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
+        """Control connection and all bulk streams are ready. `address` is where the site listens ("" = unknown)."""
+
+    def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
+        """The control connection is gone. `end_of_file`: the other end (or its host) closed it."""
+
+    def control_received(self, site: SiteId, frame: bytes) -> None:
+        """One control frame of a neighbour, whole, not interpreted."""
+
+    def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        """Where the payload goes: writable, exactly `size_bytes` long. None = read and discard it.
+
+        Raising RemoteProtocolError closes that bulk connection. Not called for a frame without payload. The memory is
+        written until `bulk_received`, `bulk_lost` or `link_lost` for that stream.
+        """
+
+    def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
+        """A bulk frame is complete; payload is the buffer given, or None when discarded or empty."""
+
+    def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
+        """One bulk connection is gone while the link stands; `Transport.dial` by the dialing end restores it."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` to its parts. Raises ValueError that names the address."""
+    host, separator, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65535:
+        raise ValueError(f"address {address!r}: must be host:port, for example hospital.example.org:7700")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

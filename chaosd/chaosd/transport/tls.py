@@ -1,0 +1,325 @@
+"""TLS 1.3 over one TCP connection, straight into the caller's memory. Decides nothing about who the peer is.
+
+Driven by the event loop (it is the protocol of a plain TCP transport) and by a connection above it.
+
+Why not the loop's own TLS: here one decrypted read goes straight into the place where the bytes belong, frame after
+frame within one wake-up, and both loops behave the same. Measured on 2 cores, 1 GiB over loopback, one process on each
+side, GB/s: this one 1.6 to 1.8, asyncio's 1.2 to 1.4, uvloop's 1.3 to 1.4, a copy by two threads 1.3 to 1.6.
+
+Certificates are self-made, so the library verifies possession of the key (TLS 1.3, CertificateVerify) and nothing
+else; who holds the key is judged above, by the site id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import platform
+import ssl
+import sys
+from enum import Enum
+from typing import Protocol, cast
+
+from chaosd.identity import Identity
+from chaosd.transport.errors import LinkClosed, RemoteProtocolError
+from chaosd.transport.settings import CLOSE_FLUSH_TIMEOUT_S, WRITE_BUFFER_BYTES_MAX
+
+CIPHER_SUITES = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
+"""AES-128 first: measured a fifth faster than AES-256, which the library would prefer; both are beyond attack."""
+
+READ_BYTES_SMALL = 16 << 10
+"""One read of a connection that has proven nothing yet."""
+READ_BYTES = 256 << 10
+
+_log = logging.getLogger("chaosd.transport")
+
+
+class TlsSink(Protocol):
+    """The connection above. `ended` is called exactly once, also after `abort`."""
+
+    def secured(self) -> None:
+        """The TLS handshake is done; `peer_certificate` is known."""
+
+    def wants_bytes(self) -> bool:
+        """False: read no further for now. Hands on first what was held back before."""
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes belong; not empty."""
+
+    def received(self, size_bytes: int) -> None:
+        """So many bytes were put there. May raise RemoteProtocolError."""
+
+    def writable(self) -> None:
+        """The kernel took enough; senders may go on."""
+
+    def ended(self, reason: str, end_of_file: bool) -> None:
+        """The connection is over."""
+
+
+class _Phase(Enum):
+    NEW = "new"
+    HANDSHAKE = "handshake"
+    OPEN = "open"
+    CLOSING = "closing"  # we said goodbye; what was sent before is still on its way
+    CLOSED = "closed"
+
+
+class TlsChannel(asyncio.BufferedProtocol):
+    """One TLS connection. See the module."""
+
+    def __init__(self, sink: TlsSink, context: ssl.SSLContext, *, server_side: bool) -> None:
+        self._sink = sink
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
+        self._raw = memoryview(bytearray(READ_BYTES_SMALL))
+        self._phase = _Phase.NEW
+        self._transport: asyncio.Transport | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._reason: tuple[str, bool] | None = None
+        self._reported = False
+        self._reading = True
+        self._loop = asyncio.get_running_loop()
+        self.paused = False
+        """True while the kernel does not take what was written."""
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        """Done when the socket is closed and nothing is left."""
+
+    # -- towards the connection above ------------------------------------------------------------------------------
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """DER, as the peer sent it; its key is proven, its content is not."""
+        return self._tls.getpeercert(binary_form=True)
+
+    @property
+    def cipher(self) -> str:
+        """Name of the cipher suite in use."""
+        return (self._tls.cipher() or ("none",))[0]
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The TCP transport under this channel, once connected."""
+        return self._transport
+
+    @property
+    def is_open(self) -> bool:
+        """True from the end of the TLS handshake to the close."""
+        return self._phase is _Phase.OPEN
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Encrypted bytes that the kernel has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def read_in_large_pieces(self) -> None:
+        """The peer is trusted: take the memory for fast reading."""
+        if len(self._raw) < READ_BYTES:
+            self._loop.call_soon(self._enlarge)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt and hand over now, whatever the room; callers wait for `room` first. Ignored when not open."""
+        if self._phase is not _Phase.OPEN or not len(data):
+            return
+        sent = self._tls.write(data)
+        while sent < len(data):  # the library may write one record at a time
+            sent += self._tls.write(memoryview(data)[sent:])
+        self._flush()
+
+    async def room(self) -> None:
+        """Wait until the kernel takes bytes again. Raises LinkClosed when the connection ends first."""
+        while self.paused and self._phase is _Phase.OPEN:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._room_waiters.remove(waiter)
+        if self._phase is not _Phase.OPEN:
+            raise LinkClosed((self._reason or ("the connection is not open", False))[0])
+
+    def set_reading(self, reading: bool) -> None:
+        """Stop or resume reading from the socket; while stopped, an end-of-file is not noticed either."""
+        if reading == self._reading or self._transport is None or self._phase is _Phase.CLOSED:
+            return
+        self._reading = reading
+        if reading:
+            self._transport.resume_reading()
+            self._loop.call_soon(self.pump)
+        else:
+            self._transport.pause_reading()
+
+    def close(self, reason: str) -> None:
+        """Hand over what was written, say goodbye, close; cut after CLOSE_FLUSH_TIMEOUT_S."""
+        if self._phase in (_Phase.CLOSING, _Phase.CLOSED):
+            return
+        if self._phase is not _Phase.OPEN or self._transport is None:
+            self.abort(reason)
+            return
+        self._phase = _Phase.CLOSING
+        self._reason = self._reason or (reason, False)
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._flush()
+        self._flush_timer = self._loop.call_later(CLOSE_FLUSH_TIMEOUT_S, self._transport.abort)
+        self._transport.close()
+        self._wake()
+        self._report()
+
+    def abort(self, reason: str, *, end_of_file: bool = False) -> None:
+        """Close now; what was not sent yet is lost."""
+        self._reason = self._reason or (reason, end_of_file)
+        self._phase = _Phase.CLOSED
+        if self._transport is not None:
+            self._transport.abort()
+        self._wake()
+        self._report()
+
+    def disown(self) -> None:
+        """The loop gave up connecting and closes the socket by itself; uvloop then reports no end."""
+        self._phase = _Phase.CLOSED
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    # -- towards the loop ------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
+        if self._phase is _Phase.CLOSED:
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        self._phase = _Phase.HANDSHAKE
+        self.pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._phase = _Phase.CLOSED
+        self._reason = self._reason or (f"the connection broke: {exc}" if exc else "the connection was closed", True)
+        if not self.gone.done():
+            self.gone.set_result(None)
+        self._wake()
+        self._report()
+
+    def eof_received(self) -> None:
+        self._end_of_file()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._raw
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._phase in (_Phase.HANDSHAKE, _Phase.OPEN):
+            self._incoming.write(self._raw[:nbytes])
+            self.pump()
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        self._wake()
+        if self._phase is _Phase.OPEN:
+            self._sink.writable()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Decrypt everything that is there, as long as the connection above wants it."""
+        try:
+            if self._phase is _Phase.HANDSHAKE:
+                self._tls.do_handshake()
+                self._phase = _Phase.OPEN
+                self._flush()
+                self._sink.secured()
+            while self._phase is _Phase.OPEN and self._sink.wants_bytes():
+                buffer = self._sink.get_buffer()
+                count = cast(int, self._tls.read(len(buffer), buffer))  # typeshed knows only the form without buffer
+                if count == 0:
+                    self._end_of_file()
+                    return
+                self._sink.received(count)
+        except ssl.SSLWantReadError:
+            pass
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            self._end_of_file()
+            return
+        except ssl.SSLError as error:
+            self._flush()
+            self.abort(f"the peer broke TLS: {error.reason or error}")
+            return
+        except RemoteProtocolError as error:
+            self.abort(f"the peer broke the protocol: {error}")
+            return
+        except Exception as error:  # a defect of ours must cost one connection, not the daemon, and must be seen
+            self.abort(f"internal error: {error!r}")
+            self._loop.call_exception_handler({"message": "defect while handling received bytes", "exception": error})
+            return
+        self._flush()
+
+    def _enlarge(self) -> None:
+        self._raw = memoryview(bytearray(READ_BYTES))
+
+    def _end_of_file(self) -> None:
+        self.abort("the other end closed the connection", end_of_file=True)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(self._outgoing.read())
+
+    def _wake(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _report(self) -> None:
+        if not self._reported and self._reason is not None:
+            self._reported = True
+            self._loop.call_soon(self._sink.ended, *self._reason)
+
+
+def server_context(identity: Identity) -> ssl.SSLContext:
+    """TLS 1.3 with this site's certificate; no session tickets, since every connection proves itself."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0
+    identity.load_into(context)
+    _prefer_fast_ciphers(context)
+    return context
+
+
+def client_context() -> ssl.SSLContext:
+    """TLS 1.3 that accepts any certificate whose key the server possesses; the site id is checked by the handshake."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _prefer_fast_ciphers(context)
+    return context
+
+
+def _prefer_fast_ciphers(context: ssl.SSLContext) -> None:
+    """Order the TLS 1.3 cipher suites. Without the means to do it the library's order stays: slower, equally safe.
+
+    `SSLContext.set_ciphersuites` comes with Python 3.15. Before it only the C library can be asked, through the pointer
+    that CPython 3.11 to 3.13 keep as the first field of a context.
+    """
+    if hasattr(context, "set_ciphersuites"):
+        context.set_ciphersuites(CIPHER_SUITES)
+        return
+    library = getattr(sys.modules.get("_ssl"), "__file__", None)
+    if platform.python_implementation() != "CPython" or sys.version_info >= (3, 14) or library is None:
+        return
+    try:
+        function = ctypes.CDLL(library).SSL_CTX_set_ciphersuites
+    except (OSError, AttributeError):
+        return
+    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int
+    pointer = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
+    if function(pointer, CIPHER_SUITES.encode()) != 1:
+        _log.info("the TLS library refused the order of cipher suites; its own order stays")

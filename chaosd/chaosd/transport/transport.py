@@ -1,0 +1,386 @@
+"""All links of this daemon to its neighbours: the one door between the driver and the network.
+
+Decides which connection belongs to which link and which link stays when two meet; knows nothing of what frames mean.
+Driven by the driver (methods of `Transport`) and the event loop; reports through `TransportEvents`, always from the
+loop and never from inside one of its own methods, so the driver needs no locks and sees no surprises.
+
+Architecture.md sections 4 and 6: control and bulk on separate connections, so that a saturated link does not starve
+heartbeats; either end may dial. Trust, section 7 of protocols.md: see `handshake`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from chaos_protocols.names import SiteId, short
+from chaosd.identity import Identity
+from chaosd.transport import admission
+from chaosd.transport.connection import Connection
+from chaosd.transport.dialer import Attempt, DialerContext, Yielded
+from chaosd.transport.errors import DialError, LinkClosed
+from chaosd.transport.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
+from chaosd.transport.link import Link, LinkState, Progress
+from chaosd.transport.listener import Listener
+from chaosd.transport.settings import (
+    CLOSE_FLUSH_TIMEOUT_S,
+    LinkInfo,
+    LinkShape,
+    TransportEvents,
+    TransportSettings,
+    join_address,
+    split_address,
+)
+from chaosd.transport.shapes import Shapes
+from chaosd.transport.tls import client_context
+
+_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
+
+
+class Transport:
+    """See the module. All methods must be called on the loop that `start` ran on."""
+
+    def __init__(
+        self, *, identity: Identity, run: str, incarnation: int, events: TransportEvents, settings: TransportSettings
+    ) -> None:
+        self._identity = identity
+        self._run = run
+        self._incarnation = incarnation
+        self._events = events
+        self._settings = settings
+        self._listener = Listener(identity, settings, self, self._track)
+        self._dialer = DialerContext(
+            identity=identity,
+            tls=client_context(),
+            run=run,
+            incarnation=incarnation,
+            address_seen_from=self._address_seen_from,
+            track=self._track,
+        )
+        self._links: dict[SiteId, Link] = {}
+        self._attempts: dict[SiteId, Attempt] = {}
+        self._arrivals: dict[SiteId, asyncio.Future[None]] = {}
+        self._known: dict[SiteId, Session] = {}
+        self._progress: dict[SiteId, Progress] = {}
+        self._attempts_made = 0
+        self._shapes = Shapes()
+        self._connections: set[Connection] = set()
+        self._completion_timers: dict[Link, asyncio.TimerHandle] = {}
+        self._closing = False
+
+    # -- life ------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen. Raises ListenError that names the port and the remedy."""
+        await self._listener.start()
+
+    @property
+    def address(self) -> str:
+        """Where neighbours are told to dial; with the actual port. "" when this site is not reachable."""
+        if self._settings.advertise_address is not None:
+            return self._settings.advertise_address
+        return join_address(self._listener.host, self._listener.port)
+
+    async def close(self) -> None:
+        """Close everything; what was sent before is handed over if that takes at most CLOSE_FLUSH_TIMEOUT_S."""
+        self._closing = True
+        attempts = [attempt.task for attempt in self._attempts.values() if attempt.task is not None]
+        for task in attempts:
+            task.cancel()
+        await self._listener.close()
+        finishing = [stream.stop() for link in self._links.values() for stream in link.streams.values()]
+        for link in list(self._links.values()):
+            link.close("this daemon is stopping")
+        tasks = [task for task in (*attempts, *finishing) if task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+        gone = [connection.channel.gone for connection in self._connections]
+        if gone:
+            await asyncio.wait(gone, timeout=CLOSE_FLUSH_TIMEOUT_S)
+        self._shapes.stop()
+        for connection in list(self._connections):
+            connection.abort("the transport is closing")
+        if rest := [connection.channel.gone for connection in self._connections]:
+            await asyncio.wait(rest, timeout=CLOSE_FLUSH_TIMEOUT_S)
+        await self._listener.wait_closed()
+
+    # -- links -----------------------------------------------------------------------------------------------------
+
+    async def dial(self, site: SiteId, address: str, *, timeout_s: float) -> None:
+        """Bring up the link to `site`: control connection and bulk streams. Raises DialError.
+
+        Returns at once when the link is up (restoring streams that were lost, if this end dialed it). Returns also when
+        the neighbour's own dial succeeds first. `link_up` was reported when this returns.
+        """
+        if self._closing:
+            raise DialError("this daemon is stopping")
+        if site == self._identity.site:
+            raise DialError(f"site {short(site)} is this site itself; link to another one")
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise DialError(str(error)) from None
+        link = self._links.get(site)
+        if link is not None and link.state is LinkState.UP and not self._can_repair(link):
+            return
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        attempt = self._attempts.get(site)
+        mine = attempt is None
+        if attempt is None:
+            attempt = self._new_attempt(site, address, link)
+        try:
+            await self._await_link(attempt, site, deadline_s)
+        finally:
+            if mine and attempt.task is not None and not attempt.task.done():
+                attempt.task.cancel()
+                await asyncio.wait([attempt.task])
+
+    def close_link(self, site: SiteId, reason: str) -> None:
+        """Close the link (what was sent before is handed over). `link_lost` follows. Nothing happens without a link."""
+        if (link := self._links.get(site)) is not None:
+            link.close(reason)
+
+    def links(self) -> list[LinkInfo]:
+        """The links that are up, by site."""
+        return [self._info(link) for _, link in sorted(self._links.items()) if link.state is LinkState.UP]
+
+    # -- traffic ---------------------------------------------------------------------------------------------------
+
+    def send_control(self, site: SiteId, frame: bytes) -> bool:
+        """Send at most CONTROL_FRAME_BYTES_MAX bytes. False when there is no link.
+
+        A neighbour that takes nothing while CONTROL_QUEUE_BYTES_MAX wait loses its link (`link_lost` with the reason).
+        Raises LocalProtocolError for a longer frame.
+        """
+        link = self._links.get(site)
+        return link is not None and link.send_control(frame)
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
+        """Send one bulk frame; waits for room. The payload is read until this returns. Raises LinkClosed.
+
+        Returning means that the frame was handed to the kernel, not that it arrived. A cancelled send is completed in
+        the background, so the payload is read a little longer then. Raises LocalProtocolError beyond the limits.
+        """
+        link = self._links.get(site)
+        if link is None:
+            raise LinkClosed(f"there is no link to site {short(site)}")
+        view = memoryview(payload)
+        await link.send_bulk(stream, header, view if view.format == "B" and view.ndim == 1 else view.cast("B"))
+
+    def bulk_progress(self, site: SiteId) -> tuple[int, int]:
+        """Bytes received from and sent to a site on all bulk streams since the daemon started."""
+        progress = self._progress.get(site)
+        return (progress.received_bytes, progress.sent_bytes) if progress is not None else (0, 0)
+
+    def shape(self, site: SiteId | None, shape: LinkShape) -> None:
+        """Lab only: how the link to a site behaves from now on; None = every site without a shape of its own."""
+        self._shapes.set(site, shape, self._links)
+
+    # -- Gatekeeper: what the listener asks ------------------------------------------------------------------------
+
+    def judge(self, site: SiteId, hello: Hello, connection: Connection) -> tuple[Verdict | None, str]:
+        shape = self._shapes.of(site)
+        if shape.cut_in or shape.cut_out:
+            return None, "the link is cut in the lab"
+        link = self._links.get(site)
+        attempt = self._attempts.get(site)
+        facts = admission.Facts(
+            own_site=self._identity.site,
+            own_run=self._run,
+            own_incarnation=self._incarnation,
+            own_address=self._address_seen_from(connection),
+            distrust=self._events.admits(site, hello.purpose),
+            link=admission.StandingLink(incarnation=link.incarnation, session=link.session, streams=link.streams_wanted)
+            if link is not None
+            else None,
+            committed=attempt is not None and attempt.committed and not attempt.superseded,
+        )
+        return admission.judge(site, hello, facts)
+
+    def adopt(self, site: SiteId, hello: Hello, connection: Connection) -> None:
+        if hello.purpose == PURPOSE_CONTROL:
+            if (attempt := self._attempts.get(site)) is not None:
+                attempt.supersede()
+            link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address)
+            loop = asyncio.get_running_loop()
+            timeout_s = self._settings.handshake_timeout_s
+            self._completion_timers[link] = loop.call_later(
+                timeout_s, link.close, f"its streams did not come up within {timeout_s:g} s"
+            )
+        else:
+            link = self._links[site]
+        link.add(connection)
+        if link.state is LinkState.COMING_UP and not link.missing:
+            link.complete()
+
+    # -- LinkReports: what links tell ------------------------------------------------------------------------------
+
+    def link_completed(self, link: Link) -> None:
+        self._stop_completion_timer(link)
+        self._tell(self._events.link_up, link.site, link.incarnation, link.address)
+        if (arrival := self._arrivals.pop(link.site, None)) is not None and not arrival.done():
+            arrival.set_result(None)
+
+    def link_ended(self, link: Link, reason: str, end_of_file: bool) -> None:
+        was_up = self._stop_completion_timer(link) is None
+        if self._links.get(link.site) is link:
+            del self._links[link.site]
+        if was_up:
+            self._tell(self._events.link_lost, link.site, link.incarnation, reason, end_of_file)
+
+    def stream_ended(self, link: Link, stream: int, reason: str) -> None:
+        self._tell(self._events.bulk_lost, link.site, stream, reason)
+
+    def control_received(self, link: Link, frame: bytes) -> None:
+        self._events.control_received(link.site, frame)
+
+    def bulk_buffer(self, link: Link, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        return self._events.bulk_buffer(link.site, stream, header, size_bytes)
+
+    def bulk_received(self, link: Link, stream: int, header: bytes, payload: memoryview | None) -> None:
+        self._events.bulk_received(link.site, stream, header, payload)
+
+    # -- dialing ---------------------------------------------------------------------------------------------------
+
+    def _new_attempt(self, site: SiteId, address: str, link: Link | None) -> Attempt:
+        repairs = link is not None and self._can_repair(link)
+        self._attempts_made += 0 if repairs else 1
+        session = Session(dialer=self._identity.site, attempt=self._attempts_made)
+        attempt = Attempt(
+            self._dialer,
+            site,
+            address,
+            session=link.session if link is not None and repairs else session,
+            known=self._known.get(site),
+            streams=link.streams_wanted if link is not None and repairs else self._settings.bulk_streams,
+        )
+        self._attempts[site] = attempt
+        work = self._repair(attempt, link) if link is not None and repairs else self._bring_up(attempt)
+        attempt.task = asyncio.get_running_loop().create_task(work, name=f"dial {short(site)}")
+        return attempt
+
+    async def _await_link(self, attempt: Attempt, site: SiteId, deadline_s: float) -> None:
+        """Until the attempt succeeds, the neighbour's own dial does, or time is up."""
+        loop = asyncio.get_running_loop()
+        arrival = self._arrivals.get(site)
+        if arrival is None or arrival.done():
+            arrival = self._arrivals[site] = loop.create_future()
+        waiting: set[asyncio.Future[None]] = {arrival}
+        if attempt.task is not None:
+            waiting.add(attempt.task)
+        while waiting:
+            done, waiting = await asyncio.wait(
+                waiting, timeout=max(0.0, deadline_s - loop.time()), return_when=asyncio.FIRST_COMPLETED
+            )
+            if arrival in done:
+                return
+            if not done:
+                break
+            with contextlib.suppress(Yielded, asyncio.CancelledError):
+                for task in done:
+                    task.result()
+                return
+            if self._closing:
+                break
+        raise DialError(f"site {short(site)} at {attempt.address} did not complete the link in time")
+
+    async def _bring_up(self, attempt: Attempt) -> None:
+        try:
+            await self._shapes.pass_dial(attempt.site)
+            control, verdict = await attempt.control()
+            bulk = await attempt.bulk(list(range(attempt.streams)))
+            connections = [control, *bulk]
+            standing = self._links.get(attempt.site)
+            if standing is not None and standing.incarnation > verdict.incarnation:
+                raise DialError(f"site {short(attempt.site)} has restarted meanwhile")
+            if not all(connection.is_open for connection in connections):
+                raise DialError(f"site {short(attempt.site)} closed the link while it came up")
+            link = self._new_link(attempt.site, verdict.incarnation, attempt.session, attempt.streams, attempt.address)
+            attempt.keep()
+            for connection in connections:
+                link.add(connection)
+            link.complete()
+        except asyncio.CancelledError:
+            if attempt.superseded:
+                raise Yielded from None
+            raise
+        finally:
+            attempt.abandon("the dial was given up")
+            self._forget_attempt(attempt)
+
+    async def _repair(self, attempt: Attempt, link: Link) -> None:
+        try:
+            await self._shapes.pass_dial(attempt.site)
+            connections = await attempt.bulk(link.missing)
+            if link.state is not LinkState.UP:
+                raise DialError(f"the link to site {short(attempt.site)} was lost meanwhile")
+            attempt.keep()
+            for connection in connections:
+                link.add(connection)
+        except asyncio.CancelledError:
+            if attempt.superseded:
+                raise Yielded from None
+            raise
+        finally:
+            attempt.abandon("the dial was given up")
+            self._forget_attempt(attempt)
+
+    def _can_repair(self, link: Link) -> bool:
+        own = link.session.dialer == self._identity.site
+        return link.state is LinkState.UP and own and bool(link.missing)
+
+    def _forget_attempt(self, attempt: Attempt) -> None:
+        if self._attempts.get(attempt.site) is attempt:
+            del self._attempts[attempt.site]
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _new_link(self, site: SiteId, incarnation: int, session: Session, streams: int, address: str) -> Link:
+        if (standing := self._links.get(site)) is not None:
+            restarted = incarnation != standing.incarnation
+            standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
+        progress = self._progress.setdefault(site, Progress())
+        link = Link(self, site, incarnation, session, streams, progress)
+        link.address = address
+        self._links[site] = link
+        self._known[site] = session
+        self._shapes.apply(site, link)
+        return link
+
+    def _address_seen_from(self, connection: Connection) -> str:
+        """What the peer is told: where it can dial us. On a wildcard address, the one that this connection uses."""
+        if self._settings.advertise_address is not None or self._listener.host not in _WILDCARD_HOSTS:
+            return self.address
+        transport = connection.channel.transport
+        name = transport.get_extra_info("sockname") if transport is not None else None
+        return join_address(str(name[0]), self._listener.port) if name else self.address
+
+    def _info(self, link: Link) -> LinkInfo:
+        return LinkInfo(
+            site=link.site,
+            incarnation=link.incarnation,
+            address=link.address,
+            dialed_by_us=link.session.dialer == self._identity.site,
+            streams=tuple(sorted(link.streams)),
+            bulk_bytes_received=link.progress.received_bytes,
+            bulk_bytes_sent=link.progress.sent_bytes,
+        )
+
+    def _track(self, connection: Connection) -> None:
+        """Every socket is known from its first to its last moment, so that `close` leaves nothing behind."""
+        self._connections.add(connection)
+        connection.channel.gone.add_done_callback(lambda _: self._connections.discard(connection))
+
+    def _stop_completion_timer(self, link: Link) -> asyncio.TimerHandle | None:
+        timer = self._completion_timers.pop(link, None)
+        if timer is not None:
+            timer.cancel()
+        return timer
+
+    def _tell(self, event: Callable[..., None], *facts: object) -> None:
+        """Report from the loop, in order, never from inside a method that the driver called."""
+        asyncio.get_running_loop().call_soon(self._tell_now, event, facts)
+
+    def _tell_now(self, event: Callable[..., None], facts: tuple[object, ...]) -> None:
+        if not self._closing:
+            event(*facts)

@@ -1,0 +1,1 @@
+"""Chaos: institutions train one model together."""

@@ -1,0 +1,219 @@
+"""The commands of the agreement: the only ways in which the roster changes, and what each of them does.
+
+The scheduler makes a command from the roster as it stands and proposes it; every site applies it when it is committed.
+A command carries everything that was decided (views with their sync plans, the replication plan), so that applying it
+decides nothing. Views in a command are written with epoch 0 where they are new: `apply` fills in the command's own log
+index.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.names import SITES_MAX, SiteId
+from chaos_protocols.plans import ReplicationPlan, Site
+from chaos_protocols.roster import (
+    DEPARTED_KEPT_MAX,
+    Count,
+    Departure,
+    LinkRecord,
+    ModelFacts,
+    Roster,
+    SiteRecord,
+    View,
+)
+
+Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
+
+
+class AdoptState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The run's state is, from now on, that of `site`'s worker at the end of `round`: how a run is founded, and how it
+    goes on when every daemon was restarted and no other member has the state."""
+
+    site: Site
+    incarnation: Count
+    round: Count
+    model: ModelFacts
+    views: Views
+
+
+class AddSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Admit a learner: it listens from the last view's first round on, and gets the state of the round before that."""
+
+    record: SiteRecord
+    links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)]
+    views: Views
+    replication: ReplicationPlan
+
+
+class Replicate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Give the state once more to a site of the roster: its worker was restarted, or a learner's transfer failed."""
+
+    views: Views
+    replication: ReplicationPlan
+
+
+class PromoteSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The learner is level: it contributes from the last view's first round on."""
+
+    site: Site
+    views: Views
+
+
+class RenewSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A member's daemon was restarted before anybody missed it: the same site, a new incarnation, its worker not
+    level. The running round is settled, since what the old incarnation had of it is gone."""
+
+    site: Site
+    incarnation: Count
+    address: Annotated[str, msgspec.Meta(max_length=256)]
+    views: Views
+
+
+class SetVoters(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing but the agreement's own configuration changes (it travels beside the command)."""
+
+
+class RemoveSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`left`: contributes until `last_round`; `views` go on without it. `failed`, `banned`: the running round must be
+    settled."""
+
+    departure: Departure
+    settle: bool
+    views: Views
+
+
+class AddLink(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A new link, or new rates of a known one."""
+
+    link: LinkRecord
+    views: Views
+
+
+class RemoveLink(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`settle`: the link failed and the running round may hang on it."""
+
+    one: Site
+    other: Site
+    settle: bool
+    views: Views
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The running round is settled: the result of `round` stands (its digest; who holds it), the views begin after
+    it."""
+
+    round: Count
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+    holders: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    views: Views
+
+
+Command = (
+    AdoptState | AddSite | Replicate | PromoteSite | RenewSite | SetVoters | RemoveSite | AddLink | RemoveLink | Settled
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_roster_decoder = msgspec.msgpack.Decoder(Roster)
+
+
+def encode_command(command: Command) -> bytes:
+    return _encoder.encode(command)
+
+
+def decode_command(data: bytes) -> Command:
+    return _decoder.decode(data)
+
+
+def encode_roster(roster: Roster) -> bytes:
+    return _encoder.encode(roster)
+
+
+def decode_roster(data: bytes) -> Roster:
+    return _roster_decoder.decode(data)
+
+
+def apply_command(roster: Roster, command: Command, index: int) -> Roster:
+    """The roster after `command`, committed at log `index`."""
+    replace = msgspec.structs.replace
+    match command:
+        case SetVoters():
+            return roster
+        case AdoptState(site=site, incarnation=incarnation, model=model, round=adopted):
+            sites = tuple(
+                replace(record, incarnation=incarnation, state="member") if record.site == site else record
+                for record in roster.sites
+            )
+            changed = replace(
+                roster,
+                sites=sites,
+                model=model,
+                settling=False,
+                settled_round=adopted,
+                settled_digest="",
+                replication=None,
+            )
+        case AddSite(record=record, links=links, replication=replication):
+            others = tuple(known for known in roster.sites if known.site != record.site)
+            changed = replace(
+                roster,
+                sites=tuple(sorted((*others, record), key=lambda known: known.site)),
+                links=_with_links(roster.links, links),
+                replication=replication,
+            )
+        case Replicate(replication=replication):
+            changed = replace(roster, replication=replication)
+        case PromoteSite(site=site):
+            sites = tuple(replace(record, state="member") if record.site == site else record for record in roster.sites)
+            changed = replace(roster, sites=sites, replication=_unless_for(roster.replication, site))
+        case RenewSite(site=site, incarnation=incarnation, address=address):
+            sites = tuple(
+                replace(record, incarnation=incarnation, address=address) if record.site == site else record
+                for record in roster.sites
+            )
+            changed = replace(roster, sites=sites, settling=True, replication=_unless_for(roster.replication, site))
+        case RemoveSite(departure=departure, settle=settle):
+            changed = _without_site(roster, departure, settle)
+        case AddLink(link=link):
+            changed = replace(roster, links=_with_links(roster.links, (link,)))
+        case RemoveLink(one=one, other=other, settle=settle):
+            links = tuple(link for link in roster.links if link.key != (one, other))
+            changed = replace(roster, links=links, settling=roster.settling or settle)
+        case Settled(round=settled, digest=digest):
+            changed = replace(roster, settling=False, settled_round=settled, settled_digest=digest)
+    return _installed(changed, command.views, index)
+
+
+def _installed(roster: Roster, views: tuple[View, ...], index: int) -> Roster:
+    replace = msgspec.structs.replace
+    numbered = tuple(view if view.epoch else replace(view, epoch=index) for view in views)
+    members = sum(record.state == "member" for record in roster.sites)
+    started = roster.started or (roster.model is not None and members >= roster.min_sites)
+    return replace(roster, epoch=index, views=numbered, started=started)
+
+
+def _without_site(roster: Roster, departure: Departure, settle: bool) -> Roster:
+    site = departure.site
+    departed = (*(gone for gone in roster.departed if gone.site != site), departure)[-DEPARTED_KEPT_MAX:]
+    return msgspec.structs.replace(
+        roster,
+        sites=tuple(record for record in roster.sites if record.site != site),
+        links=tuple(link for link in roster.links if site not in link.key),
+        settling=roster.settling or settle,
+        departed=departed,
+        banned=(*roster.banned, site) if departure.cause == "banned" else roster.banned,
+        replication=_unless_for(roster.replication, site),
+    )
+
+
+def _unless_for(replication: ReplicationPlan | None, site: SiteId) -> ReplicationPlan | None:
+    return None if replication is not None and replication.joiner == site else replication
+
+
+def _with_links(known: tuple[LinkRecord, ...], new: tuple[LinkRecord, ...]) -> tuple[LinkRecord, ...]:
+    merged = {link.key: link for link in known} | {link.key: link for link in new}
+    return tuple(merged[key] for key in sorted(merged))

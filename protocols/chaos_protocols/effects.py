@@ -1,0 +1,186 @@
+"""Everything a site's machine can ask for. The driver executes effects in the order of the list, and decides nothing.
+
+Ordering duty: `Persist` must be durable before any later effect of the same list is executed (Raft: an answer must not
+outrun the vote or the log entry that it promises).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.messages import Envelope
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import ReplicationPlan, SyncPlan, Tag
+from chaos_protocols.raft.effects import Persist
+from chaos_protocols.worker import DaemonMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendEnvelope:
+    """Hand the envelope to `neighbour`. The driver signs it if it is ours and the destination is somebody else than
+    `neighbour`."""
+
+    neighbour: SiteId
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetTimer:
+    """Fire `TimerFired` at `at_s`; replaces the timer before."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dial:
+    """Try to connect to `site`; ends with LinkUp or DialFailed."""
+
+    site: SiteId
+    address: str
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseLink:
+    site: SiteId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeLink:
+    """Measure the rate from this site to `site`; ends with LinkProbed."""
+
+    site: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRound:
+    """Be ready for the bulk messages of `tag`. `member`: this site will contribute; otherwise it only listens."""
+
+    tag: Tag
+    plan: SyncPlan
+    listeners: tuple[SiteId, ...]
+    member: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribute:
+    """Give this site's part to the open round. `has_bytes` false: weight 0 and nothing in the arena (standby)."""
+
+    tag: Tag
+    weight: float
+    has_bytes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRound:
+    """Take nothing more of `tag`, drop what it had. Results of finished rounds stay."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResult:
+    """Get the result of `round` with this digest from a neighbour that has it (or will have it)."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliverResult:
+    """Copy the result of `round` into the arena and tell the worker to apply it."""
+
+    round: int
+    sites: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropResults:
+    """Results of rounds below `before_round` are not needed any more."""
+
+    before_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToWorker:
+    message: DaemonMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeState:
+    """The snapshot lies in the arena: serve it to the joiner of the transfer until `ReleaseState`."""
+
+    plan: ReplicationPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseState:
+    transfer: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchState:
+    """Get the state from the plan's sources into the arena; ends with TransferFinished or TransferFailed."""
+
+    plan: ReplicationPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelTransfer:
+    transfer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A line for the event history. `kind`, `outcome`: see `chaosd.status.EventRecord`."""
+
+    kind: str
+    subject: str
+    cause: str
+    outcome: str
+    duration_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    """The end of a user's request."""
+
+    request: str
+    done: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopDaemon:
+    """This site is out of the run for good: end the daemon."""
+
+    graceful: bool
+    reason: str
+
+
+Effect = (
+    Persist
+    | SendEnvelope
+    | SetTimer
+    | Dial
+    | CloseLink
+    | ProbeLink
+    | OpenRound
+    | Contribute
+    | StopRound
+    | FetchResult
+    | DeliverResult
+    | DropResults
+    | ToWorker
+    | ServeState
+    | ReleaseState
+    | FetchState
+    | CancelTransfer
+    | Record
+    | AnswerRequest
+    | StopDaemon
+)

@@ -1,0 +1,209 @@
+"""Everything that can happen to a site, as its machine sees it: facts, in the past tense.
+
+The driver (in the daemon) and the simulator make them; `SiteMachine.handle` takes them, one at a time, with the time
+`now_s`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.messages import Envelope
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import Tag
+from chaos_protocols.roster import ModelFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The daemon runs; `peers` are the neighbours from its configuration."""
+
+    peers: tuple[tuple[SiteId, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerFired:
+    """The time asked for by `SetTimer` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkUp:
+    """An authenticated connection to `site` is ready (whoever dialled)."""
+
+    site: SiteId
+    incarnation: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkLost:
+    site: SiteId
+    incarnation: int
+    reason: str
+    end_of_file: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialFailed:
+    site: SiteId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProgressed:
+    """Bulk bytes arrived over the link: it is not silent (protocols.md section 2)."""
+
+    site: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProbed:
+    """A probe ended. Rate 0: it failed, and why."""
+
+    site: SiteId
+    rate_bytes_per_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvelopeReceived:
+    """A checked envelope from a neighbour: decoded, and its signature verified if it was relayed."""
+
+    neighbour: SiteId
+    envelope: Envelope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReady:
+    """A worker said hello. `round`: whose end its state belongs to (0: fresh)."""
+
+    model: ModelFacts
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLost:
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContributed:
+    round: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUpdating:
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerApplied:
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshotTaken:
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSnapshotMissed:
+    round: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerLoaded:
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceFinished:
+    """The whole result of the tag's round is here."""
+
+    tag: Tag
+    digest: str
+    weights: tuple[tuple[SiteId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceStalled:
+    """Every site of the round contributed weight 0."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultFetched:
+    """The result of a round that this site had missed is here, and has the digest that was agreed."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferProgressed:
+    transfer: str
+    verified_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferFinished:
+    transfer: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferFailed:
+    transfer: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkChangeRequested:
+    """A user asks for connect-link or disconnect-link; answered by `AnswerRequest(request)`."""
+
+    request: str
+    other: SiteId
+    add: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveRequested:
+    """A user wants this site to leave: Ctrl+C in the daemon or the script, `chaosd leave`. `contributes` false: its
+    worker gives nothing more."""
+
+    request: str
+    reason: str
+    contributes: bool = True
+
+
+Event = (
+    Started
+    | TimerFired
+    | LinkUp
+    | LinkLost
+    | DialFailed
+    | LinkProgressed
+    | LinkProbed
+    | EnvelopeReceived
+    | WorkerReady
+    | WorkerLost
+    | WorkerContributed
+    | WorkerUpdating
+    | WorkerApplied
+    | WorkerSnapshotTaken
+    | WorkerSnapshotMissed
+    | WorkerLoaded
+    | ReduceFinished
+    | ReduceStalled
+    | ResultFetched
+    | TransferProgressed
+    | TransferFinished
+    | TransferFailed
+    | LinkChangeRequested
+    | LeaveRequested
+)

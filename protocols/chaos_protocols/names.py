@@ -1,0 +1,40 @@
+"""Names and limits that every part shares: how a site is called, how big things may get.
+
+Everybody imports this module; it imports nothing. A limit says where it comes from.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+SiteId = NewType("SiteId", str)
+"""Fingerprint of the site's Ed25519 public key: 32 lower-case hexadecimal characters (first 16 bytes of its BLAKE3)."""
+
+PROTOCOL_VERSION = 1
+"""Raised when two daemons of different versions could misunderstand each other."""
+
+SITE_ID_CHARACTERS = 32
+SITES_MAX = 4096
+VOTERS_MAX = 7
+"""protocols.md section 1: enough to survive three crashes; more voters only slow the commit."""
+
+CONTROL_FRAME_BYTES_MAX = 4 << 20
+"""A roster snapshot of SITES_MAX sites stays below this; anything longer is an attack or a defect."""
+
+BULK_HEADER_BYTES_MAX = 64 << 10
+BULK_PAYLOAD_BYTES_MAX = 16 << 20
+WORKER_FRAME_BYTES_MAX = 64 << 20
+"""A state spec of 200,000 tensors takes about 15 MB as msgpack."""
+
+TENSORS_MAX = 1_000_000
+STATE_BYTES_MAX = 1 << 44
+
+
+def short(site: str) -> str:
+    """First characters of a site id, for people."""
+    return site[:8]
+
+
+def link_key(one: SiteId, other: SiteId) -> tuple[SiteId, SiteId]:
+    """A link has no direction: its two ends in ascending order."""
+    return (one, other) if one <= other else (other, one)

@@ -1,0 +1,161 @@
+"""Scale-out: a newcomer is connected, admitted as a learner, given the state, and promoted when it is level (Chaos
+IV-B, figure 5a).
+
+Also restores a site of the roster whose worker has lost the state: the same without the first half. No round waits for
+any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import ClassVar
+
+from chaos_protocols.messages import ConnectOrder, JoinRequest
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.negotiation.base import (
+    Committed,
+    DeadlinePassed,
+    EverybodyDone,
+    Intent,
+    LevelReached,
+    LinkAnswered,
+    Negotiation,
+    Order,
+    ProposalLost,
+    Propose,
+    Settlement,
+    SubjectGone,
+    Tell,
+)
+
+
+class ScaleOutState(Enum):
+    CONNECTING = "connecting"
+    ADMITTING = "admitting"
+    REPLICATING = "replicating"
+    PROMOTING = "promoting"
+    DONE = "done"
+    FAILED = "failed"
+
+
+S = ScaleOutState
+
+
+class ScaleOut(Negotiation):
+    """See the module. `links`: the neighbours that consented, with what they measured."""
+
+    KIND = "scale-out"
+    TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {
+        (S.CONNECTING, LinkAnswered): "_answered",
+        (S.CONNECTING, DeadlinePassed): "_enough_waited",
+        (S.CONNECTING, SubjectGone): "_lost",
+        (S.CONNECTING, Settlement): None,
+        (S.ADMITTING, LinkAnswered): "_late_answer",
+        (S.ADMITTING, Committed): "_admitted",
+        (S.ADMITTING, ProposalLost): "_not_proposed",
+        (S.ADMITTING, SubjectGone): "_lost",
+        (S.ADMITTING, Settlement): None,
+        (S.REPLICATING, LinkAnswered): None,
+        (S.REPLICATING, LevelReached): "_level",
+        (S.REPLICATING, SubjectGone): "_lost",
+        (S.REPLICATING, Settlement): None,
+        (S.PROMOTING, LinkAnswered): None,
+        (S.PROMOTING, LevelReached): None,
+        (S.PROMOTING, Committed): "_promoted",
+        (S.PROMOTING, ProposalLost): "_not_promoted",
+        (S.PROMOTING, SubjectGone): "_lost",
+        (S.PROMOTING, Settlement): None,
+        **{(state, EverybodyDone): None for state in ScaleOutState},
+    }
+
+    def __init__(
+        self,
+        identifier: str,
+        *,
+        joiner: SiteId,
+        request: JoinRequest | None,
+        cause: str,
+        now_s: float,
+        state: ScaleOutState = ScaleOutState.CONNECTING,
+    ) -> None:
+        subject = request.name if request else short(joiner)
+        super().__init__(identifier, state=state, subject=subject, cause=cause, now_s=now_s)
+        self.joiner = joiner
+        self.request = request
+        self.links: dict[SiteId, LinkAnswered] = {}
+        self._refusals: dict[SiteId, str] = {}
+
+    def begin(self, *, deadline_s: float) -> list[Order]:
+        """Ask the named neighbours to have, and measure, a link to the joiner: all at the same time, since they will
+        also send at the same time. A restored site has its links already."""
+        if self.request is None:
+            self.state = S.ADMITTING
+            return [Propose(intent=Intent.REPLICATE)]
+        self.deadline_s = deadline_s
+        return [
+            Tell(
+                site=neighbour,
+                message=ConnectOrder(
+                    negotiation=self.identifier, other=self.joiner, address=self.request.address, probe=True
+                ),
+            )
+            for neighbour in self.request.neighbours
+        ]
+
+    def _answered(self, event: LinkAnswered) -> list[Order]:
+        self._note(event)
+        assert self.request is not None
+        if len(self.links) + len(self._refusals) < len(self.request.neighbours):
+            return []
+        return self._admit_or_fail("")
+
+    def _note(self, event: LinkAnswered) -> None:
+        assert self.request is not None
+        if event.site not in self.request.neighbours or event.other != self.joiner:
+            return
+        if event.ready:
+            self.links[event.site] = event
+        else:
+            self._refusals[event.site] = event.reason
+
+    def _late_answer(self, event: LinkAnswered) -> list[Order]:
+        if self.request is not None:
+            self._note(event)
+        return []
+
+    def _enough_waited(self, event: DeadlinePassed) -> list[Order]:
+        return self._admit_or_fail(" in time")
+
+    def _admit_or_fail(self, when: str) -> list[Order]:
+        self.deadline_s = None
+        if self.links:
+            self.state = S.ADMITTING
+            return [Propose(intent=Intent.ADD_SITE)]
+        told = "; ".join(f"{short(site)}: {reason}" for site, reason in sorted(self._refusals.items())) or "no answer"
+        return self._conclude(S.FAILED, "failed", f"no neighbour has a link to the joiner{when} ({told})")
+
+    def _admitted(self, event: Committed) -> list[Order]:
+        self.state = S.REPLICATING
+        return []
+
+    def _not_proposed(self, event: ProposalLost) -> list[Order]:
+        if event.final:
+            return self._conclude(S.FAILED, "failed", event.reason)
+        return [Propose(intent=Intent.ADD_SITE if self.request is not None else Intent.REPLICATE)]
+
+    def _level(self, event: LevelReached) -> list[Order]:
+        self.state = S.PROMOTING
+        return [Propose(intent=Intent.PROMOTE_SITE)]
+
+    def _not_promoted(self, event: ProposalLost) -> list[Order]:
+        if event.final:
+            return self._conclude(S.FAILED, "failed", event.reason)
+        return [Propose(intent=Intent.PROMOTE_SITE)]
+
+    def _promoted(self, event: Committed) -> list[Order]:
+        sources = ", ".join(short(site) for site in sorted(self.links)) or "its neighbours"
+        return self._conclude(S.DONE, "done", f"level and promoted; links to {sources}")
+
+    def _lost(self, event: SubjectGone) -> list[Order]:
+        return self._conclude(S.FAILED, "failed", event.reason)

@@ -1,0 +1,63 @@
+"""Plans as they are agreed and carried over the wire: along which trees a round is averaged, who sends what to a
+joiner.
+
+Made by the planners of `chaosd.planner` from measured facts, committed with a roster entry (sync plan) or sent by the
+scheduler (replication plan), executed by the bulk machines `reduce.py` and `transfer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, STATE_BYTES_MAX, SiteId
+
+Site = Annotated[SiteId, msgspec.Meta(max_length=SITE_ID_CHARACTERS)]
+TREES_MAX = 8
+"""planning.md section 2: eight trees carry nearly all of the best possible rate."""
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True, array_like=True, order=True):
+    """What every bulk message of a round carries: a message whose tag is not current changes nothing (protocols.md
+    section 4)."""
+
+    epoch: Annotated[int, msgspec.Meta(ge=0)]
+    round: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """A spanning tree and the fraction of the vector that it carries. `parent` holds (child, parent) in ascending
+    order of child; learners are leaves that only listen."""
+
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1)]
+    root: Site
+    parent: Annotated[tuple[tuple[Site, Site], ...], msgspec.Meta(max_length=SITES_MAX)]
+
+
+class SyncPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Weighted trees (weights sum to 1) along which a round is reduced to the root and broadcast from it; and why
+    these."""
+
+    trees: Annotated[tuple[Tree, ...], msgspec.Meta(max_length=TREES_MAX)]
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes [start, stop) of the state, to be sent by `source`."""
+
+    source: Site
+    start: Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+    stop: Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+
+
+class ReplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which neighbour sends which bytes of the state of the end of `round` to `joiner` (Chaos section III)."""
+
+    transfer: Annotated[str, msgspec.Meta(max_length=64)]
+    joiner: Site
+    round: Annotated[int, msgspec.Meta(ge=0)]
+    state_bytes: Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+    shard_bytes: Annotated[int, msgspec.Meta(ge=1, le=STATE_BYTES_MAX)]
+    ranges: Annotated[tuple[SourceRange, ...], msgspec.Meta(max_length=SITES_MAX)]
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]

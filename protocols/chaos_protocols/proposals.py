@@ -1,0 +1,263 @@
+"""From what a negotiation wants to the command that the scheduler proposes: made when its turn has come, from the
+roster of then.
+
+Pure functions; `CannotPropose` says why not, and whether waiting helps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.commands import (
+    AddLink,
+    AddSite,
+    Command,
+    PromoteSite,
+    RemoveLink,
+    RemoveSite,
+    Replicate,
+    SetVoters,
+)
+from chaos_protocols.names import VOTERS_MAX, SiteId, link_key, short
+from chaos_protocols.negotiation import ConnectLink, DisconnectLink, ScaleIn, ScaleOut
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import Departure, LinkRecord, Roster, SiteRecord
+from chaos_protocols.views import Planner, SourceFacts, changed_views, connects
+
+
+class CannotPropose(Exception):
+    """Why the command cannot be made. `final`: it never can; `split`: because the overlay would fall apart."""
+
+    def __init__(self, reason: str, *, final: bool, split: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.final = final
+        self.split = split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What a command is made from. `first_round`: where a planned change may begin; `active`: members whose workers
+    have the state."""
+
+    scheduler: SiteId
+    roster: Roster
+    configuration: Configuration
+    planner: Planner
+    first_round: int
+    done: int
+    active: frozenset[SiteId]
+
+
+Proposal = tuple[Command, Configuration | None]
+
+
+def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
+    roster, joiner = situation.roster, negotiation.joiner
+    assert negotiation.request is not None and roster.model is not None
+    request = negotiation.request
+    neighbours = [site for site in sorted(negotiation.links) if roster.record(site) is not None]
+    links = []
+    sources = []
+    for site in neighbours:
+        answer = negotiation.links[site]
+        one, other = link_key(site, joiner)
+        links.append(LinkRecord(one=one, other=other, rate_bytes_per_s=answer.rate_bytes_per_s, rtt_s=answer.rtt_s))
+        if site in situation.active:
+            sources.append(SourceFacts(site=site, rate_bytes_per_s=answer.rate_bytes_per_s, rtt_s=answer.rtt_s))
+    if not sources:
+        raise CannotPropose(
+            "none of its neighbours has the training state at the moment; connect it to a site whose worker trains",
+            final=True,
+        )
+    record = SiteRecord(
+        site=joiner,
+        name=request.name,
+        address=request.address,
+        public_key=request.public_key,
+        incarnation=request.incarnation,
+        state="learner",
+    )
+    replication = situation.planner.replicate(
+        transfer=negotiation.identifier,
+        joiner=joiner,
+        round_number=situation.first_round - 1,
+        state_bytes=roster.model.state_bytes,
+        shard_bytes=roster.model.shard_bytes,
+        sources=tuple(sources),
+    )
+    views = changed_views(
+        roster,
+        situation.planner,
+        first_round=situation.first_round,
+        done=situation.done,
+        links=(*roster.links, *links),
+        add_listener=joiner,
+    )
+    command = AddSite(record=record, links=tuple(links), views=views, replication=replication)
+    return command, _with_learner(situation.configuration, joiner)
+
+
+def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
+    """The state once more, for a site of the roster; a new epoch marks the snapshot's round."""
+    roster, joiner = situation.roster, negotiation.joiner
+    assert roster.model is not None
+    record = roster.record(joiner)
+    if record is None:
+        raise CannotPropose(f"{short(joiner)} is no longer in the roster", final=True)
+    sources = []
+    for site in roster.neighbours(joiner):
+        link = roster.link(site, joiner)
+        if link is not None and site in situation.active:
+            sources.append(SourceFacts(site=site, rate_bytes_per_s=link.rate_bytes_per_s, rtt_s=link.rtt_s))
+    if not sources:
+        raise CannotPropose("none of its neighbours has the training state at the moment", final=True)
+    replication = situation.planner.replicate(
+        transfer=negotiation.identifier,
+        joiner=joiner,
+        round_number=situation.first_round - 1,
+        state_bytes=roster.model.state_bytes,
+        shard_bytes=roster.model.shard_bytes,
+        sources=tuple(sources),
+    )
+    views = changed_views(
+        roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
+    )
+    return Replicate(views=views, replication=replication), None
+
+
+def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
+    roster, joiner = situation.roster, negotiation.joiner
+    if roster.record(joiner) is None:
+        raise CannotPropose(f"{short(joiner)} is no longer in the roster", final=True)
+    views = changed_views(
+        roster,
+        situation.planner,
+        first_round=situation.first_round,
+        done=situation.done,
+        links=roster.links,
+        add_member=joiner,
+    )
+    return PromoteSite(site=joiner, views=views), None
+
+
+def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
+    roster, site = situation.roster, negotiation.site
+    left = [link for link in roster.links if site not in link.key]
+    others = [other for other in roster.site_ids() if other != site]
+    last_round = situation.first_round - 1 if negotiation.graceful else situation.done
+    if negotiation.settle:
+        views = roster.views
+    else:
+        if not connects(others, left):
+            raise CannotPropose("its leaving would split the overlay", final=False, split=True)
+        views = changed_views(
+            roster,
+            situation.planner,
+            first_round=situation.first_round,
+            done=situation.done,
+            links=left,
+            remove=site,
+        )
+    departure = Departure(
+        site=site,
+        incarnation=negotiation.incarnation,
+        last_round=last_round,
+        cause="left" if negotiation.graceful else "failed",
+        reason=negotiation.cause[:1024],
+    )
+    command = RemoveSite(departure=departure, settle=negotiation.settle, views=views)
+    configuration = without_site(situation.configuration, site)
+    if negotiation.graceful:  # goes on hearing what is agreed until it is released
+        configuration = _with_learner(configuration, site)
+    return command, configuration
+
+
+def release_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
+    return SetVoters(), without_site(situation.configuration, negotiation.site)
+
+
+def add_link(situation: Situation, negotiation: ConnectLink) -> Proposal:
+    roster = situation.roster
+    for site in (negotiation.one, negotiation.other):
+        if roster.record(site) is None:
+            raise CannotPropose(f"{short(site)} is no longer in the roster", final=True)
+    link = LinkRecord(
+        one=negotiation.one,
+        other=negotiation.other,
+        rate_bytes_per_s=negotiation.rate_bytes_per_s,
+        rtt_s=negotiation.rtt_s,
+    )
+    others = [known for known in roster.links if known.key != link.key]
+    views = changed_views(
+        roster, situation.planner, first_round=situation.first_round, done=situation.done, links=(*others, link)
+    )
+    return AddLink(link=link, views=views), None
+
+
+def remove_link(situation: Situation, negotiation: DisconnectLink) -> Proposal:
+    roster = situation.roster
+    one, other = negotiation.one, negotiation.other
+    if roster.link(one, other) is None:
+        raise CannotPropose("there is no such link any more", final=True)
+    left = [link for link in roster.links if link.key != (one, other)]
+    if not negotiation.settle and not connects(roster.site_ids(), left):
+        raise CannotPropose(
+            "removing this link would split the overlay; connect another link first (chaosd link add SITE)",
+            final=True,
+        )
+    if negotiation.settle:
+        views = roster.views
+    else:
+        views = changed_views(
+            roster, situation.planner, first_round=situation.first_round, done=situation.done, links=left
+        )
+    reason = negotiation.cause[:1024]
+    return RemoveLink(one=one, other=other, settle=negotiation.settle, views=views, reason=reason), None
+
+
+def voters_wanted(members: int) -> int:
+    """An odd number of voters, at most VOTERS_MAX. With two sites only the scheduler's votes: it may remove the other,
+    the other can never remove it (protocols.md section 1)."""
+    return max(1, min(VOTERS_MAX, members - 1 + members % 2))
+
+
+def next_voters(roster: Roster, configuration: Configuration, scheduler: SiteId) -> Configuration | None:
+    """One step towards the voters wanted, or None. Members of long standing are kept; the smallest ids come first."""
+    members = [site for site in roster.member_ids() if site in {*configuration.voters, *configuration.learners}]
+    wanted = voters_wanted(len(members))
+    voters = list(configuration.voters)
+    strangers = [site for site in voters if site not in members and site != scheduler]
+    if strangers:
+        return without_vote(configuration, strangers[0])
+    if len(voters) > wanted:
+        surplus = [site for site in voters if site != scheduler]
+        return without_vote(configuration, surplus[-1]) if surplus else None
+    candidates = [site for site in members if site not in voters]
+    if len(voters) < wanted and candidates:
+        return with_vote(configuration, candidates[0])
+    return None
+
+
+def with_vote(configuration: Configuration, site: SiteId) -> Configuration:
+    return Configuration(
+        voters=tuple(sorted({*configuration.voters, site})),
+        learners=tuple(one for one in configuration.learners if one != site),
+    )
+
+
+def without_vote(configuration: Configuration, site: SiteId) -> Configuration:
+    return _with_learner(without_site(configuration, site), site)
+
+
+def without_site(configuration: Configuration, site: SiteId) -> Configuration:
+    return Configuration(
+        voters=tuple(one for one in configuration.voters if one != site),
+        learners=tuple(one for one in configuration.learners if one != site),
+    )
+
+
+def _with_learner(configuration: Configuration, site: SiteId) -> Configuration:
+    if site in configuration.voters:
+        return configuration
+    return Configuration(voters=configuration.voters, learners=tuple(sorted({*configuration.learners, site})))

@@ -1,0 +1,28 @@
+"""The agreement: Raft as a pure machine. See `machine.py` for what it does, `effects.py` for what its driver owes
+it."""
+
+from __future__ import annotations
+
+from chaos_protocols.raft.config import NOBODY, RaftSettings
+from chaos_protocols.raft.effects import Commit, Effect, HardState, Persist, RestoreSnapshot, Role, RoleChanged, Send
+from chaos_protocols.raft.machine import RaftMachine, found
+from chaos_protocols.raft.messages import Configuration, LogEntry, RaftMessage, Snapshot
+
+__all__ = [
+    "NOBODY",
+    "Commit",
+    "Configuration",
+    "Effect",
+    "HardState",
+    "LogEntry",
+    "Persist",
+    "RaftMachine",
+    "RaftMessage",
+    "RaftSettings",
+    "RestoreSnapshot",
+    "Role",
+    "RoleChanged",
+    "Send",
+    "Snapshot",
+    "found",
+]

@@ -1,0 +1,260 @@
+"""What the scheduler finds when it looks: sites and links that failed, a round to settle, a state to adopt, voters to
+choose.
+
+Functions on a `SchedulerMachine`; each compares the roster with what is known and takes at most one step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chaos_protocols import proposals
+from chaos_protocols.commands import AdoptState, RenewSite, Settled, SetVoters
+from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.messages import SettleQuestion
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.negotiation import (
+    ConnectLink,
+    DeadlinePassed,
+    DisconnectLink,
+    EverybodyDone,
+    ScaleIn,
+    ScaleOut,
+    SubjectGone,
+)
+from chaos_protocols.negotiation.scale_in import ScaleInState
+from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.roster import components
+from chaos_protocols.views import make_view, settled_views
+
+if TYPE_CHECKING:
+    from chaos_protocols.scheduler import SchedulerMachine
+
+
+def pass_deadlines(scheduler: SchedulerMachine, now_s: float) -> None:
+    for identifier, negotiation in list(scheduler.negotiations.items()):
+        if negotiation.deadline_s is not None and now_s >= negotiation.deadline_s:
+            scheduler.feed(identifier, DeadlinePassed(), now_s=now_s)
+
+
+def connected_sites(scheduler: SchedulerMachine) -> set[SiteId]:
+    """Sites that the scheduler's own is connected with over live links of the roster: the others cannot average with
+    it."""
+    roster, host = scheduler.host.roster, scheduler.host
+    live = [link.key for link in roster.links if host.link_is_up(link.one, link.other)]
+    for part in components(roster.site_ids(), live):
+        if host.site in part:
+            return set(part)
+    return {host.site}
+
+
+def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
+    """Start a scale-in for every site that is lost and a disconnect-link for every link that is."""
+    host, roster = scheduler.host, scheduler.host.roster
+    connected, reachable = connected_sites(scheduler), host.reachable()
+    for site in sorted({*roster.concerned(), *(one for one in _subjects(scheduler))}):
+        if site == host.site:
+            continue
+        record = roster.record(site)
+        lost = site not in reachable if record is None else site not in connected
+        restarted = host.restarted_as(site)
+        newer = record is not None and restarted is not None and restarted > record.incarnation
+        if lost:
+            _site_failed(scheduler, site, "all its links are down", now_s)
+        elif newer and record is not None and record.state == "learner":
+            _site_failed(scheduler, site, "its daemon was restarted", now_s)
+    suspects = {link.key for link in roster.links if not host.link_is_up(link.one, link.other)}
+    suspects = {key for key in suspects if key[0] in connected and key[1] in connected}
+    scheduler.suspects = {key: scheduler.suspects.get(key, now_s) for key in sorted(suspects)}
+    for key, since_s in scheduler.suspects.items():
+        if now_s >= since_s + host.settings.link_grace_s and not roster.settling:
+            _link_failed(scheduler, key, now_s)
+
+
+def _subjects(scheduler: SchedulerMachine) -> list[SiteId]:
+    joiners = [one.joiner for one in scheduler.negotiations.values() if isinstance(one, ScaleOut)]
+    return [*joiners, *(one.site for one in scheduler.negotiations.values() if isinstance(one, ScaleIn))]
+
+
+def _site_failed(scheduler: SchedulerMachine, site: SiteId, reason: str, now_s: float) -> None:
+    host, roster = scheduler.host, scheduler.host.roster
+    for identifier, negotiation in list(scheduler.negotiations.items()):
+        about = (
+            (isinstance(negotiation, ScaleOut) and negotiation.joiner == site)
+            or (isinstance(negotiation, ScaleIn) and negotiation.site == site and negotiation.graceful)
+            or (isinstance(negotiation, ConnectLink) and site in (negotiation.one, negotiation.other))
+        )
+        if about:
+            scheduler.feed(identifier, SubjectGone(reason=reason), now_s=now_s)
+    if any(isinstance(one, ScaleIn) and one.site == site for one in scheduler.negotiations.values()):
+        return
+    record = roster.record(site)
+    concerned = any(
+        site in view.members
+        for number, view in enumerate(roster.views)
+        if number + 1 == len(roster.views) or roster.views[number + 1].first_round > host.done_round
+    )
+    if record is None and not concerned:
+        return
+    gone = next((one for one in roster.departed if one.site == site), None)
+    left = record is None and gone is not None and gone.cause == "left"
+    negotiation = ScaleIn(
+        scheduler.name("in", now_s),
+        site=site,
+        incarnation=record.incarnation if record else (gone.incarnation if gone else 0),
+        graceful=left,
+        settle=concerned,
+        cause=reason if not left else "left, and ended before its last round was everywhere",
+        now_s=now_s,
+    )
+    if left:  # stays "left" (invariant 9), but the round that it is missing from must be settled at once
+        negotiation.state = ScaleInState.REMOVING
+    scheduler.start(negotiation, negotiation.begin(), now_s=now_s)
+
+
+def _link_failed(scheduler: SchedulerMachine, key: tuple[SiteId, SiteId], now_s: float) -> None:
+    if any(isinstance(one, DisconnectLink) and (one.one, one.other) == key for one in scheduler.negotiations.values()):
+        return
+    negotiation = DisconnectLink(
+        scheduler.name("link", now_s),
+        one=key[0],
+        other=key[1],
+        request=None,
+        settle=scheduler.host.roster.plan_uses(*key),
+        cause="the link is down",
+        now_s=now_s,
+    )
+    scheduler.start(negotiation, negotiation.begin(), now_s=now_s)
+
+
+def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
+    """Leavers whose last round is everywhere; transfers that stand still."""
+    host, roster = scheduler.host, scheduler.host.roster
+    done = {site: report.done_round for site, (report, _) in scheduler.reports.items()} | {host.site: host.done_round}
+    for identifier, negotiation in list(scheduler.negotiations.items()):
+        if isinstance(negotiation, ScaleIn) and negotiation.state is ScaleInState.FINISHING:
+            others = [site for site in roster.member_ids() if site != negotiation.site]
+            if not roster.started or all(done.get(site, -1) >= negotiation.last_round for site in others):
+                scheduler.feed(identifier, EverybodyDone(), now_s=now_s)
+        if isinstance(negotiation, ScaleOut) and negotiation.state is ScaleOutState.REPLICATING:
+            report, _ = scheduler.reports.get(negotiation.joiner, (None, 0.0))
+            now = (report.done_round, report.transfer_bytes) if report else (0, 0)
+            known, since_s = scheduler.progress.get(identifier, ((-1, -1), now_s))
+            if now != known:
+                scheduler.progress[identifier] = (now, now_s)
+            elif now_s - since_s > host.settings.transfer_stall_s:
+                scheduler.progress.pop(identifier)
+                reason = f"no progress for {host.settings.transfer_stall_s:g} s"
+                record = roster.record(negotiation.joiner)
+                if record is not None and record.state == "learner":
+                    _site_failed(scheduler, negotiation.joiner, reason, now_s)
+                else:
+                    scheduler.feed(identifier, SubjectGone(reason=reason), now_s=now_s)
+
+
+def renew(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """A member whose daemon was restarted before anybody missed it, this site included."""
+    host, roster = scheduler.host, scheduler.host.roster
+    for record in roster.sites:
+        restarted = host.restarted_as(record.site)
+        if record.state != "member" or restarted is None or restarted <= record.incarnation:
+            continue
+        command = RenewSite(site=record.site, incarnation=restarted, address=record.address, views=roster.views)
+        if scheduler.propose((command, None), None, planned=False, now_s=now_s):
+            host.record("scale-in", short(record.site), "its daemon was restarted", "done", None, "same site, standby")
+            return True
+    return False
+
+
+def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """Ask everybody how far they are; when all have answered (and thereby promised), the furthest result stands."""
+    host, roster = scheduler.host, scheduler.host.roster
+    connected = connected_sites(scheduler)
+    asked = [site for site in roster.site_ids() if site in connected and site != host.site]
+    if now_s >= scheduler.asked_s + host.settings.retry_s:
+        scheduler.asked_s = now_s
+        for site in asked:
+            if site not in scheduler.answers:
+                host.tell(site, SettleQuestion(epoch=roster.epoch))
+    if any(site not in connected for site in roster.site_ids()):
+        return False  # it is about to be removed
+    answers = {**scheduler.answers, host.site: host.settle_answer()}
+    if any(site not in answers for site in asked):
+        return False
+    furthest = max(answers[site].done_round for site in (*asked, host.site))
+    holders = tuple(sorted(site for site in (*asked, host.site) if answers[site].done_round == furthest))
+    digests = {answers[site].digest for site in holders if answers[site].digest}
+    if len(digests) > 1:
+        raise LocalProtocolError(f"results of round {furthest} differ between {', '.join(map(short, holders))}")
+    views = settled_views(roster, host.planner, first_round=furthest + 1)
+    digest = digests.pop() if digests else ""
+    command = Settled(round=furthest, digest=digest, holders=holders, views=views)
+    if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
+        return False
+    reason = f"round {furthest} stands, held by {len(holders)} of {len(asked) + 1}; going on with {furthest + 1}"
+    host.record("settle", f"round {furthest + 1}", "a site or link failed", "done", None, reason)
+    return True
+
+
+def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """No live member has the state: the run goes on from the worker that has got furthest (or begins, with the
+    founder's)."""
+    host, roster = scheduler.host, scheduler.host.roster
+    candidates = {
+        site: request
+        for site, (request, _) in scheduler.state_requests.items()
+        if (record := roster.record(site)) is not None
+        and record.state == "member"
+        and record.incarnation == request.incarnation
+    }
+    if not candidates or scheduler.active_sites():
+        return False
+    known = {site for site in scheduler.reports} | {host.site}
+    if roster.model is not None and not all(site in known for site in roster.member_ids()):
+        return False
+    if roster.model is not None and now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
+        return False  # others may still report that their workers live
+    site = min(candidates, key=lambda one: (-candidates[one].worker_round, one))
+    request = candidates[site]
+    view = make_view(
+        host.planner,
+        first_round=request.worker_round + 1,
+        members=roster.member_ids(),
+        listeners=(),
+        links=roster.links,
+    )
+    command = AdoptState(
+        site=site, incarnation=request.incarnation, round=request.worker_round, model=request.model, views=(view,)
+    )
+    if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
+        return False
+    scheduler.state_requests.pop(site)
+    subject, cause = short(site), "no member has the training state"
+    host.record(
+        "adopt", subject, cause, "done", None, f"the run goes on from its worker, at round {request.worker_round}"
+    )
+    return True
+
+
+def choose_voters(scheduler: SchedulerMachine, now_s: float) -> bool:
+    host = scheduler.host
+    if host.leaving:
+        return _step_aside(scheduler, now_s)
+    configuration = proposals.next_voters(host.roster, host.configuration, host.site)
+    if configuration is None:
+        return False
+    return scheduler.propose((SetVoters(), configuration), None, planned=False, now_s=now_s)
+
+
+def _step_aside(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """This site wants to leave, and leads: another voter must take the role first."""
+    host = scheduler.host
+    others = [site for site in host.roster.member_ids() if site != host.site]
+    if any(site in others for site in host.configuration.voters):
+        host.hand_over(None)
+        return False
+    candidates = [site for site in others if site in host.configuration.learners and site in host.reachable()]
+    if not candidates:
+        return False
+    configuration = proposals.with_vote(host.configuration, candidates[0])
+    return scheduler.propose((SetVoters(), configuration), None, planned=False, now_s=now_s)

@@ -1,0 +1,169 @@
+"""The roster: the agreed list of member sites, links and settings, and from which round on who averages with whom.
+
+It is the state that the agreement replicates; `commands.py` holds the only ways to change it. `epoch` is the log index
+of the last command. A *view* says, from its `first_round` on, which sites contribute, which only listen (learners),
+and along which trees; a round belongs to the last view that begins at or before it. While `settling` is set no view is
+in force (protocols.md section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.names import SITES_MAX, SiteId, link_key
+from chaos_protocols.plans import ReplicationPlan, Site, SyncPlan, Tag
+
+Label = Annotated[str, msgspec.Meta(max_length=64)]
+Address = Annotated[str, msgspec.Meta(max_length=256)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+DEPARTED_KEPT_MAX = 64
+"""A site that asks late whether it has been removed still gets an answer for so many departures."""
+
+
+class SiteRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One site of the roster. `state`: learner | member. `incarnation` changes with each start of its daemon."""
+
+    site: Site
+    name: Label
+    address: Address
+    public_key: Annotated[bytes, msgspec.Meta(max_length=32)]
+    incarnation: Count
+    state: Annotated[str, msgspec.Meta(pattern="^(learner|member)$")]
+
+
+class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One link of the overlay; `one < other`. Rate 0 means: not measured yet."""
+
+    one: Site
+    other: Site
+    rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0)]
+    rtt_s: Annotated[float, msgspec.Meta(ge=0)]
+
+    @property
+    def key(self) -> tuple[SiteId, SiteId]:
+        return (self.one, self.other)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """Who averages, from `first_round` on. `epoch` is part of every bulk tag."""
+
+    epoch: Count
+    first_round: Count
+    members: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    listeners: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    plan: SyncPlan
+
+
+class Departure(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that is no longer in the roster: until which round it took part, and why it went."""
+
+    site: Site
+    incarnation: Count
+    last_round: Count
+    cause: Annotated[str, msgspec.Meta(pattern="^(left|failed|banned)$")]
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all workers of the run must have in common: the digest of the state spec, and the sizes a transfer needs."""
+
+    spec_digest: Annotated[str, msgspec.Meta(max_length=64)]
+    state_bytes: Count
+    shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Roster(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module. `settled_round`, `settled_digest`: after a failure, the last round that stands, and its result's
+    digest."""
+
+    run: Label
+    epoch: Count
+    min_sites: Annotated[int, msgspec.Meta(ge=1, le=SITES_MAX)]
+    started: bool
+    settling: bool
+    settled_round: Count
+    settled_digest: Annotated[str, msgspec.Meta(max_length=64)]
+    model: ModelFacts | None
+    sites: Annotated[tuple[SiteRecord, ...], msgspec.Meta(max_length=SITES_MAX)]
+    links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX * 8)]
+    views: Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
+    replication: ReplicationPlan | None
+    departed: Annotated[tuple[Departure, ...], msgspec.Meta(max_length=DEPARTED_KEPT_MAX)]
+    banned: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+
+    def record(self, site: SiteId) -> SiteRecord | None:
+        return next((record for record in self.sites if record.site == site), None)
+
+    def member_ids(self) -> tuple[SiteId, ...]:
+        """Sites that are full members (not learners), ascending."""
+        return tuple(record.site for record in self.sites if record.state == "member")
+
+    def site_ids(self) -> tuple[SiteId, ...]:
+        return tuple(record.site for record in self.sites)
+
+    def concerned(self) -> tuple[SiteId, ...]:
+        """Every site that takes part in some round still to come: the roster's, and leavers until their last round."""
+        taking_part = set(self.site_ids())
+        for view in self.views:
+            taking_part.update(view.members)
+        return tuple(sorted(taking_part))
+
+    def departure(self, site: SiteId, incarnation: int) -> Departure | None:
+        return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
+
+    def view_of(self, round_number: int) -> View | None:
+        """The view in force for a round; None while settling or before the first view begins."""
+        if self.settling:
+            return None
+        chosen = None
+        for view in self.views:
+            if view.first_round <= round_number:
+                chosen = view
+        return chosen
+
+    def tag_of(self, round_number: int) -> Tag | None:
+        view = self.view_of(round_number)
+        return None if view is None else Tag(epoch=view.epoch, round=round_number)
+
+    def link(self, one: SiteId, other: SiteId) -> LinkRecord | None:
+        key = link_key(one, other)
+        return next((link for link in self.links if link.key == key), None)
+
+    def neighbours(self, site: SiteId) -> tuple[SiteId, ...]:
+        found = [link.other if link.one == site else link.one for link in self.links if site in link.key]
+        return tuple(sorted(found))
+
+    def plan_uses(self, one: SiteId, other: SiteId) -> bool:
+        """Whether some view still in force averages over this link."""
+        key = link_key(one, other)
+        return any(
+            link_key(child, parent) == key
+            for view in self.views
+            for tree in view.plan.trees
+            for child, parent in tree.parent
+        )
+
+
+def components(sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> tuple[tuple[SiteId, ...], ...]:
+    """Connected parts of the overlay, each ascending, largest first (ties: smallest first site)."""
+    neighbours: dict[SiteId, set[SiteId]] = {site: set() for site in sites}
+    for one, other in links:
+        if one in neighbours and other in neighbours:
+            neighbours[one].add(other)
+            neighbours[other].add(one)
+    parts: list[tuple[SiteId, ...]] = []
+    seen: set[SiteId] = set()
+    for site in sorted(neighbours):
+        if site in seen:
+            continue
+        part, frontier = {site}, [site]
+        while frontier:
+            for near in neighbours[frontier.pop()] - part:
+                part.add(near)
+                frontier.append(near)
+        seen |= part
+        parts.append(tuple(sorted(part)))
+    return tuple(sorted(parts, key=lambda part: (-len(part), part)))

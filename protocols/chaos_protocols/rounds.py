@@ -1,0 +1,302 @@
+"""The rounds of one site: when it opens a round, when it gives its part, what its worker is told (protocols.md section
+4).
+
+The rule behind everything: a round belongs to exactly one view of the committed roster, its bulk messages carry that
+view's epoch, and a site that learns of a newer view for the running round starts it again under the new tag (its
+contribution still lies in the arena). While the roster is settling no round is open. So each round is applied once, by
+all final members, with the same result.
+
+Driven by `SiteMachine`; executed by the reduce engine and the worker. A site whose worker is missing, or not level
+yet, takes part with weight 0 (standby): it relays, it keeps the results for its worker, and no round completes without
+its daemon.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from chaos_protocols.effects import (
+    Contribute,
+    DeliverResult,
+    DropResults,
+    Effect,
+    FetchResult,
+    OpenRound,
+    StopRound,
+    ToWorker,
+)
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import Tag
+from chaos_protocols.roster import Roster
+from chaos_protocols.worker import TrainFrom
+
+RESULTS_QUEUED_MAX = 256
+"""Results kept for a worker that loads its state; beyond that a new, shorter transfer is cheaper than the catch-up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCompleted:
+    """Notice: the result of `round` is here; who took part with which weight."""
+
+    round: int
+    epoch: int
+    digest: str
+    weights: tuple[tuple[SiteId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLost:
+    """Notice: this site cannot get level by applying results; its state must be replaced."""
+
+    reason: str
+
+
+RoundNotice = RoundCompleted | StateLost
+
+
+class RoundMachine:
+    """See the module. `done`: the last round whose result is here; `worker_round`: the last one its worker has
+    applied."""
+
+    def __init__(self, site: SiteId, roster: Roster) -> None:
+        self.site = site
+        self.roster = roster
+        self.done = 0
+        self.digest = ""
+        self.running: Tag | None = None
+        self.contributed = False
+        self.contributed_round = 0
+        self.active = False
+        self.worker_round: int | None = None
+        self.notices: list[RoundNotice] = []
+        self.hold_round: int | None = None
+        self._contribution: tuple[int, float] | None = None
+        self._training = False
+        self._updating = False
+        self._collecting = False
+        self._fetching: int | None = None
+        self._delivering: int | None = None
+        self._queue: deque[tuple[int, int, float]] = deque()
+
+    @property
+    def phase(self) -> str:
+        """The step tag's phase (FlashRecovery III-D)."""
+        if self._updating:
+            return "update"
+        if not self.active:
+            return "standby"
+        return "reduce" if self.contributed and self.running is not None else "compute"
+
+    @property
+    def level(self) -> bool:
+        """The worker has applied every result that is here."""
+        return self.worker_round is not None and self.worker_round == self.done
+
+    # -- the roster
+
+    def install(self, roster: Roster) -> list[Effect]:
+        """A newer committed roster."""
+        self.roster = roster
+        effects: list[Effect] = []
+        if roster.settling:
+            effects += self._stop()
+        return effects + self.advance()
+
+    def begin_at(self, done: int) -> list[Effect]:
+        """Take part from round `done + 1` on; the state of `done` is being fetched: collect the results after it."""
+        effects = self._stop()
+        self.done, self.digest = done, ""
+        self.contributed_round = 0
+        self._contribution = None
+        return effects + self.collect_from(done)
+
+    def collect_from(self, snapshot_round: int) -> list[Effect]:
+        """A transfer of the state of `snapshot_round` begins: keep what comes after it for the worker."""
+        self._queue.clear()
+        self._collecting = True
+        self._forget_worker()
+        return self._pump()
+
+    def leave_run(self) -> list[Effect]:
+        """This site is out of the roster: nothing is open, nothing collected."""
+        effects = self._stop()
+        self._collecting = False
+        self._queue.clear()
+        self._contribution = None
+        self.hold_round = None
+        self._fetching = None
+        self._forget_worker()
+        return effects
+
+    def _forget_worker(self) -> None:
+        self.worker_round = None
+        self.active = self._training = self._updating = False
+        self._delivering = None
+
+    # -- the worker
+
+    def adopt_worker(self, done: int) -> list[Effect]:
+        """The worker's own state counts as that of the end of `done` (founding a run)."""
+        effects = self._stop()
+        self.done = self.worker_round = done
+        self.digest = ""
+        self._collecting = True
+        self._queue.clear()
+        self.active = True
+        self._training = False
+        self.contributed_round = 0
+        self._contribution = None
+        return effects + self.advance() + self._pump()
+
+    def worker_loaded(self, round_number: int) -> list[Effect]:
+        """The worker took over the transferred state of the end of `round_number`."""
+        self.worker_round = round_number
+        return self._pump()
+
+    def activate(self) -> list[Effect]:
+        """This site's worker is level and contributes from now on."""
+        self.active = True
+        return self._pump()
+
+    def worker_lost(self) -> list[Effect]:
+        """No worker: standby. A contribution already in the arena still counts."""
+        self._forget_worker()
+        self._collecting = False
+        self._queue.clear()
+        return self.advance()
+
+    def worker_leaves(self) -> list[Effect]:
+        """The worker applies results until it is dismissed, but contributes nothing more."""
+        self.active = False
+        return self.advance()
+
+    def worker_contributed(self, round_number: int, weight: float) -> list[Effect]:
+        if round_number != self.done + 1 or not self._training:
+            return []
+        self._contribution = (round_number, weight)
+        return self.advance()
+
+    def worker_updating(self) -> None:
+        self._updating = True
+
+    def worker_applied(self, round_number: int) -> list[Effect]:
+        self._updating = False
+        if self._delivering != round_number:
+            return []
+        self._delivering = None
+        self.worker_round = round_number
+        first_needed = self._queue[0][0] if self._queue else self.done
+        return [DropResults(before_round=min(self.done, first_needed)), *self._pump()]
+
+    # -- the engine
+
+    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> list[Effect]:
+        if tag != self.running:
+            return []  # of an older epoch: changes nothing
+        self.running = None
+        self.contributed = False
+        return self._complete(tag.round, tag.epoch, digest, weights)
+
+    def result_fetched(self, round_number: int, digest: str) -> list[Effect]:
+        if self._fetching != round_number or round_number != self.done + 1:
+            return []
+        self._fetching = None
+        return self._complete(round_number, self.roster.epoch, digest, ())
+
+    def _complete(
+        self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
+    ) -> list[Effect]:
+        self.done, self.digest = round_number, digest
+        self._contribution = None
+        self.notices.append(RoundCompleted(round=round_number, epoch=epoch, digest=digest, weights=weights))
+        if self._collecting:
+            self._queue.append((round_number, len(weights), sum(weight for _, weight in weights)))
+            if len(self._queue) > RESULTS_QUEUED_MAX:
+                self._fall_behind(f"more than {RESULTS_QUEUED_MAX} results wait for the worker")
+        effects = self._pump()
+        if not self._queue and self._delivering is None:
+            effects.append(DropResults(before_round=self.done))
+        return effects + self.advance()
+
+    # -- deciding
+
+    def advance(self) -> list[Effect]:
+        """Open the next round if it can be, and contribute to it if we may."""
+        roster = self.roster
+        if roster.settling or not roster.started or roster.model is None:
+            return []
+        if self.done < roster.settled_round:
+            return self._catch_up(roster)
+        next_round = self.done + 1
+        view = roster.view_of(next_round)
+        if view is None:
+            return []
+        member, listener = self.site in view.members, self.site in view.listeners
+        if not member and not listener:
+            return self._stop()
+        effects: list[Effect] = []
+        tag = Tag(epoch=view.epoch, round=next_round)
+        if self.running != tag:
+            effects += self._stop()
+            effects.append(OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member))
+            self.running = tag
+        if member and not self.contributed:
+            effects += self._contribute(tag)
+        return effects + self._pump()
+
+    def _contribute(self, tag: Tag) -> list[Effect]:
+        if self.hold_round is not None and tag.round >= self.hold_round:
+            return []
+        if self._contribution is not None and self._contribution[0] == tag.round:
+            weight, has_bytes = self._contribution[1], True
+        elif not self.active:
+            weight, has_bytes = 0.0, False
+        else:
+            return []
+        self.contributed = True
+        self.contributed_round = max(self.contributed_round, tag.round)
+        return [Contribute(tag=tag, weight=weight, has_bytes=has_bytes)]
+
+    def _catch_up(self, roster: Roster) -> list[Effect]:
+        if self._fetching == roster.settled_round:
+            return []
+        effects = self._stop()
+        if self.done != roster.settled_round - 1 or not roster.settled_digest:
+            self._fall_behind(f"round {roster.settled_round} was settled while this site held only {self.done}")
+            return effects
+        self._fetching = roster.settled_round
+        return [*effects, FetchResult(round=roster.settled_round, digest=roster.settled_digest)]
+
+    def _pump(self) -> list[Effect]:
+        """Give the worker the next result, or let it train when it is level and this site is a member."""
+        if self.worker_round is None or self._delivering is not None:
+            return []
+        while self._queue and self._queue[0][0] <= self.worker_round:
+            self._queue.popleft()
+        if self._queue:
+            round_number, sites, weight = self._queue[0]
+            if round_number != self.worker_round + 1:
+                self._fall_behind(f"the worker is at round {self.worker_round}, the next result here is {round_number}")
+                return []
+            self._queue.popleft()
+            self._delivering = round_number
+            return [DeliverResult(round=round_number, sites=sites, weight=weight)]
+        if self.active and not self._training and self.level and self._member_next():
+            self._training = True
+            return [ToWorker(message=TrainFrom(round=self.done + 1))]
+        return []
+
+    def _member_next(self) -> bool:
+        view = self.roster.view_of(self.done + 1)
+        return view is not None and self.site in view.members
+
+    def _stop(self) -> list[Effect]:
+        tag, self.running, self.contributed = self.running, None, False
+        return [] if tag is None else [StopRound(tag=tag)]
+
+    def _fall_behind(self, reason: str) -> None:
+        self._queue.clear()
+        self._collecting = False
+        self._forget_worker()
+        self.notices.append(StateLost(reason=reason))

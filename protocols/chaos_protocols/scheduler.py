@@ -1,0 +1,400 @@
+"""The scheduler: the role of the agreement's leader. It drives the negotiations and proposes every change of the
+roster, one at a time.
+
+It works by looking, not by remembering: after each event `evaluate` compares the roster with what is known of links
+and sites, and takes the most urgent step. So a new scheduler that knows nothing but the roster goes on where the old
+one stopped. Order of urgency: sites that failed, settling of the running round, links that failed, then what was asked
+for in the order of asking, then the voters. Driven by `SiteMachine`, which is its `Host`. Sources: protocols.md
+sections 1, 3, 4; Chaos section IV.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from chaos_protocols import proposals, reconcile
+from chaos_protocols.commands import Command, Settled, SetVoters
+from chaos_protocols.messages import Message, Report, SettleAnswer, StateRequest
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.negotiation import (
+    Committed,
+    Conclude,
+    ConnectLink,
+    DisconnectLink,
+    Intent,
+    Negotiation,
+    Order,
+    ProposalLost,
+    Propose,
+    ScaleIn,
+    ScaleOut,
+    Settlement,
+    Tell,
+)
+from chaos_protocols.negotiation.base import NegotiationEvent
+from chaos_protocols.negotiation.scale_in import ScaleInState
+from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.proposals import CannotPropose, Proposal, Situation
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import Roster, components
+from chaos_protocols.settings import SiteSettings
+from chaos_protocols.views import Planner
+
+MARGIN_ROUNDS_MAX = 1000
+SMOOTHING = 0.2
+
+
+class Host(Protocol):
+    """What the scheduler needs of its site."""
+
+    site: SiteId
+    incarnation: int
+    settings: SiteSettings
+    planner: Planner
+
+    @property
+    def roster(self) -> Roster: ...
+    @property
+    def configuration(self) -> Configuration: ...
+    @property
+    def term(self) -> int: ...
+    @property
+    def done_round(self) -> int: ...
+    @property
+    def contributed_round(self) -> int: ...
+    def can_propose(self) -> bool: ...
+    def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool: ...
+    def tell(self, site: SiteId, message: Message) -> None: ...
+    def record(
+        self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str
+    ) -> None: ...
+    def reachable(self) -> set[SiteId]: ...
+    def link_is_up(self, one: SiteId, other: SiteId) -> bool: ...
+    def restarted_as(self, site: SiteId) -> int | None: ...
+    def settle_answer(self) -> SettleAnswer: ...
+    def own_report(self) -> Report: ...
+    @property
+    def leaving(self) -> bool: ...
+    def hand_over(self, target: SiteId | None) -> None: ...
+
+
+@dataclass(slots=True)
+class InFlight:
+    """The one proposal under way; `index` is its place in the log."""
+
+    command: Command
+    negotiation: str | None
+    started_s: float
+    index: int = 0
+
+
+class SchedulerMachine:
+    """See the module. Everything in it is volatile: it starts empty with each term."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.leading = False
+        self.negotiations: dict[str, Negotiation] = {}
+        self.reports: dict[SiteId, tuple[Report, float]] = {}
+        self.state_requests: dict[SiteId, tuple[StateRequest, float]] = {}
+        self.in_flight: InFlight | None = None
+        self.commit_s = 0.005
+        self.round_s: float | None = None
+        self.wishes: deque[tuple[str, Intent]] = deque()
+        self.answers: dict[SiteId, SettleAnswer] = {}
+        self.asked_s = float("-inf")
+        self.led_since_s = 0.0
+        self.suspects: dict[tuple[SiteId, SiteId], float] = {}
+        self._counter = 0
+        self.progress: dict[str, tuple[tuple[int, int], float]] = {}
+
+    # -- the role
+
+    def lead(self, *, now_s: float) -> None:
+        """This site became the leader: begin with what the roster tells."""
+        self.retire()
+        self.leading = True
+        self.led_since_s = now_s
+        roster = self.host.roster
+        replication = roster.replication
+        if replication is not None and roster.record(replication.joiner) is not None:
+            resumed = ScaleOut(
+                replication.transfer,
+                joiner=replication.joiner,
+                request=None,
+                cause="taken over from the scheduler before",
+                now_s=now_s,
+                state=ScaleOutState.REPLICATING,
+            )
+            self.negotiations[resumed.identifier] = resumed
+        for gone in roster.departed:
+            if gone.cause == "left" and gone.site in self.host.configuration.learners and not roster.record(gone.site):
+                leaving = ScaleIn(
+                    self.name("in", now_s),
+                    site=gone.site,
+                    incarnation=gone.incarnation,
+                    graceful=True,
+                    settle=False,
+                    cause=gone.reason,
+                    now_s=now_s,
+                    state=ScaleInState.FINISHING,
+                )
+                leaving.last_round = gone.last_round
+                self.negotiations[leaving.identifier] = leaving
+
+    def retire(self) -> None:
+        """Not the leader any more: forget everything; whoever waits asks the next scheduler."""
+        self.leading = False
+        self.negotiations.clear()
+        self.wishes.clear()
+        self.answers.clear()
+        self.suspects.clear()
+        self.progress.clear()
+        self.reports.clear()
+        self.state_requests.clear()
+        self.in_flight = None
+        self.asked_s = float("-inf")
+
+    def name(self, kind: str, now_s: float) -> str:
+        """A fresh identifier for a negotiation: unique over terms and schedulers."""
+        self._counter += 1
+        return f"{kind}-{short(self.host.site)}-{self.host.term}-{self._counter}"
+
+    @property
+    def deadline_s(self) -> float | None:
+        if not self.leading:
+            return None
+        deadlines = [one.deadline_s for one in self.negotiations.values() if one.deadline_s is not None]
+        if self.host.roster.settling:
+            deadlines.append(self.asked_s + self.host.settings.retry_s)
+        deadlines += [since_s + self.host.settings.link_grace_s for since_s in self.suspects.values()]
+        return min(deadlines, default=None)
+
+    def active_sites(self) -> frozenset[SiteId]:
+        """Members whose workers have the state and train, as far as they have reported."""
+        reports = {
+            **{site: report for site, (report, _) in self.reports.items()},
+            self.host.site: self.host.own_report(),
+        }
+        records = self.host.roster.sites
+        return frozenset(
+            record.site
+            for record in records
+            if record.state == "member"
+            and record.site in reports
+            and reports[record.site].active
+            and reports[record.site].incarnation == record.incarnation
+        )
+
+    def first_round(self) -> int:
+        """From which round on a planned change may begin: not yet contributed to here, not before the views already
+        agreed, and far enough ahead that the entry is committed first (protocols.md section 4)."""
+        roster, host = self.host.roster, self.host
+        begun = max(host.done_round, host.contributed_round) if roster.started else host.done_round
+        margin = 0
+        if roster.started and self.round_s is not None and self.round_s > 0:
+            margin = min(MARGIN_ROUNDS_MAX, int(2 * self.commit_s / self.round_s))
+        known = roster.views[-1].first_round if roster.views else 1
+        return max(begun + 1 + margin, known, 1)
+
+    # -- events
+
+    def start(self, negotiation: Negotiation, orders: list[Order], *, now_s: float) -> None:
+        self.negotiations[negotiation.identifier] = negotiation
+        self.obey(negotiation, orders, now_s=now_s)
+
+    def feed(self, identifier: str, event: NegotiationEvent, *, now_s: float) -> None:
+        negotiation = self.negotiations.get(identifier)
+        if negotiation is not None:
+            self.obey(negotiation, negotiation.handle(event), now_s=now_s)
+
+    def settle_answered(self, site: SiteId, answer: SettleAnswer) -> None:
+        if answer.epoch == self.host.roster.epoch and self.host.roster.settling:
+            self.answers[site] = answer
+
+    def committed(self, command: Command, index: int, *, now_s: float) -> None:
+        """A command was committed and the roster is already the one after it."""
+        flight = self.in_flight
+        if not isinstance(command, SetVoters):
+            self.answers.clear()
+            self.asked_s = float("-inf")
+        if flight is not None and flight.index == index:
+            self.in_flight = None
+            self.commit_s += SMOOTHING * (now_s - flight.started_s - self.commit_s)
+            if flight.negotiation is not None:
+                self._note_last_round(flight)
+                self.feed(flight.negotiation, Committed(), now_s=now_s)
+        if isinstance(command, Settled):
+            for identifier in list(self.negotiations):
+                self.feed(identifier, Settlement(), now_s=now_s)
+
+    def _note_last_round(self, flight: InFlight) -> None:
+        negotiation = self.negotiations.get(flight.negotiation or "")
+        if isinstance(negotiation, ScaleIn):
+            gone = self.host.roster.departure(negotiation.site, negotiation.incarnation)
+            negotiation.last_round = gone.last_round if gone else 0
+
+    def evaluate(self, *, now_s: float) -> None:
+        """Take the most urgent step that can be taken. Called after every event while this site leads."""
+        if not self.leading:
+            return
+        reconcile.pass_deadlines(self, now_s)
+        reconcile.find_failures(self, now_s)
+        reconcile.find_progress(self, now_s)
+        steps = 0
+        while self.leading and self.in_flight is None and self.host.can_propose() and steps < 8:
+            steps += 1  # a lone voter commits at once: several steps may be taken in one go
+            if not self._step(now_s):
+                break
+
+    # -- deciding
+
+    def _step(self, now_s: float) -> bool:
+        if self.host.roster.settling:
+            return (
+                self._propose_wish(now_s, settling=True)
+                or reconcile.renew(self, now_s)
+                or reconcile.settle(self, now_s)
+            )
+        return (
+            reconcile.renew(self, now_s)
+            or self._propose_wish(now_s, settling=False)
+            or reconcile.adopt(self, now_s)
+            or reconcile.choose_voters(self, now_s)
+        )
+
+    def propose(self, proposal: Proposal, negotiation: str | None, *, planned: bool, now_s: float) -> bool:
+        """`planned`: begins at a coming round, up to which this site must hold back (protocols.md section 4)."""
+        command, configuration = proposal
+        self.in_flight = InFlight(command, negotiation, now_s)
+        first_round = None
+        if planned and not isinstance(command, SetVoters):
+            first_round = command.views[-1].first_round
+        if self.host.propose(command, configuration, first_round):
+            return True
+        self.in_flight = None
+        return False
+
+    def _propose_wish(self, now_s: float, *, settling: bool) -> bool:
+        """The first wish whose turn it can be. While settling only failures are removed."""
+        for position, (identifier, intent) in enumerate(self.wishes):
+            negotiation = self.negotiations.get(identifier)
+            removes = isinstance(negotiation, ScaleIn) and not negotiation.graceful
+            if negotiation is not None and settling and not removes:
+                continue
+            if isinstance(negotiation, ScaleOut) and self._transfer_running(negotiation):
+                continue
+            if isinstance(negotiation, ScaleIn) and negotiation.graceful and negotiation.site == self.host.site:
+                continue  # the scheduler itself leaves: its site hands the role over first
+            if negotiation is None:
+                del self.wishes[position]
+                return True
+            try:
+                proposal = self._make(intent, negotiation)
+            except CannotPropose as error:
+                if error.split and self._bridge(negotiation, now_s):
+                    continue
+                del self.wishes[position]
+                self.feed(identifier, ProposalLost(reason=error.reason, final=error.final), now_s=now_s)
+                return True
+            except ValueError as error:  # no plan: the overlay does not connect the members at the moment
+                del self.wishes[position]
+                self.feed(identifier, ProposalLost(reason=str(error), final=True), now_s=now_s)
+                return True
+            del self.wishes[position]
+            planned = not getattr(proposal[0], "settle", False) and not isinstance(proposal[0], SetVoters)
+            if not self.propose(proposal, identifier, planned=planned, now_s=now_s):
+                self.wishes.appendleft((identifier, intent))
+                return False
+            return True
+        return False
+
+    def _make(self, intent: Intent, negotiation: Negotiation) -> Proposal:
+        situation = Situation(
+            scheduler=self.host.site,
+            roster=self.host.roster,
+            configuration=self.host.configuration,
+            planner=self.host.planner,
+            first_round=self.first_round(),
+            done=self.host.done_round,
+            active=self.active_sites(),
+        )
+        match negotiation, intent:
+            case ScaleOut(), Intent.ADD_SITE:
+                return proposals.add_site(situation, negotiation)
+            case ScaleOut(), Intent.REPLICATE:
+                return proposals.replicate(situation, negotiation)
+            case ScaleOut(), Intent.PROMOTE_SITE:
+                return proposals.promote_site(situation, negotiation)
+            case ScaleIn(), Intent.REMOVE_SITE:
+                return proposals.remove_site(situation, negotiation)
+            case ScaleIn(), Intent.RELEASE_SITE:
+                return proposals.release_site(situation, negotiation)
+            case ConnectLink(), Intent.ADD_LINK:
+                return proposals.add_link(situation, negotiation)
+            case DisconnectLink(), Intent.REMOVE_LINK:
+                return proposals.remove_link(situation, negotiation)
+        raise AssertionError(f"{negotiation.KIND} does not propose '{intent.value}'")
+
+    def _transfer_running(self, asking: ScaleOut) -> bool:
+        """One state transfer at a time: a site has one snapshot (architecture.md section 4)."""
+        return asking.state is ScaleOutState.ADMITTING and any(
+            isinstance(other, ScaleOut)
+            and other is not asking
+            and other.state in (ScaleOutState.REPLICATING, ScaleOutState.PROMOTING)
+            for other in self.negotiations.values()
+        )
+
+    def _bridge(self, leaving: Negotiation, now_s: float) -> bool:
+        """A leaver holds the overlay together: connect what would fall apart first. True while that is under way."""
+        assert isinstance(leaving, ScaleIn)
+        if any(isinstance(one, ConnectLink) for one in self.negotiations.values()):
+            return True
+        roster = self.host.roster
+        others = [site for site in roster.site_ids() if site != leaving.site]
+        parts = components(others, [link.key for link in roster.links if leaving.site not in link.key])
+        one, other = parts[0][0], parts[1][0]
+        if leaving.bridged:
+            return False
+        leaving.bridged = True
+        self.connect(
+            one, other, request=None, cause=f"{leaving.subject} leaves and held the overlay together", now_s=now_s
+        )
+        return True
+
+    def obey(self, negotiation: Negotiation, orders: list[Order], *, now_s: float) -> None:
+        """Carry out what a negotiation orders."""
+        for order in orders:
+            match order:
+                case Tell(site=site, message=message):
+                    self.host.tell(site, message)
+                case Propose(intent=intent):
+                    wish = (negotiation.identifier, intent)
+                    if isinstance(negotiation, ScaleIn) and not negotiation.graceful:
+                        self.wishes.appendleft(wish)
+                    else:
+                        self.wishes.append(wish)
+                case Conclude(outcome=outcome, reason=reason):
+                    self.negotiations.pop(negotiation.identifier, None)
+                    self.host.record(
+                        negotiation.KIND,
+                        negotiation.subject,
+                        negotiation.cause,
+                        outcome,
+                        negotiation.started_s,
+                        reason,
+                    )
+                case _:
+                    assert_never(order)
+
+    def connect(
+        self, one: SiteId, other: SiteId, *, request: tuple[SiteId, str] | None, cause: str, now_s: float
+    ) -> None:
+        negotiation = ConnectLink(
+            self.name("link", now_s), one=one, other=other, request=request, cause=cause, now_s=now_s
+        )
+        addresses = {record.site: record.address for record in self.host.roster.sites}
+        deadline_s = now_s + self.host.settings.negotiation_timeout_s
+        self.start(negotiation, negotiation.begin(addresses, deadline_s=deadline_s), now_s=now_s)

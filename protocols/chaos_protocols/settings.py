@@ -1,0 +1,64 @@
+"""One timeout for the user, all others derived from it (style.md point 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSettings:
+    """`failure_timeout_s`: silence longer than this counts as a failure (default 1 s: hospitals' links jitter by tens
+    of milliseconds, and a false alarm costs a re-done round). Every other time below is a share of it."""
+
+    failure_timeout_s: float = 1.0
+    heartbeat_interval_s: float | None = None
+
+    @property
+    def beat_s(self) -> float:
+        """Four beats must be lost in a row before a link counts as silent."""
+        return self.heartbeat_interval_s or self.failure_timeout_s / 4
+
+    @property
+    def redial_timeout_s(self) -> float:
+        """After end-of-file: one redial, answered or refused within a round trip where the other side lives."""
+        return 0.2 * self.failure_timeout_s
+
+    @property
+    def redial_pause_s(self) -> float:
+        """Between further attempts to reach a configured peer or an agreed neighbour that is down."""
+        return 0.5 * self.failure_timeout_s
+
+    @property
+    def dial_timeout_s(self) -> float:
+        return 3.0 * self.failure_timeout_s
+
+    @property
+    def election_timeout_s(self) -> float:
+        """Longer than the failure timeout, so that a leader removes a silent voter before check-quorum makes it step
+        down. A lost leader is not waited for: the links tell (`RaftMachine.leader_lost`)."""
+        return 2.0 * self.failure_timeout_s
+
+    @property
+    def raft_heartbeat_s(self) -> float:
+        return 0.25 * self.failure_timeout_s
+
+    @property
+    def negotiation_timeout_s(self) -> float:
+        """For the connect and probe phase of a negotiation; a transfer has no deadline but must progress."""
+        return 5.0 * self.failure_timeout_s
+
+    @property
+    def transfer_stall_s(self) -> float:
+        """A learner whose verified bytes have not grown for so long is given up."""
+        return 10.0 * self.failure_timeout_s
+
+    @property
+    def retry_s(self) -> float:
+        """Between two requests of the same kind to the scheduler (join, leave, settle question)."""
+        return 0.5 * self.failure_timeout_s
+
+    @property
+    def link_grace_s(self) -> float:
+        """Between the first report of a dead link and the decision: the other links of a dead site are reported within
+        it."""
+        return 0.15 * self.failure_timeout_s

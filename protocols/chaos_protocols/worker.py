@@ -1,0 +1,270 @@
+"""What a worker and the daemon beside it say to each other over the unix socket (architecture.md section 4).
+
+Bulk data never crosses the socket: it lies in the arena, a shared memory file that the worker makes and hands over
+with its first message. The arena has three regions, laid out by `ArenaLayout` on both sides:
+
+    contribution   what this site gives to the running round; stays untouched until the result of that round was applied
+    result         the averaged vector of a round, written by the daemon, read by the worker
+    state          a snapshot of the whole state (source side), or the state that a joiner is to load
+
+A frame is a 4-byte big-endian length and a msgpack map tagged with the message's name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WORKER_FRAME_BYTES_MAX
+
+Name = Annotated[str, msgspec.Meta(max_length=512)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
+Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+REGION_ALIGNMENT_BYTES = 4096
+
+
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One named array: `name`, `dtype` (numpy name, or `bfloat16`), `shape`, byte `offset` in its region."""
+
+    name: Name
+    dtype: Annotated[str, msgspec.Meta(max_length=16)]
+    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=16)]
+    offset: Bytes
+    size_bytes: Bytes
+
+
+class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The state, canonically: every array a joiner needs, in one fixed order. `digest` is BLAKE3 over names, dtypes,
+    shapes."""
+
+    tensors: Annotated[tuple[TensorSpec, ...], msgspec.Meta(max_length=TENSORS_MAX)]
+    size_bytes: Bytes
+    shard_bytes: Annotated[int, msgspec.Meta(ge=1, le=STATE_BYTES_MAX)]
+    digest: Digest
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of equal numbers inside a contribution. `dtype` is `float32` or `float64`: the type in which it is
+    summed."""
+
+    dtype: Annotated[str, msgspec.Meta(pattern="^float(32|64)$")]
+    count: Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+
+
+class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The vector averaged in a round: segments one behind the other without padding; float64 segments come first."""
+
+    segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=16)]
+    size_bytes: Bytes
+
+
+class ArenaLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """Byte offsets of the three regions; equal on both sides because both compute it from the same specs."""
+
+    contribution_offset: Bytes
+    result_offset: Bytes
+    state_offset: Bytes
+    size_bytes: Bytes
+
+
+def arena_layout(contribution_bytes: int, state_bytes: int) -> ArenaLayout:
+    """Lay the regions out one behind the other, each on a page boundary."""
+
+    def align(size: int) -> int:
+        return -(-size // REGION_ALIGNMENT_BYTES) * REGION_ALIGNMENT_BYTES
+
+    region = align(contribution_bytes)
+    return ArenaLayout(
+        contribution_offset=0, result_offset=region, state_offset=2 * region, size_bytes=2 * region + align(state_bytes)
+    )
+
+
+# ---- worker -> daemon
+
+
+class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """First frame; carries the arena's file descriptor as ancillary data (SCM_RIGHTS).
+
+    `round` is the round whose end the worker's state belongs to: 0 for a fresh model, more when it reconnects after a
+    restart of its daemon (its state is then only a hint: the daemon decides whether it must be replaced).
+    """
+
+    version: int
+    pid: int
+    round: Round
+    state: StateSpec
+    contribution: ContributionSpec
+    arena_bytes: Bytes
+
+
+class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The contribution to `round` lies in the arena, with `weight` samples behind it. The worker waits for the result
+    now, and its state is still that of the end of `round - 1`."""
+
+    round: Round
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+
+
+class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The optimizer step of `round` begins: the state is of no round until `ResultApplied` (protocols.md section 4)."""
+
+    round: Round
+
+
+class ResultApplied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The state is now that of the end of `round`. `digest` (of the whole state) only where the daemon asked for
+    one."""
+
+    round: Round
+    digest: Digest = ""
+
+
+class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The state region holds the state of the end of `round`."""
+
+    round: Round
+
+
+class SnapshotMissed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A snapshot of `round` was asked for, but the state is already that of `now`."""
+
+    round: Round
+    now: Round
+
+
+class StateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The worker took over the state of the end of `round` from the state region. `digest` is that of the state after
+    loading."""
+
+    round: Round
+    digest: Digest
+
+
+class LeaveRequested(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The user wants to leave (Ctrl+C in the script, `request_node_exit`). The worker goes on until `Dismissed`: it
+    applies results, and if `contributes`, it gives contributions too; if not, its site takes part with weight 0 from
+    now on."""
+
+    reason: Text
+    contributes: bool = True
+
+
+WorkerMessage = (
+    WorkerHello
+    | RoundContributed
+    | UpdateStarted
+    | ResultApplied
+    | SnapshotTaken
+    | SnapshotMissed
+    | StateLoaded
+    | LeaveRequested
+)
+
+# ---- daemon -> worker
+
+
+class WorkerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The daemon accepts the worker. It must not contribute before `TrainFrom`."""
+
+    site: Name
+    run: Name
+
+
+class WorkerRefused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Why not, and what to do now. The daemon closes the socket after this."""
+
+    reason: Text
+
+
+class TrainFrom(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Begin (or go on) training: the state is right; the next contribution is to `round`. Sent to a founder at once,
+    to a joiner when it was promoted."""
+
+    round: Round
+
+
+class LoadState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The state region holds the verified state of the end of `round`: load it, answer `StateLoaded`."""
+
+    round: Round
+
+
+class ApplyResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The result of `round` lies in the result region: apply it, answer `ResultApplied`. Also sent to a joiner that
+    catches up, which contributed nothing to that round. `want_digest`: answer with the digest of the whole state."""
+
+    round: Round
+    sites: int
+    weight: float
+    want_digest: bool = False
+
+
+class TakeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Copy the state into the state region as soon as it is that of the end of `round`; answer `SnapshotTaken` or
+    `SnapshotMissed`. May arrive while the worker waits for a result: its state is untouched then."""
+
+    round: Round
+
+
+class LeaveOrdered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`chaosd leave`, or Ctrl+C in the daemon: `capture_exit_event()` becomes true."""
+
+    reason: Text
+
+
+class RunPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Nothing moves at the moment, and why (no quorum, waiting for the first sites). For the user's eyes."""
+
+    reason: Text
+
+
+class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It moves again."""
+
+
+class Dismissed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The site is out of the roster (or the daemon stops): stop training. `last_round` is the last one applied by the
+    run with this site in it; `graceful` is false when the site was removed or the daemon had to give up."""
+
+    last_round: Round
+    graceful: bool
+    reason: Text
+
+
+DaemonMessage = (
+    WorkerWelcome
+    | WorkerRefused
+    | TrainFrom
+    | LoadState
+    | ApplyResult
+    | TakeSnapshot
+    | LeaveOrdered
+    | RunPaused
+    | RunResumed
+    | Dismissed
+)
+
+_worker_decoder: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)
+_daemon_decoder: msgspec.msgpack.Decoder[DaemonMessage] = msgspec.msgpack.Decoder(DaemonMessage)
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: WorkerMessage | DaemonMessage) -> bytes:
+    """One frame: length and body. Raises ValueError above WORKER_FRAME_BYTES_MAX."""
+    body = _encoder.encode(message)
+    if len(body) > WORKER_FRAME_BYTES_MAX:
+        raise ValueError(f"worker frame of {len(body)} bytes exceeds the limit of {WORKER_FRAME_BYTES_MAX}")
+    return len(body).to_bytes(4, "big") + body
+
+
+def decode_from_worker(body: bytes) -> WorkerMessage:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a worker's message."""
+    return _worker_decoder.decode(body)
+
+
+def decode_from_daemon(body: bytes) -> DaemonMessage:
+    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a daemon's message."""
+    return _daemon_decoder.decode(body)

@@ -1,0 +1,30 @@
+"""Chaos: institutions train one model together. What users import."""
+
+from __future__ import annotations
+
+from chaos.coordinator import Coordinator, CoordinatorStatus
+from chaos.errors import (
+    ChaosError,
+    DaemonLost,
+    HalfAppliedStep,
+    LeftRun,
+    NoDaemon,
+    Refused,
+    RemoteProtocolError,
+    SharedMemoryTooSmall,
+)
+from chaos_protocols.state_spec import state_digest
+
+__all__ = [
+    "ChaosError",
+    "Coordinator",
+    "CoordinatorStatus",
+    "DaemonLost",
+    "HalfAppliedStep",
+    "LeftRun",
+    "NoDaemon",
+    "Refused",
+    "RemoteProtocolError",
+    "SharedMemoryTooSmall",
+    "state_digest",
+]

@@ -1,0 +1,168 @@
+"""The worker's end of the unix socket: whole messages in and out, waiting that a signal can end.
+
+Blocking, used from one thread. A broken connection is always `ConnectionError`, whatever the kernel called it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import time
+from pathlib import Path
+
+import msgspec
+
+from chaos.errors import NoDaemon, RemoteProtocolError
+from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.worker import DaemonMessage, WorkerHello, WorkerMessage, decode_from_daemon, encode
+
+RETRY_INTERVAL_S = 0.1
+READ_BYTES = 64 << 10
+HEADER_BYTES = 4
+
+
+class Wakeup:
+    """Ends a wait from a signal handler: a pair of sockets, because a flag alone would be seen only after the wait."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        """Safe in a signal handler, and after `close`."""
+        try:
+            self._writer.send(b"\0")
+        except OSError:
+            pass  # full: it is awake already; closed: nobody waits
+
+    def clear(self) -> None:
+        try:
+            while self._reader.recv(4096):
+                pass
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()
+
+
+class Connection:
+    """One conversation with the daemon. `receive` returns None when it was woken or the time is up."""
+
+    def __init__(self, connection: socket.socket, wakeup: Wakeup) -> None:
+        self._socket = connection
+        self._wakeup = wakeup
+        self._incoming = bytearray()
+        self._poll = select.poll()  # not select: a script may have more than 1024 files open
+        self._poll.register(connection, select.POLLIN)
+        self._poll.register(wakeup, select.POLLIN)
+
+    def hello(self, message: WorkerHello, fd: int) -> None:
+        """Send the first frame with the arena's descriptor. Raises ConnectionError."""
+        frame = encode(message)
+        try:
+            # The descriptor travels with the first bytes; a long frame is sent in several pieces.
+            socket.send_fds(self._socket, [frame[:HEADER_BYTES]], [fd])
+        except OSError as error:
+            raise _broken(error) from error
+        self._send(frame[HEADER_BYTES:])
+
+    def send(self, message: WorkerMessage) -> None:
+        """Raises ConnectionError."""
+        self._send(encode(message))
+
+    def receive(self, timeout_s: float | None) -> DaemonMessage | None:
+        """The next message; None if none came in time (0: do not wait; None: for ever) or the wakeup was used.
+
+        Raises ConnectionError when the daemon is gone, RemoteProtocolError on bytes that are no message.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            message = self._frame()
+            if message is not None:
+                return message
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = {fd for fd, _ in self._poll.poll(None if left is None else math.ceil(1000 * left))}
+            if self._socket.fileno() in ready:
+                try:
+                    data = self._socket.recv(READ_BYTES)
+                except OSError as error:
+                    raise _broken(error) from error
+                if not data:
+                    raise ConnectionError("it closed the connection")
+                self._incoming += data
+                continue
+            if self._wakeup.fileno() in ready:
+                self._wakeup.clear()
+            return None
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            self._socket.sendall(frame)
+        except OSError as error:
+            raise _broken(error) from error
+
+    def _frame(self) -> DaemonMessage | None:
+        if len(self._incoming) < HEADER_BYTES:
+            return None
+        size = int.from_bytes(self._incoming[:HEADER_BYTES], "big")
+        if size > WORKER_FRAME_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"the daemon announced a message of {size} bytes; that is no chaosd of this version"
+            )
+        if len(self._incoming) < HEADER_BYTES + size:
+            return None
+        body = bytes(self._incoming[HEADER_BYTES : HEADER_BYTES + size])
+        del self._incoming[: HEADER_BYTES + size]
+        try:
+            return decode_from_daemon(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RemoteProtocolError(
+                f"the daemon sent a message that this SDK does not know ({error}); install both from the same version"
+            ) from error
+
+
+def open_socket(path: Path, timeout_s: float) -> socket.socket:
+    """Connect, waiting up to `timeout_s` for a daemon that is just starting. Raises NoDaemon."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(path))
+            return connection
+        except OSError as error:
+            connection.close()
+            if time.monotonic() >= deadline:
+                raise NoDaemon(no_daemon_text(path, error)) from error
+        except BaseException:
+            connection.close()
+            raise
+        time.sleep(min(RETRY_INTERVAL_S, max(0.0, deadline - time.monotonic())))
+
+
+def no_daemon_text(path: Path, error: OSError) -> str:
+    """Why no daemon answers, and how to start one."""
+    why = error.strerror or str(error)
+    if isinstance(error, PermissionError):
+        return f"the daemon's socket {path} belongs to another user ({why}); run the script as the user who runs chaosd"
+    where = f"nothing is there ({why})" if not os.path.exists(path) else f"nobody answers ({why})"
+    return (
+        f"no chaosd runs beside this script: {where} at {path}. Start one in another terminal with `chaosd start` "
+        "(`chaosd init` first, if this machine has no identity yet). If it runs with its own data directory, name its "
+        "socket: Coordinator(socket=...) or the environment variable CHAOS_SOCKET. "
+        "To train alone, without a daemon: Coordinator(standalone=True)"
+    )
+
+
+def _broken(error: OSError) -> ConnectionError:
+    return error if isinstance(error, ConnectionError) else ConnectionError(error.strerror or str(error))

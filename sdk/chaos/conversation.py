@@ -1,0 +1,394 @@
+"""The worker's side of the conversation with its daemon (chaos_protocols.worker): who may do what when.
+
+Driven by the Coordinator, in the user's thread: nothing happens here unless the script is inside a call. Every message
+of the daemon is served by `_serve`; the waits differ only in what ends them. The state is changed only inside the
+signal guard, and a round counts as applied only when all of it is.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_never
+
+from chaos.adapter import Adapter, State
+from chaos.arena import WorkerArena
+from chaos.connection import Connection, Wakeup, open_socket
+from chaos.errors import DaemonLost, HalfAppliedStep, NoDaemon, Refused, RemoteProtocolError
+from chaos.signals import ExitSignals
+from chaos_protocols.names import PROTOCOL_VERSION
+from chaos_protocols.worker import (
+    ApplyResult,
+    DaemonMessage,
+    Dismissed,
+    LeaveOrdered,
+    LeaveRequested,
+    LoadState,
+    ResultApplied,
+    RoundContributed,
+    RunPaused,
+    RunResumed,
+    SnapshotMissed,
+    SnapshotTaken,
+    StateLoaded,
+    TakeSnapshot,
+    TrainFrom,
+    UpdateStarted,
+    WorkerHello,
+    WorkerMessage,
+    WorkerRefused,
+    WorkerWelcome,
+)
+
+SNAPSHOTS_PENDING_MAX = 16
+"""The daemon asks for one snapshot a join; more than this at once is a defect of it."""
+
+LEAVE_QUIET_S = 5.0
+"""A daemon that says nothing for so long after `LeaveRequested` is not waited for: when the socket closes, its site
+goes on with weight 0 and leaves all the same (protocols.md section 4)."""
+
+RECONNECT_INTERVAL_S = 0.2
+
+
+class Phase(enum.Enum):
+    """What the worker may do now."""
+
+    WAITING = "waiting"  # for TrainFrom: it serves, but must not contribute
+    TRAINING = "training"  # computes; its state is that of the end of `round`
+    CONTRIBUTED = "contributed"  # waits for the result of `round + 1`
+    LEFT = "left"  # out of the run, gracefully or not
+    BROKEN = "broken"  # an update failed half-way: the state belongs to no round
+
+
+class Conversation:
+    """One worker's membership, across reconnections. `round`: the state is that of its end."""
+
+    def __init__(
+        self, path: Path, adapter: Adapter, signals: ExitSignals, wakeup: Wakeup, *, reconnect_s: float, verbose: bool
+    ) -> None:
+        self._path = path
+        self._adapter = adapter
+        self._signals = signals
+        self._wakeup = wakeup
+        self._reconnect_s = reconnect_s
+        self._verbose = verbose
+        self._state = State(adapter.items)
+        self._arena = WorkerArena(adapter.contribution.size_bytes, self._state.spec.size_bytes)
+        self._connection: Connection | None = None
+        self._contributed: RoundContributed | None = None
+        self._snapshots: set[int] = set()
+        self._deferred: DaemonMessage | None = None
+        self._lost_at_s: float | None = None
+        self.phase = Phase.WAITING
+        self.round = 0
+        self.trained = False
+        self.site = ""
+        self.run = ""
+        self.paused = ""
+        self.left_reason = ""
+        self.sites = 0
+        self.weight = 0.0
+
+    # ---- what the Coordinator does
+
+    def join(self, connect_s: float) -> None:
+        """Connect, say hello, and serve until training may begin, the site has left, or the user wants to go.
+
+        Raises NoDaemon, Refused, DaemonLost.
+        """
+        self._connect(connect_s)
+        self._wait(lambda: self.phase is not Phase.WAITING or self._signals.exit_requested)
+        if self.phase is Phase.WAITING:
+            self.leave(self._signals.reason)
+
+    def contribute(self, weight: float) -> bool:
+        """One round: hand the contribution over, wait for the result, apply it. False if the site is out of the run.
+
+        If the state moved on without this contribution (the round was completed by the others, or the state was
+        replaced because the daemon had lost level), the contribution is dropped and the call returns as after a round.
+        """
+        began = self.round
+        self._drain()
+        self._wait(lambda: self.phase is not Phase.WAITING or self._signals.exit_requested)
+        if self.phase is Phase.TRAINING and self.round == began:
+            with self._signals:
+                self._adapter.write_contribution(self._arena.contribution)
+                self._contributed = RoundContributed(round=self.round + 1, weight=weight)
+                self.phase = Phase.CONTRIBUTED
+            self._send(self._contributed)
+        self._wait(self._round_is_over)
+        if self.phase is Phase.WAITING and self._signals.exit_requested:
+            self.leave(self._signals.reason)
+        if self.phase is Phase.LEFT:
+            return False
+        self.poll()
+        return True
+
+    def poll(self) -> None:
+        """Serve what has arrived, without waiting. What would change the state is kept for the next round: the script
+        may be half-way through its gradients."""
+        while self._deferred is None and self.phase is not Phase.LEFT:
+            message = self._receive(0.0)
+            if message is None:
+                return
+            if isinstance(message, LoadState | ApplyResult | TrainFrom):
+                self._deferred = message
+            else:
+                self._serve(message)
+
+    def leave(self, reason: str) -> None:
+        """Ask to leave and apply what the run still decides with this site in it, until it is dismissed."""
+        if self.phase in (Phase.LEFT, Phase.BROKEN) or self._connection is None:
+            self._depart("left")
+            return
+        self._contributed = None
+        try:
+            self._connection.send(LeaveRequested(reason=reason[:4096], contributes=False))
+            while not self._out():
+                deadline = time.monotonic() + LEAVE_QUIET_S
+                message = None
+                while message is None and time.monotonic() < deadline:
+                    message = self._next(max(0.0, deadline - time.monotonic()))
+                if message is None:
+                    self._say(
+                        f"the daemon did not confirm the leave within {LEAVE_QUIET_S:.0f} s of silence; going anyway"
+                    )
+                    break
+                self._serve(message, leaving=True)
+        except ConnectionError:
+            pass  # it is gone, and so are we
+        self._depart(f"left: {reason}")
+
+    def close(self) -> None:
+        """Give everything back. To the daemon, an unannounced close is the death of the worker."""
+        self._depart("closed")
+        self._arena.close()
+
+    # ---- waiting
+
+    def _out(self) -> bool:
+        return self.phase is Phase.LEFT
+
+    def _round_is_over(self) -> bool:
+        if self.phase is Phase.WAITING:
+            return self._signals.exit_requested  # a newcomer again: until TrainFrom, or until the user goes
+        return self.phase is not Phase.CONTRIBUTED
+
+    def _wait(self, over: Callable[[], bool]) -> None:
+        while not over():
+            message = self._receive(None)
+            if message is not None:
+                self._serve(message)
+
+    def _drain(self) -> None:
+        """Serve everything that has arrived; the state may move on."""
+        while self.phase is not Phase.LEFT:
+            message = self._receive(0.0)
+            if message is None:
+                return
+            self._serve(message)
+
+    def _receive(self, timeout_s: float | None) -> DaemonMessage | None:
+        """A message, or None on a wakeup or timeout. A lost daemon is waited for here. Raises DaemonLost."""
+        if self._connection is None:
+            self._reconnect("it is gone")
+        assert self._connection is not None or self.phase is Phase.LEFT
+        try:
+            return self._next(timeout_s)
+        except ConnectionError as error:
+            self._reconnect(str(error))
+            return None
+
+    def _next(self, timeout_s: float | None) -> DaemonMessage | None:
+        """Raises ConnectionError."""
+        if self._deferred is not None:
+            message, self._deferred = self._deferred, None
+            return message
+        return None if self._connection is None else self._connection.receive(timeout_s)
+
+    def _send(self, message: WorkerMessage) -> None:
+        """A broken connection shows itself at the next receive, which deals with it."""
+        if self._connection is None:
+            return
+        try:
+            self._connection.send(message)
+        except ConnectionError:
+            pass
+
+    # ---- connecting
+
+    def _connect(self, timeout_s: float) -> None:
+        connection = Connection(open_socket(self._path, timeout_s), self._wakeup)
+        hello = WorkerHello(
+            version=PROTOCOL_VERSION,
+            pid=os.getpid(),
+            round=self.round,
+            state=self._state.spec,
+            contribution=self._adapter.contribution,
+            arena_bytes=self._arena.layout.size_bytes,
+        )
+        self._snapshots.clear()
+        self.phase = Phase.WAITING
+        self._connection = connection
+        try:
+            connection.hello(hello, self._arena.fd)
+        except ConnectionError:
+            pass  # a refusal may lie in the socket; else the next receive finds the end
+
+    def _reconnect(self, why: str) -> None:
+        """The daemon is gone: the model is safe at `round`; wait for a new one and offer it this state."""
+        self._disconnect()
+        if self.phase is Phase.BROKEN:
+            raise DaemonLost("the update of a round failed half-way; start the script again")
+        if (
+            self._lost_at_s is None
+        ):  # one that comes back and goes again before it said a word does not start the time anew
+            self._lost_at_s = time.monotonic()
+        deadline = self._lost_at_s + self._reconnect_s
+        self._say(f"the daemon is gone ({why}); waiting up to {self._reconnect_s:.0f} s for it to come back")
+        self.phase = Phase.WAITING
+        while True:
+            time.sleep(RECONNECT_INTERVAL_S)
+            if self._signals.exit_requested:
+                self._depart("left while the daemon was gone")
+                return
+            try:
+                self._connect(0.0)
+                return
+            except NoDaemon as error:
+                if time.monotonic() >= deadline:
+                    self._depart("the daemon is gone")
+                    raise DaemonLost(
+                        f"the daemon at {self._path} is gone ({why}) and did not come back within "
+                        f"{self._reconnect_s:.0f} s. The model holds the state of the end of round {self.round}. "
+                        "Start the daemon again with `chaosd start`, then this script: it joins again and gets the "
+                        "state from its neighbours"
+                    ) from error
+
+    def _disconnect(self) -> None:
+        self._deferred = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _depart(self, reason: str) -> None:
+        if self.phase is not Phase.BROKEN:
+            if self.phase is not Phase.LEFT:
+                self.left_reason = reason
+            self.phase = Phase.LEFT
+        self._contributed = None
+        self._disconnect()
+
+    # ---- serving
+
+    def _serve(self, message: DaemonMessage, *, leaving: bool = False) -> None:
+        match message:
+            case WorkerWelcome():
+                self._lost_at_s = None
+                self.site, self.run = message.site, message.run
+                self._say(f"connected to {message.site}, run {message.run}")
+            case WorkerRefused():
+                self._depart(message.reason)
+                raise Refused(f"the daemon refused this worker: {message.reason}")
+            case TrainFrom():
+                if not leaving:
+                    self._train_from(message.round)
+            case LoadState():
+                self._load(message.round)
+            case ApplyResult():
+                self._apply(message)
+            case TakeSnapshot():
+                self._take_snapshot(message.round)
+            case LeaveOrdered():
+                self._signals.request_exit(message.reason)
+            case RunPaused():
+                if message.reason != self.paused:
+                    self._say(f"the run waits: {message.reason}")
+                self.paused = message.reason
+            case RunResumed():
+                if self.paused:
+                    self._say("the run goes on")
+                self.paused = ""
+            case Dismissed():
+                self._depart(message.reason)
+                self._say(f"out of the run after round {message.last_round}: {message.reason}")
+                self._signals.request_exit(message.reason)
+            case _:
+                assert_never(message)
+
+    def _train_from(self, round: int) -> None:
+        if round != self.round + 1:
+            raise RemoteProtocolError(
+                f"the daemon wants round {round} next, but the state is that of the end of round {self.round}"
+            )
+        if not self.trained:
+            self._say(f"training from round {round}")
+        self.trained = True
+        if self._contributed is not None and self._contributed.round == round:
+            # The daemon came back level: the contribution still lies in the arena, hand it over again.
+            self.phase = Phase.CONTRIBUTED
+            self._send(self._contributed)
+        else:
+            self.phase = Phase.TRAINING
+
+    def _load(self, round: int) -> None:
+        self._say(f"taking over the state of round {round} ({self._state.spec.size_bytes:,} bytes)")
+        with self._signals:
+            self._changing_state(lambda: self._state.load(self._arena.state))
+            self.round = round
+            self.phase = Phase.WAITING
+            self._contributed = None
+            digest = self._state.digest()
+            self._send(StateLoaded(round=round, digest=digest))
+
+    def _apply(self, message: ApplyResult) -> None:
+        with self._signals:
+            if message.round == self.round + 1:
+                self._send(UpdateStarted(round=message.round))
+                self._changing_state(lambda: self._adapter.apply(self._arena.result, message.round))
+                self.round = message.round
+                self.sites, self.weight = message.sites, message.weight
+                self._contributed = None
+                if self.phase is Phase.CONTRIBUTED:
+                    self.phase = Phase.TRAINING
+            elif message.round != self.round:  # the same one again is answered again, and never applied twice
+                raise RemoteProtocolError(
+                    f"the daemon brings the result of round {message.round}, but the state is that of the end of "
+                    f"round {self.round}"
+                )
+            digest = self._state.digest() if message.want_digest else ""
+            self._send(ResultApplied(round=self.round, digest=digest))
+            if self.round in self._snapshots:
+                self._take_snapshot(self.round)
+
+    def _take_snapshot(self, round: int) -> None:
+        if round < self.round:
+            self._send(SnapshotMissed(round=round, now=self.round))
+        elif round > self.round:
+            if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
+                raise RemoteProtocolError(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
+            self._snapshots.add(round)
+        else:
+            with self._signals:
+                self._state.write(self._arena.state)
+                self._snapshots = {r for r in self._snapshots if r > round}
+                self._send(SnapshotTaken(round=round))
+
+    def _changing_state(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except BaseException as error:
+            self.phase = Phase.BROKEN
+            self._disconnect()
+            raise HalfAppliedStep(
+                f"the update after round {self.round} failed half-way ({type(error).__name__}: {error}), so "
+                "the model's state belongs to no round; start the script again, it gets the state from its neighbours"
+            ) from error
+
+    def _say(self, text: str) -> None:
+        if self._verbose:
+            print(f"chaos: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,38 @@
+"""What can go wrong for a user of the SDK. Every text says what happened, to whom, why, and what to do now."""
+
+from __future__ import annotations
+
+
+class ChaosError(Exception):
+    """Base of all errors of the SDK."""
+
+
+class NoDaemon(ChaosError):
+    """No daemon answers on the socket."""
+
+
+class DaemonLost(ChaosError):
+    """The daemon ended or closed the connection, and did not come back in time. The model holds the state of the end of
+    the last completed round."""
+
+
+class Refused(ChaosError):
+    """The daemon does not take this worker; the text is its reason."""
+
+
+class LeftRun(ChaosError):
+    """The script goes on training although the run has dismissed this site."""
+
+
+class SharedMemoryTooSmall(ChaosError):
+    """The arena does not fit into the memory that is free."""
+
+
+class RemoteProtocolError(ChaosError):
+    """The daemon broke the rules of the conversation; both were probably installed from different versions."""
+
+
+class HalfAppliedStep(ChaosError):
+    """The update of a round failed half-way (for example: out of memory in the optimizer). The model's state belongs to
+    no round; the cause is chained. Start the script again: it then joins as a newcomer and gets the state from its
+    neighbours."""

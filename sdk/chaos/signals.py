@@ -1,0 +1,80 @@
+"""Ctrl+C and SIGTERM: the first asks to leave, the second forces; neither ever cuts an update in two.
+
+The first signal only sets the exit event. The second raises KeyboardInterrupt: at once while the script computes or
+waits, and at the end of the guarded section while the training state is being changed (optimizer step, loading a
+state).
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from chaos.connection import Wakeup
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class ExitSignals:
+    """Owns the two handlers between `install` and `restore`; also the guard around changes of the state."""
+
+    def __init__(self, wakeup: Wakeup, *, verbose: bool) -> None:
+        self._wakeup = wakeup
+        self._verbose = verbose
+        self._before: dict[int, Any] = {}
+        self._depth = 0
+        self._forced = False
+        self.exit_requested = False
+        self.reason = ""
+
+    def install(self) -> bool:
+        """Take the signals over. False outside the main thread, where Python allows no handlers."""
+        if threading.current_thread() is not threading.main_thread():
+            return False
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._handle)
+        return True
+
+    def restore(self) -> None:
+        """Give the signals back to whom they belonged (only where they are still ours, and from the main thread)."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, handler in self._before.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before.clear()
+
+    def request_exit(self, reason: str) -> None:
+        """Set the exit event, for any cause."""
+        if not self.exit_requested:
+            self.exit_requested = True
+            self.reason = reason
+        self._wakeup.wake()
+
+    def __enter__(self) -> None:
+        """Begin a section that changes the state; sections may nest."""
+        self._depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._forced:
+            self._forced = False
+            raise KeyboardInterrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if not self.exit_requested:
+            self.request_exit(f"{name} received")
+            if self._verbose:
+                text = f"\nchaos: {name}: this site leaves when its round is complete; once more to stop at once\n"
+                sys.stderr.write(text)
+            return
+        if self._depth:
+            self._forced = True
+            return
+        raise KeyboardInterrupt

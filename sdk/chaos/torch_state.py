@@ -1,0 +1,301 @@
+"""State of torch optimizers and learning-rate schedulers as items of the training state, bit for bit.
+
+An optimizer makes its state (moments, step counters) only in its first step. The spec must exist before, so the
+structure is learnt from one step on zero gradients whose effects are undone. State that does not exist yet counts as
+zeros in a snapshot, and a `started` flag says so: a site that loads it starts as fresh as the one that sent it
+(momentum treats its very first step differently).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from chaos.adapter import Bytes, StateItem, fact_item, like, number_item
+from chaos_protocols.state_spec import Item, fact
+
+SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
+TREE_DEPTH_MAX = 16
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`float32`, `bfloat16`, ...: the names of chaos_protocols.state_spec."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tensor_bytes(tensor: torch.Tensor) -> Bytes:
+    """The tensor's bytes on the host; a view where it already lies there contiguously."""
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    data: Bytes = flat.view(torch.uint8).numpy()
+    return data
+
+
+def load_bytes(tensor: torch.Tensor, data: Bytes) -> None:
+    """Overwrite the tensor in place."""
+    source = torch.from_numpy(data).view(tensor.dtype).reshape(tensor.shape)
+    with torch.no_grad():
+        tensor.copy_(source)
+
+
+def tensor_item(name: str, tensor: Callable[[], torch.Tensor]) -> StateItem:
+    """A tensor that exists for good (it may be replaced by another of the same shape and type)."""
+    now = tensor()
+    return StateItem(
+        item=Item(name, dtype_name(now.dtype), tuple(now.shape)),
+        get=lambda: tensor_bytes(tensor()),
+        put=lambda data: load_bytes(tensor(), data),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Slot:
+    """One entry of the state of one parameter, as the first step leaves it: a tensor's kind, or a number."""
+
+    key: str
+    number: bool
+    shape: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    old: object = 0.0
+
+
+class OptimizerState:
+    """Items of one optimizer. `names` gives the name of each of its parameters (by id)."""
+
+    def __init__(self, prefix: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> None:
+        """Raises ValueError for an optimizer whose step needs a closure."""
+        self._prefix = prefix
+        self._optimizer = optimizer
+        self._names = names
+        self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+        self._slots = {id(p): tuple(self._slots_of(p, state)) for p, state in self._first_states()}
+
+    def items(self) -> Iterator[StateItem]:
+        """Options and numbers of the groups, the `started` flags, then the state of each parameter."""
+        yield fact_item(fact(f"{self._prefix}: {type(self._optimizer).__name__}"))
+        for index, group in enumerate(self._optimizer.param_groups):
+            prefix = f"{self._prefix}.group{index}"
+            yield fact_item(fact(f"{prefix}.params: {[self._names[id(p)] for p in group['params']]}"))
+            for key in sorted(set(group) - SKIPPED_GROUP_KEYS):
+                yield from _option_items(f"{prefix}.{key}", group, key)
+        yield StateItem(
+            item=Item(f"{self._prefix}.started", "uint8", (len(self._parameters),)),
+            get=self._started,
+            put=self._start,
+        )
+        for parameter in self._parameters:
+            for slot in self._slots.get(id(parameter), ()):
+                yield self._slot_item(parameter, slot)
+
+    # ---- learning the structure
+
+    def _first_states(self) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+        state = self._optimizer.state
+        trainable = [p for p in self._parameters if p.requires_grad]
+        if trainable and all(p in state and state[p] for p in trainable):
+            return [(p, dict(state[p])) for p in trainable]
+        return self._rehearse(trainable)
+
+    def _rehearse(self, trainable: list[torch.Tensor]) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+        """One step on zero gradients, undone: parameters, gradients, groups and state are as before, bit for bit."""
+        optimizer = self._optimizer
+        values = [p.detach().clone() for p in self._parameters]
+        gradients = [p.grad for p in self._parameters]
+        groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+        state_before = {p: copy.deepcopy(s) for p, s in optimizer.state.items()}
+        random_state = torch.get_rng_state()
+        try:
+            for p in trainable:
+                p.grad = torch.zeros_like(p)
+            try:
+                # The class's own step: a scheduler that wrapped the instance's must not count this one.
+                type(optimizer).step(optimizer)
+            except TypeError as error:
+                raise ValueError(
+                    f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: its step() needs a closure; "
+                    "use an optimizer whose step() takes nothing, such as SGD or AdamW"
+                ) from error
+            except RuntimeError as error:
+                raise ValueError(
+                    f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: "
+                    f"a step on dense gradients fails: {error}"
+                ) from error
+            return [(p, dict(optimizer.state.get(p, {}))) for p in trainable]
+        finally:
+            torch.set_rng_state(random_state)
+            with torch.no_grad():
+                for p, value, gradient in zip(self._parameters, values, gradients, strict=True):
+                    p.copy_(value)
+                    p.grad = gradient
+            for group, before in zip(optimizer.param_groups, groups, strict=True):
+                for key, value in before.items():
+                    _restore_option(group, key, value)
+            optimizer.state.clear()
+            optimizer.state.update(state_before)
+
+    def _slots_of(self, parameter: torch.Tensor, state: dict[str, Any]) -> Iterator[_Slot]:
+        for key in sorted(state):
+            value = state[key]
+            if isinstance(value, torch.Tensor):
+                yield _Slot(
+                    key=key, number=False, shape=tuple(value.shape), dtype=value.dtype, device=str(value.device)
+                )
+            elif isinstance(value, bool | int | float):
+                yield _Slot(key=key, number=True, old=value)
+            elif value is not None:
+                raise ValueError(
+                    f"{self._prefix}: the state {key!r} of {self._names[id(parameter)]!r} is a "
+                    f"{type(value).__name__}; only tensors and numbers can be moved to a joiner"
+                )
+
+    # ---- reading and writing
+
+    def _started(self) -> Bytes:
+        state = self._optimizer.state
+        flags = [
+            bool(self._slots.get(id(p))) and all(state.get(p, {}).get(s.key) is not None for s in self._slots[id(p)])
+            for p in self._parameters
+        ]
+        return np.array(flags, dtype=np.uint8)
+
+    def _start(self, data: Bytes) -> None:
+        """Comes before the slots: makes the tensors that will be loaded, or takes away what the source does not
+        have."""
+        state = self._optimizer.state
+        for parameter, flag in zip(self._parameters, data, strict=True):
+            if not flag:
+                state.pop(parameter, None)
+                continue
+            mine = state[parameter]
+            for slot in self._slots.get(id(parameter), ()):
+                if slot.number:
+                    mine.setdefault(slot.key, slot.old)
+                elif mine.get(slot.key) is None:
+                    mine[slot.key] = torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device)
+
+    def _slot_item(self, parameter: torch.Tensor, slot: _Slot) -> StateItem:
+        name = f"{self._prefix}.{self._names[id(parameter)]}.{slot.key}"
+        state = self._optimizer.state
+
+        def get() -> Bytes:
+            value = state[parameter].get(slot.key) if parameter in state else None
+            if slot.number:
+                return np.array([value or 0.0], dtype=np.float64).view(np.uint8)
+            return tensor_bytes(torch.zeros(slot.shape, dtype=slot.dtype) if value is None else value)
+
+        def put(data: Bytes) -> None:
+            if parameter not in state:
+                return
+            if slot.number:
+                state[parameter][slot.key] = like(slot.old, float(data.view(np.float64)[0]))
+            else:
+                load_bytes(state[parameter][slot.key], data)
+
+        item = Item(name, "float64", ()) if slot.number else Item(name, dtype_name(slot.dtype), slot.shape)
+        return StateItem(item=item, get=get, put=put)
+
+
+def scheduler_items(prefix: str, scheduler: Any) -> Iterator[StateItem]:
+    """Numbers and tensors of a scheduler's `state_dict`, at any depth; loading goes through `load_state_dict`.
+
+    Raises ValueError for a scheduler that needs a metric (ReduceLROnPlateau): sites would disagree on it.
+    """
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ValueError(
+            f"{prefix} is a ReduceLROnPlateau: each site would follow its own metric and the models would drift apart; "
+            "use a scheduler that depends on the number of steps alone"
+        )
+    yield fact_item(fact(f"{prefix}: {type(scheduler).__name__}"))
+    for path, value in _leaves(scheduler.state_dict(), ()):
+        name = ".".join([prefix, *map(str, path)])
+        if isinstance(value, bool | int | float):
+            yield _scheduler_number(name, scheduler, path)
+        elif isinstance(value, torch.Tensor):
+            yield tensor_item(name, lambda path=path: _at(scheduler.state_dict(), path))  # type: ignore[misc]
+        else:
+            yield fact_item(fact(f"{name}: {_text(value)}"))
+
+
+def _scheduler_number(name: str, scheduler: Any, path: tuple[Any, ...]) -> StateItem:
+    def put(value: float) -> None:
+        tree = scheduler.state_dict()
+        old = _at(tree, path)
+        if old != value:  # the many constants of a scheduler are equal already
+            scheduler.load_state_dict(_with(tree, path, like(old, value)))
+
+    return number_item(name, lambda: float(_at(scheduler.state_dict(), path)), put)
+
+
+def _option_items(name: str, group: dict[str, Any], key: str) -> Iterator[StateItem]:
+    value = group[key]
+    if isinstance(value, torch.Tensor):
+        yield tensor_item(name, lambda: group[key])
+    elif isinstance(value, tuple | list) and value and all(_is_number(v) for v in value):
+        for index in range(len(value)):
+
+            def put(new: float, index: int = index) -> None:
+                changed = list(group[key])
+                changed[index] = like(changed[index], new)
+                group[key] = type(group[key])(changed)
+
+            def get(index: int = index) -> float:
+                return float(group[key][index])
+
+            yield number_item(f"{name}[{index}]", get, put)
+    elif _is_number(value):
+        yield number_item(name, lambda: float(group[key]), lambda new: group.update({key: like(group[key], new)}))
+    else:
+        yield fact_item(fact(f"{name}: {_text(value)}"))
+
+
+def _restore_option(group: dict[str, Any], key: str, value: Any) -> None:
+    if isinstance(group.get(key), torch.Tensor) and isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            group[key].copy_(value)  # a capturable learning rate is referred to from elsewhere
+    else:
+        group[key] = value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _text(value: object) -> str:
+    """For comparison between sites: the value where it is plain, else its type (an address would differ everywhere)."""
+    return repr(value) if value is None or isinstance(value, str | bool | bytes) else type(value).__name__
+
+
+def _leaves(tree: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if len(path) > TREE_DEPTH_MAX:
+        raise ValueError(f"the state of a scheduler is nested deeper than {TREE_DEPTH_MAX}")
+    if isinstance(tree, dict):
+        for key in sorted(tree, key=str):
+            yield from _leaves(tree[key], (*path, key))
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from _leaves(value, (*path, index))
+    else:
+        yield path, tree
+
+
+def _at(tree: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _with(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """A copy of the tree with one leaf replaced; containers keep their types (MultiStepLR counts in a Counter)."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(tree, tuple):
+        return tuple(_with(v, rest, value) if i == key else v for i, v in enumerate(tree))
+    changed = copy.copy(tree)
+    changed[key] = _with(tree[key], rest, value)
+    return changed

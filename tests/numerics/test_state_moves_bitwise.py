@@ -1,0 +1,147 @@
+"""A state that moves to another process is the same, bit for bit, and goes on the same: what a joiner lives on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.numerics.recipes import RECIPES, Recipe, batch, fresh, plain_step
+from tests.numerics.test_step_equals_torch import same_bits, training_state
+
+from chaos.adapter import State
+from chaos.torch_adapter import TorchAdapter
+from chaos_protocols.state_spec import first_difference, spec_problem, state_digest
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def adapter_of(recipe: Recipe) -> TorchAdapter:
+    schedulers = {} if recipe.scheduler is None else {"scheduler": recipe.scheduler}
+    return TorchAdapter({"model": recipe.model}, {"optimizer": recipe.optimizer}, schedulers, set_to_none=True)
+
+
+def train(recipe: Recipe, adapter: TorchAdapter, first: int, rounds: int) -> list[np.ndarray]:
+    """Rounds as a member; returns their results."""
+    results = []
+    for number in range(first, first + rounds):
+        recipe.loss(*batch(recipe, number)).backward()
+        vector = np.zeros(adapter.contribution.size_bytes, dtype=np.uint8)
+        adapter.write_contribution(vector)
+        adapter.apply(vector, number + 1)
+        results.append(vector)
+    return results
+
+
+def region(state: State, fill: int = 0) -> np.ndarray:
+    data = np.full(state.spec.size_bytes, fill, dtype=np.uint8)
+    state.write(data)
+    return data
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_loaded_state_is_the_saved_one_and_trains_on_the_same(name: str, rounds: int) -> None:
+    member, joiner = fresh(name), fresh(name, seed=99)
+    of_member, of_joiner = adapter_of(member), adapter_of(joiner)
+    train(member, of_member, 0, rounds)
+    train(joiner, of_joiner, 50, 2)  # it has a state of its own, which must vanish without a trace
+    sent, received = State(of_member.items), State(of_joiner.items)
+    assert first_difference(sent.spec, received.spec) == "" and sent.spec.digest == received.spec.digest
+    data = region(sent)
+    received.load(data)
+    assert np.array_equal(region(received, fill=255), data)
+    assert received.digest() == sent.digest() == state_digest(data.data)
+    train(member, of_member, 10, 3)
+    train(joiner, of_joiner, 10, 3)
+    same_bits(training_state(joiner), training_state(member))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_joiner_that_catches_up_on_results_equals_the_member_bitwise(name: str) -> None:
+    """protocols.md section 8, number 4: it applied rounds to which it contributed nothing."""
+    member, joiner = fresh(name), fresh(name, seed=99)
+    of_member, of_joiner = adapter_of(member), adapter_of(joiner)
+    train(member, of_member, 0, 2)
+    State(of_joiner.items).load(region(State(of_member.items)))
+    for number, result in enumerate(train(member, of_member, 2, 3), start=3):
+        of_joiner.apply(result, number)
+    assert State(of_joiner.items).digest() == State(of_member.items).digest()
+    same_bits(training_state(joiner), training_state(member))
+
+
+def test_snapshot_during_a_round_is_free_of_what_the_forward_pass_changed() -> None:
+    """BatchNorm's statistics move in the forward pass; the state of the last round must not."""
+    recipe = fresh("batchnorm")
+    adapter = adapter_of(recipe)
+    train(recipe, adapter, 0, 2)
+    state = State(adapter.items)
+    before = state.digest()
+    live = recipe.model[1].running_mean.clone()
+    recipe.loss(*batch(recipe, 7)).backward()
+    assert not torch.equal(recipe.model[1].running_mean, live)
+    assert state.digest() == before
+
+
+def test_registering_makes_no_difference_to_a_training_that_already_runs() -> None:
+    recipe, plain = fresh("adamw"), fresh("adamw")
+    for number in range(2):
+        for each in (recipe, plain):
+            each.loss(*batch(each, number)).backward()
+            plain_step(each)
+    recipe.model[0].weight.grad = torch.ones_like(recipe.model[0].weight)
+    adapter = adapter_of(recipe)
+    same_bits(training_state(recipe), training_state(plain))
+    assert torch.equal(recipe.model[0].weight.grad, torch.ones_like(recipe.model[0].weight))
+    assert State(adapter.items).spec.size_bytes > 0
+
+
+def test_buffers_are_averaged_and_integers_rounded() -> None:
+    recipe = fresh("batchnorm")
+    adapter = adapter_of(recipe)
+    vector = np.zeros(adapter.contribution.size_bytes, dtype=np.uint8)
+    adapter.write_contribution(vector)
+    numbers = vector[: 8 * 11].view(np.float64)  # running_mean 5, running_var 5, num_batches_tracked 1
+    numbers[:5], numbers[5:10], numbers[10] = 0.25, 0.75, 6.6
+    adapter.apply(vector, 1)
+    norm = recipe.model[1]
+    assert norm.running_mean.tolist() == [0.25] * 5 and norm.running_var.tolist() == [0.75] * 5
+    assert norm.num_batches_tracked.item() == 7
+
+
+def differing(change: str) -> tuple[Recipe, Recipe]:
+    here, there = fresh("adamw"), fresh("adamw")
+    match change:
+        case "shape":
+            there.model[2] = torch.nn.Linear(5, 4)
+            there.optimizer = torch.optim.AdamW(there.model.parameters(), lr=0.01)
+        case "optimizer":
+            there.optimizer = torch.optim.SGD(there.model.parameters(), lr=0.01)
+        case "option":
+            there.optimizer = torch.optim.AdamW(there.model.parameters(), lr=0.01, amsgrad=True)
+        case "frozen":
+            there.model[0].weight.requires_grad_(False)
+    return here, there
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("shape", "'model.2.weight' is float32[3, 5] here and float32[4, 5] there"),
+        ("optimizer", "'optimizer: SGD' is part of the state there and not here"),
+        ("option", "'optimizer.group0.amsgrad: True' is part of the state there and not here"),
+        ("frozen", "'model.0.weight is frozen' is part of the state there and not here"),
+    ],
+)
+def test_other_model_is_named_by_its_first_difference(change: str, words: str) -> None:
+    here, there = (State(adapter_of(recipe).items).spec for recipe in differing(change))
+    assert here.digest != there.digest
+    assert first_difference(here, there) == words
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_specs_of_the_sdk_pass_the_daemons_check(name: str) -> None:
+    adapter = adapter_of(fresh(name))
+    assert spec_problem(State(adapter.items).spec, adapter.contribution) == ""

@@ -1,0 +1,40 @@
+"""Fixtures of the SDK's tests: a place for a socket, and a look at what is left open."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.sdk.line import ShortFolder
+
+
+@pytest.fixture
+def socket_file() -> Iterator[Path]:
+    with ShortFolder() as folder:
+        yield Path(folder) / "w"
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_open() -> Iterator[None]:
+    """Sockets, descriptors of shared memory, wake-up pairs: whatever a test opened is closed at its end."""
+    before = descriptors()
+    yield
+    gc.collect()
+    left = descriptors() - before
+    assert not left, f"left open: {left}"
+
+
+def descriptors() -> set[str]:
+    if sys.platform != "linux":
+        return set()
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:
+            pass  # the descriptor of the listing itself
+    return found

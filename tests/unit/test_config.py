@@ -1,0 +1,235 @@
+"""What a site accepts as its configuration, and how it says what is wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from chaosd.config import ConfigError, SiteConfig, load_config, parse_address
+from chaosd.config_file import FIELD_TEXTS, flag_name
+
+ONE, OTHER = "0" * 32, "f" * 32
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "chaosd.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def problems_of(folder: Path, text: str, **overrides: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(folder, text), overrides)
+    return str(caught.value)
+
+
+def test_defaults_open_no_port_to_other_machines() -> None:
+    assert load_config(None).listen == "127.0.0.1:7400"
+
+
+def test_a_whole_file_is_read(tmp_path: Path) -> None:
+    text = f"""
+        name = "Cleveland"
+        run = "heart"
+        data_dir = "data"
+        listen = "0.0.0.0:7401"
+        advertise = "cleveland.example:7401"
+        found = true
+        trust = ["{OTHER}"]
+        min_sites = 3
+        failure_timeout_s = 2
+        probe = "off"
+        lab = true
+        [[peers]]
+        site = "{ONE}"
+        address = "[::1]:7400"
+        [[shapes]]
+        site = "{ONE}"
+        rate_mbit = 100
+        latency_ms = 20.5
+    """
+    config = load_config(write(tmp_path, text))
+    assert (config.name, config.run, config.found, config.min_sites, config.probe) == (
+        "Cleveland",
+        "heart",
+        True,
+        3,
+        "off",
+    )
+    assert [(peer.site, peer.address) for peer in config.peers] == [(ONE, "[::1]:7400")]
+    assert [(shape.site, shape.rate_mbit, shape.latency_ms) for shape in config.shapes] == [(ONE, 100.0, 20.5)]
+    assert config.settings.beat_s == config.heartbeat_interval_s == 0.5
+    assert config.settings.failure_timeout_s == 2.0
+
+
+def test_paths_of_the_file_are_relative_to_the_file_and_sockets_lie_in_the_data_directory(tmp_path: Path) -> None:
+    config = load_config(write(tmp_path, 'data_dir = "data"'))
+    assert config.data_dir == tmp_path / "data"
+    assert (config.worker_socket, config.api_socket) == (tmp_path / "data/worker.sock", tmp_path / "data/api.sock")
+
+
+def test_an_override_wins_over_the_file_and_moves_what_is_derived_from_it(tmp_path: Path) -> None:
+    path = write(tmp_path, 'listen = "127.0.0.1:1"\nfailure_timeout_s = 1.0\ntrust = ["' + ONE + '"]')
+    config = load_config(path, {"listen": "127.0.0.1:2", "failure_timeout_s": 4.0, "trust": [OTHER]})
+    assert (config.listen, config.advertise, config.heartbeat_interval_s) == ("127.0.0.1:2", "127.0.0.1:2", 1.0)
+    assert config.trust == (OTHER,)
+
+
+def test_no_environment_variable_changes_a_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = load_config(None, {"data_dir": tmp_path})
+    for field in SiteConfig.model_fields:
+        for prefix in ("", "CHAOS_", "CHAOSD_"):
+            monkeypatch.setenv((prefix + field).upper(), "1")
+            if os.name == "posix":
+                monkeypatch.setenv(prefix.lower() + field, "1")
+    assert load_config(None, {"data_dir": tmp_path}) == before
+
+
+def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_allowed(tmp_path: Path) -> None:
+    text = problems_of(
+        tmp_path,
+        'name = ""\nfailure_timeout_s = 0.05\nlisten = "nowhere"\nprobe = "iperf"\nfound = "yes"\n'
+        'trust = ["ABC"]\n[[peers]]\nsite = "zz"\naddr = "1"\n',
+    )
+    lines = text.splitlines()
+    assert all(line.startswith(f"{tmp_path / 'chaosd.toml'}: ") for line in lines)
+    for expected in (
+        'name = "": must be 1 to 64 printable characters',
+        "failure_timeout_s = 0.05: must be greater than or equal to 0.2",
+        'listen = "nowhere": must be host:port',
+        "probe = \"iperf\": must be 'builtin', 'iperf3' or 'off'",
+        'found = "yes": must be true or false',
+        'trust[0] = "ABC": must be a site id',
+        'peers[0].site = "zz": must be a site id',
+        "peers[0].address: is missing",
+        "peers[0].addr: there is no such field; did you mean address?",
+    ):
+        assert expected in text
+    assert len(lines) == 9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"), [("listn", "listen"), ("failure_timeout", "failure_timeout_s"), ("peer", "peers")]
+)
+def test_an_unknown_field_is_refused_with_the_nearest_known_one(tmp_path: Path, wrong: str, near: str) -> None:
+    assert f"{wrong}: there is no such field; did you mean {near}?" in problems_of(tmp_path, f"{wrong} = 1")
+
+
+def test_an_unknown_field_that_resembles_none_gets_the_list(tmp_path: Path) -> None:
+    assert "allowed are name, run, data_dir" in problems_of(tmp_path, "zzzzzzz = 1")
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [
+        ("min_sites = true", "min_sites = true: must be a whole number"),
+        ("min_sites = 0", "min_sites = 0: must be greater than or equal to 1"),
+        ("failure_timeout_s = nan", "failure_timeout_s = NaN"),
+        ("failure_timeout_s = 61", "failure_timeout_s = 61: must be less than or equal to 60"),
+        ("bulk_streams = 65", "bulk_streams = 65: must be less than or equal to 64"),
+        ("run = 3", "run = 3: must be a text in quotes"),
+        ("peers = 3", "peers = 3: must be a list"),
+        ("peers = [3]", "peers[0] = 3: must be a table of fields"),
+        ("name = 'a\tb'", "must be 1 to 64 printable characters"),
+        ("lab = true\n[[shapes]]\nrate_mbit = -1", "shapes[0].rate_mbit = -1: must be greater than 0"),
+    ],
+)
+def test_a_value_outside_its_range_or_type_is_refused(tmp_path: Path, toml: str, expected: str) -> None:
+    assert expected in problems_of(tmp_path, toml)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ({"heartbeat_interval_s": 0.6}, "--heartbeat-interval-s (command line): must be at most half"),
+        ({"listen": "0.0.0.0:7400"}, "advertise: 0.0.0.0 is no address that others can dial"),
+        ({"listen": "[::]:7400"}, "advertise: :: is no address that others can dial"),
+        ({"trust": [ONE, ONE]}, f"--trust (command line): site {ONE} is named twice"),
+        ({"shapes": [{"rate_mbit": 1.0}]}, "--shape (command line): needs lab = true"),
+        ({"api_socket": "/x", "worker_socket": "/x"}, "--worker-socket (command line): must differ from api_socket"),
+    ],
+)
+def test_fields_that_contradict_each_other_are_refused(
+    tmp_path: Path, overrides: dict[str, object], expected: str
+) -> None:
+    assert expected in problems_of(tmp_path, "", **overrides)
+
+
+def test_a_flag_is_named_where_the_flag_is_wrong(tmp_path: Path) -> None:
+    assert "--min-sites (command line) = 0: must be" in problems_of(tmp_path, "min_sites = 2", min_sites=0)
+
+
+def test_a_socket_path_longer_than_the_system_allows_is_refused_with_its_length(tmp_path: Path) -> None:
+    text = problems_of(tmp_path, "", data_dir="/tmp/" + "x" * 100)
+    assert "api_socket: the path has 114 bytes and a unix socket's at most" in text
+    assert "choose a shorter api_socket or data_dir" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"name = ", "is not valid TOML"),
+        (b"\xff\xfe", "is not UTF-8"),
+        (b"#" * (1 << 20) + b"#", "is longer than"),
+    ],
+)
+def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "chaosd.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=expected) as caught:
+        load_config(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_points_to_init(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file; `chaosd init` writes one"):
+        load_config(tmp_path / "none.toml")
+
+
+def test_a_directory_in_place_of_the_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path)
+
+
+def test_a_configuration_cannot_be_changed_later() -> None:
+    config = load_config(None)
+    with pytest.raises(ValidationError):
+        config.name = "other"  # type: ignore[misc]
+
+
+def test_every_field_has_a_text_and_a_flag_of_its_own() -> None:
+    assert set(FIELD_TEXTS) == set(SiteConfig.model_fields)
+    assert len({flag_name(field) for field in FIELD_TEXTS}) == len(FIELD_TEXTS)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":1", "host", "host:", "host:0", "host:65536", "::1:80", "a b:1", "a/b:1", "h:१", "h:+1"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_address(text)
+
+
+@given(st.text("abcxyz019.-", min_size=1, max_size=30), st.integers(1, 65535))
+def test_every_host_and_port_is_read_back(host: str, port: int) -> None:
+    assert parse_address(f"{host}:{port}") == (host, port)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(list(SiteConfig.model_fields)),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.text(), max_size=3)),
+        max_size=4,
+    )
+)
+def test_any_values_are_accepted_or_refused_with_a_text_that_names_the_field(values: dict[str, object]) -> None:
+    try:
+        load_config(None, values)
+    except ConfigError as error:
+        mentioned = [field for field in FIELD_TEXTS if field in str(error) or flag_name(field) in str(error)]
+        assert mentioned
