@@ -31,8 +31,8 @@ demo: $(VENV)/.project  ## four hospitals train together while one joins, one di
 	@$(BIN)/chaosd lab run examples/heart/demo.toml
 
 test: $(VENV)/.check  ## every test
-	@$(BIN)/python -m pytest -q -n 2 $(SIDE_BY_SIDE)
-	@$(BIN)/python -m pytest -q $(ONE_BY_ONE)
+	@$(BIN)/python -m pytest -q -n 2 $(SIDE_BY_SIDE); first=$$?; \
+		$(BIN)/python -m pytest -q $(ONE_BY_ONE) && exit $$first
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
 	@$(BIN)/ruff check --quiet .

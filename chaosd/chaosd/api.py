@@ -125,12 +125,18 @@ class LocalApi:
         self._server = await loop.create_unix_server(self._runner.server, sock=listener)
 
     async def close(self) -> None:
-        """Answers what is under way, ends the followers, removes the socket. Safe to call twice and without `start`."""
+        """Answers what is under way, ends the followers, removes the socket. Safe to call twice and without `start`.
+
+        `Control.leave` must return before this is called: its answer is one of those that are waited for."""
         self._closing.set()
         if self._server is not None:
             self._server.close()
             self._server = None
         await self._runner.cleanup()
+        unfinished = [task for task in self._changes if task is not asyncio.current_task()]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
         if self._inode is not None:
             _unlink_own(self._path, self._inode)
             self._inode = None

@@ -48,6 +48,8 @@ def dispatch(machine: SiteMachine, event: events.Event) -> None:
             machine.record("pause", f"round {tag.round}", "every contribution has weight 0", "", None, reason)
         case events.ResultFetched(round=number, digest=digest):
             machine.emit(machine.rounds.result_fetched(number, digest))
+        case events.ResultMissed(round=number):
+            machine.rounds.result_missed(number)
         case events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes):
             machine.standing.transfer_progressed(transfer, verified_bytes)
         case events.TransferFinished(transfer=transfer):
@@ -77,8 +79,8 @@ def _link_event(
             for site, address in peers:
                 machine.standing.peers[site] = address
                 machine.emit(links.want(site, address, now_s=now_s))
-            for site in machine.roster.neighbours(machine.site):
-                record = machine.roster.record(site)
+            for site in machine.last_known.neighbours(machine.site):
+                record = machine.last_known.record(site)
                 machine.emit(links.want(site, record.address if record else "", now_s=now_s))
             machine.standing.roster_changed(machine.roster, None)
         case events.LinkUp(site=site, incarnation=incarnation, address=address):

@@ -145,6 +145,13 @@ class ResultFetched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResultMissed:
+    """The result of a round that this site waits for is not kept by anybody near any more: it is too far behind."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferProgressed:
     transfer: str
     verified_bytes: int
@@ -201,6 +208,7 @@ Event = (
     | ReduceFinished
     | ReduceStalled
     | ResultFetched
+    | ResultMissed
     | TransferProgressed
     | TransferFinished
     | TransferFailed

@@ -163,7 +163,7 @@ def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
         site=site,
         incarnation=negotiation.incarnation,
         last_round=last_round,
-        cause="left" if negotiation.graceful else "failed",
+        cause="left" if negotiation.left else "failed",
         reason=negotiation.cause[:1024],
     )
     command = RemoveSite(departure=departure, settle=negotiation.settle, views=views)

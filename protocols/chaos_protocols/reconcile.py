@@ -102,13 +102,12 @@ def _site_failed(scheduler: SchedulerMachine, site: SiteId, reason: str, now_s: 
         scheduler.name("in", now_s),
         site=site,
         incarnation=record.incarnation if record else (gone.incarnation if gone else 0),
-        graceful=left,
+        graceful=False,
         settle=concerned,
         cause=reason if not left else "left, and ended before its last round was everywhere",
         now_s=now_s,
     )
-    if left:  # stays "left" (invariant 9), but the round that it is missing from must be settled at once
-        negotiation.state = ScaleInState.REMOVING
+    negotiation.left = left  # stays so (invariant 9), but the round that it is missing from is settled at once
     scheduler.start(negotiation, negotiation.begin(), now_s=now_s)
 
 

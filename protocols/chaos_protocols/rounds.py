@@ -204,6 +204,11 @@ class RoundMachine:
         self._fetching = None
         return self._complete(round_number, self.roster.epoch, digest, ())
 
+    def result_missed(self, round_number: int) -> None:
+        """Nobody near keeps that result any more."""
+        if round_number == self.done + 1:
+            self._fall_behind(f"the result of round {round_number} is not kept any more")
+
     def _complete(
         self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
     ) -> list[Effect]:

@@ -32,7 +32,7 @@ from chaos_protocols.messages import LinkReport, Message, RaftEnvelope, Report, 
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.raft import Effect as RaftEffect
-from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.raft.messages import Configuration, LogEntry
 from chaos_protocols.roster import Roster, SiteRecord
 from chaos_protocols.rounds import RoundCompleted, RoundMachine, StateLost
 from chaos_protocols.scheduler import SchedulerMachine
@@ -93,6 +93,15 @@ def empty_roster(run: str, min_sites: int = 1) -> Roster:
     )
 
 
+def last_known_roster(roster: Roster, entries: tuple[LogEntry, ...]) -> Roster:
+    """After a restart: the roster as the whole journal has it. Not agreed (its end may never have been committed): good only to
+    know where to dial."""
+    for entry in entries:
+        if entry.command and entry.index > roster.epoch:
+            roster = apply_command(roster, decode_command(entry.command), entry.index)
+    return roster
+
+
 class SiteMachine:
     """See the module. `roster` is the committed one; `handle` is the only way in. Also the scheduler's `Host`."""
 
@@ -105,6 +114,7 @@ class SiteMachine:
         rng: random.Random,
         raft: RaftMachine,
         roster: Roster | None = None,
+        entries: tuple[LogEntry, ...] = (),
         now_s: float,
     ) -> None:
         self.facts = facts
@@ -122,6 +132,7 @@ class SiteMachine:
         self.leader_seen_s = now_s
         self.event_id = ""
         self._roster = roster if roster is not None else empty_roster(facts.run)
+        self.last_known = last_known_roster(self._roster, entries)
         self.rounds = RoundMachine(facts.site, self._roster)
         self.standing = Standing(self)
         self.orders = dispatch.LinkOrders(self)

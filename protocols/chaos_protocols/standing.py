@@ -180,6 +180,8 @@ class Standing:
     def _follow_links(self, old: Roster, new: Roster) -> None:
         """Have the links that the roster says; let go of those that it no longer has."""
         machine = self._machine
+        if old.record(machine.site) is not None and new.record(machine.site) is None:
+            return  # we left, or were removed: links stay until the last round is over, or the way back is found
         before, after = set(old.neighbours(machine.site)), set(new.neighbours(machine.site))
         for site in sorted(after - before):
             record = new.record(site)
@@ -409,7 +411,10 @@ class Standing:
         """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
         machine = self._machine
         if beat.scheduler is not None and beat.epoch >= self._hint_epoch:
+            news = self.scheduler_hint != beat.scheduler
             self.scheduler_hint, self._hint_epoch = beat.scheduler, beat.epoch
+            if news and not self.in_roster:
+                self._ask()
         if self.in_roster and not beat.knows_you and beat.epoch > machine.roster.epoch:
             self.evicted_epoch = beat.epoch
             machine.record(
@@ -449,19 +454,22 @@ class Standing:
         self._ask_links()
         self._tell_pause()
         if not machine.links.up_sites():
-            for record in machine.roster.sites[:8]:  # cut off: any site of the run may be the way back
+            known = machine.roster if machine.roster.epoch > 1 else machine.last_known
+            for record in known.sites[:8]:  # cut off: any site of the run may be the way back
                 if record.site != machine.site:
                     machine.emit(machine.links.want(record.site, record.address, now_s=machine.now_s))
 
     def _ask(self) -> None:
         machine = self._machine
-        if self._finished or not self.leaving and self.worker is None:
+        if self._finished or (self.worker is None and not self.leaving):
             return
+        if machine.scheduler_site() is None:
+            return  # nobody to ask yet: at the next beat, or as soon as a neighbour names the scheduler
         self._asked_s = machine.now_s
         if self.leaving:
-            if self._leave_answer is None or not self._leave_answer.finished:
-                if machine.scheduler_site() != machine.site:
-                    machine.tell_scheduler(LeaveRequest(incarnation=machine.incarnation, reason=self._leave_reason))
+            answered = self._leave_answer is not None and self._leave_answer.finished
+            if not answered and machine.scheduler_site() != machine.site:
+                machine.tell_scheduler(LeaveRequest(incarnation=machine.incarnation, reason=self._leave_reason))
             return
         assert self.worker is not None
         if not self.in_roster:

@@ -51,6 +51,9 @@ LEAVE_QUIET_S = 5.0
 """A daemon that says nothing for so long after `LeaveRequested` is not waited for: when the socket closes, its site
 goes on with weight 0 and leaves all the same (protocols.md section 4)."""
 
+LEAVE_MAX_S = 60.0
+"""All in all, however much the daemon says: a leave takes effect within a few rounds."""
+
 RECONNECT_INTERVAL_S = 0.2
 
 
@@ -148,15 +151,14 @@ class Conversation:
         self._contributed = None
         try:
             self._connection.send(LeaveRequested(reason=reason[:4096], contributes=False))
+            end = time.monotonic() + LEAVE_MAX_S
             while not self._out():
-                deadline = time.monotonic() + LEAVE_QUIET_S
+                deadline = min(end, time.monotonic() + LEAVE_QUIET_S)
                 message = None
                 while message is None and time.monotonic() < deadline:
                     message = self._next(max(0.0, deadline - time.monotonic()))
                 if message is None:
-                    self._say(
-                        f"the daemon did not confirm the leave within {LEAVE_QUIET_S:.0f} s of silence; going anyway"
-                    )
+                    self._say("the daemon did not confirm the leave in time; going anyway")
                     break
                 self._serve(message, leaving=True)
         except ConnectionError:

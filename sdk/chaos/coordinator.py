@@ -9,8 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -79,6 +78,7 @@ class Coordinator:
         self._round = 0
         self._told_left = False
         self._closed = False
+        self._pid = os.getpid()
         if not standalone:
             open_socket(self._path, connect_s).close()  # fail now, before the user has built a model
         self._wakeup = Wakeup()
@@ -309,12 +309,15 @@ def _named(thing: Any, name: str) -> dict[str, Any]:
     return {name: thing}
 
 
-_open_coordinators: weakref.WeakSet[Coordinator] = weakref.WeakSet()
+_open_coordinators: set[Coordinator] = set()
+"""Until they are closed: a script that just ends must still leave the run, wherever it made its coordinator."""
 
 
-def _close_all(failed: Callable[[], bool] = lambda: hasattr(sys, "last_value") or hasattr(sys, "last_exc")) -> None:
+def _close_all() -> None:
+    failed = hasattr(sys, "last_value") or hasattr(sys, "last_exc")  # set by the interpreter for an unhandled error
     for coordinator in list(_open_coordinators):
-        coordinator.close(graceful=not failed())
+        if coordinator._pid == os.getpid():  # a forked child must not leave in its parent's name
+            coordinator.close(graceful=not failed)
 
 
 atexit.register(_close_all)

@@ -7,8 +7,8 @@ state).
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import threading
 from types import FrameType, TracebackType
 from typing import Any
@@ -25,6 +25,7 @@ class ExitSignals:
         self._wakeup = wakeup
         self._verbose = verbose
         self._before: dict[int, Any] = {}
+        self._pid = os.getpid()
         self._depth = 0
         self._forced = False
         self.exit_requested = False
@@ -67,14 +68,28 @@ class ExitSignals:
             raise KeyboardInterrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
-        if not self.exit_requested:
-            self.request_exit(f"{name} received")
+        if os.getpid() != self._pid:
+            _in_a_child(number)
+            return
+        # In one go: a second signal may come while this handler runs, and must not count as a first one.
+        again, self.exit_requested = self.exit_requested, True
+        if not again:
+            name = signal.Signals(number).name
+            self.reason = f"{name} received"
+            self._wakeup.wake()
             if self._verbose:
                 text = f"\nchaos: {name}: this site leaves when its round is complete; once more to stop at once\n"
-                sys.stderr.write(text)
+                os.write(2, text.encode())  # not sys.stderr: the signal may have come in the middle of its write
             return
         if self._depth:
             self._forced = True
             return
         raise KeyboardInterrupt
+
+
+def _in_a_child(number: int) -> None:
+    """A forked child (a data loader's process) inherits the handlers. The terminal sends Ctrl+C to it as well: its
+    parent decides when it ends. SIGTERM is its parent's order to end."""
+    if number == signal.SIGTERM:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)

@@ -8,10 +8,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
-
-from chaosd.transport import LinkClosed, LocalProtocolError
 from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+
+from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
+from chaosd.transport import LinkClosed, LocalProtocolError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

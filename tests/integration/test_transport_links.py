@@ -8,10 +8,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
 
 from chaosd.transport import DialError, LinkClosed, ListenError
 from chaosd.transport import handshake as handshake_module
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
 
 from chaosd.transport import DialError, LinkShape
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

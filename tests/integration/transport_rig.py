@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import uvloop
-from chaos_protocols.names import SiteId
 
+from chaos_protocols.names import SiteId
 from chaosd.identity import Identity
 from chaosd.transport import RemoteProtocolError, Transport, TransportSettings
 

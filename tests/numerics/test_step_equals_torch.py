@@ -112,6 +112,7 @@ def test_average_of_two_sites_is_that_of_one_with_both_batches(socket_file: Path
         daemon.array("result", "float32")[...] = (mine * len(x) + theirs * len(x2)) / (len(x) + len(x2))
         daemon.apply(contributed.round)
         daemon.expect_leave()
+        daemon.send(Dismissed(last_round=1, graceful=True, reason="done"))
 
     with FakeDaemon(socket_file, script):
         with Coordinator(socket_file, verbose=False, handle_signals=False) as coordinator:

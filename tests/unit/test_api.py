@@ -229,6 +229,14 @@ def test_nobody_answering_is_told_with_the_path(path: Path) -> None:
         LocalClient(path).status()
 
 
+def test_a_daemon_that_is_stuck_is_told_from_one_that_is_not_there(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(path))
+        stuck.listen()
+        with pytest.raises(NoDaemonError, match=r"no answer within 0\.05 s"):
+            LocalClient(path)._ask("GET", "/v1/status", Outcome, timeout_s=0.05)
+
+
 def test_an_answer_of_another_language_is_told_as_such(path: Path, control: FakeControl) -> None:
     with served(path, control), pytest.raises(RequestRefusedError, match="another version"):
         LocalClient(path)._ask("GET", "/v1/status", list[int])
@@ -310,6 +318,23 @@ async def test_a_change_goes_on_to_its_end_when_the_asker_goes_away(path: Path) 
         async with asyncio.timeout(5):
             await until(lambda: bool(control.finished_changes))
     assert control.finished_changes == 1
+
+
+async def test_a_change_that_never_ends_does_not_outlive_the_daemon(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = FakeControl()
+    control.gate = asyncio.Event()
+    api = LocalApi(path, control)
+    api._runner._shutdown_timeout = 0.01
+    await api.start()
+    async with ClientSession(connector=UnixConnector(str(path))) as session:
+        asking = asyncio.create_task(session.post("http://x/v1/link", json={"site": "beta", "add": True}))
+        await until(lambda: bool(control.asked))
+        await api.close()
+        await asyncio.gather(asking, return_exceptions=True)
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "api link"] == []
+    assert control.finished_changes == 0
 
 
 async def test_closing_twice_or_before_the_start_is_harmless(path: Path) -> None:

@@ -142,7 +142,8 @@ def test_a_record_that_could_not_be_read_back_is_not_written() -> None:
     folder = FaultyFolder()
     journal = Journal.open("data", folder=folder)
     before = bytes(folder.names[FILE].current)
-    for wrong in (entry(1, -1), LogEntry(index=1, term=1, command="text", configuration=None)):  # type: ignore[arg-type]
+    text = LogEntry(index=1, term=1, command="text", configuration=None)  # type: ignore[arg-type]
+    for wrong in (entry(1, -1), text):
         with pytest.raises(JournalError, match="cannot be stored"):
             journal.persist(effect(entries=(wrong,)))
     assert bytes(folder.names[FILE].current) == before

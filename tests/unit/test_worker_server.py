@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import random
 import signal
@@ -19,26 +18,19 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import uvloop
+from tests.unit.worker_kit import Client, Recorder, hello_message, memory, specs
 
-from chaos_protocols.names import PROTOCOL_VERSION, WORKER_FRAME_BYTES_MAX
-from chaos_protocols.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.worker import (
     Dismissed,
     RoundContributed,
     TrainFrom,
-    WorkerHello,
-    WorkerMessage,
     WorkerRefused,
-    arena_layout,
-    decode_from_daemon,
     encode,
 )
 from chaosd import worker_channel, worker_server
-from chaosd.arena import F_GET_SEALS, Arena
 from chaosd.worker_server import WorkerServer, WorkerServerError
 
-F_ADD_SEALS = 1033
-WAIT_S = 10.0
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memfd seals and pidfd are Linux's")
 
@@ -54,38 +46,6 @@ def socket_file() -> Iterator[Path]:
         yield Path(folder) / "w"
 
 
-class Recorder:
-    """What the server reported, and a way to wait for it."""
-
-    def __init__(self) -> None:
-        self.hellos: list[tuple[WorkerHello, Arena]] = []
-        self.messages: list[WorkerMessage] = []
-        self.losses: list[str] = []
-        self._changed = asyncio.Event()
-
-    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
-        self.hellos.append((hello, arena))
-        self._changed.set()
-
-    def worker_message(self, message: WorkerMessage) -> None:
-        self.messages.append(message)
-        self._changed.set()
-
-    def worker_lost(self, reason: str) -> None:
-        self.losses.append(reason)
-        self._changed.set()
-
-    async def until(self, holds: Callable[[], Any]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not holds():
-                self._changed.clear()
-                await self._changed.wait()
-
-    def close(self) -> None:
-        for _, arena in self.hellos:
-            arena.close()
-
-
 @pytest_asyncio.fixture
 async def served(socket_file: Path) -> AsyncIterator[tuple[WorkerServer, Recorder]]:
     before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
@@ -98,82 +58,6 @@ async def served(socket_file: Path) -> AsyncIterator[tuple[WorkerServer, Recorde
     assert not socket_file.exists()
     if sys.platform == "linux":
         assert len(os.listdir("/proc/self/fd")) <= before, "file descriptors were left open"
-
-
-def specs(numbers: int = 8) -> tuple[Any, Any, int]:
-    state = state_spec([Item("weight", "float32", (numbers,))])
-    contribution = contribution_spec(0, numbers)
-    return state, contribution, arena_layout(contribution.size_bytes, state.size_bytes).size_bytes
-
-
-def hello_message(**changes: Any) -> WorkerHello:
-    state, contribution, arena_bytes = specs()
-    fields: dict[str, Any] = {
-        "version": PROTOCOL_VERSION,
-        "pid": os.getpid(),
-        "round": 0,
-        "state": state,
-        "contribution": contribution,
-        "arena_bytes": arena_bytes,
-    }
-    return WorkerHello(**{**fields, **changes})
-
-
-def memory(size: int, seals: int = 2 | 4) -> int:
-    if sys.platform != "linux":
-        fd, name = tempfile.mkstemp()
-        os.unlink(name)
-        os.ftruncate(fd, size)
-        return fd
-    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, F_ADD_SEALS, seals)
-    return fd
-
-
-class Client:
-    """A worker's end, by hand."""
-
-    def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))
-        self.socket.setblocking(False)
-
-    async def say_hello(self, message: WorkerHello, fd: int | None) -> None:
-        frame = encode(message)
-        if fd is None:
-            await asyncio.get_running_loop().sock_sendall(self.socket, frame)
-            return
-        socket.send_fds(self.socket, [frame[:3]], [fd])
-        os.close(fd)
-        await asyncio.get_running_loop().sock_sendall(self.socket, frame[3:])
-
-    async def send(self, data: bytes) -> None:
-        await asyncio.get_running_loop().sock_sendall(self.socket, data)
-
-    async def receive(self) -> Any:
-        head = await self._exactly(4)
-        return decode_from_daemon(await self._exactly(int.from_bytes(head, "big")))
-
-    async def ends(self) -> bool:
-        async with asyncio.timeout(WAIT_S):
-            try:
-                return await asyncio.get_running_loop().sock_recv(self.socket, 1) == b""
-            except ConnectionError:
-                return True
-
-    async def _exactly(self, size: int) -> bytes:
-        data = b""
-        async with asyncio.timeout(WAIT_S):
-            while len(data) < size:
-                piece = await asyncio.get_running_loop().sock_recv(self.socket, size - len(data))
-                if not piece:
-                    raise EOFError
-                data += piece
-        return data
-
-    def close(self) -> None:
-        self.socket.close()
 
 
 @pytest_asyncio.fixture
@@ -442,7 +326,7 @@ async def test_too_long_path_is_an_error_that_says_so(tmp_path: Path) -> None:
 WORKER_WITH_CHILD = """
 import os, socket, sys, time
 sys.path[:0] = {path!r}
-from tests.unit.test_worker_server import hello_message, memory, specs
+from tests.unit.worker_kit import hello_message, memory, specs
 from chaos_protocols.worker import RoundContributed, encode
 s = socket.socket(socket.AF_UNIX)
 s.connect({socket!r})
@@ -481,23 +365,14 @@ async def test_killed_process_is_lost_at_once_after_its_last_words_though_a_chil
     assert recorder.messages == [RoundContributed(round=1, weight=1.0)]
 
 
-def test_arena_closes_safely_while_a_slice_is_still_in_use() -> None:
-    message = hello_message()
-    arena = Arena.from_hello(message, memory(specs()[2]))
-    piece = arena.state[:4]
-    arena.close()
-    piece[:] = b"late"
-    assert bytes(piece) == b"late"
-    piece.release()
-    arena.close()
-
-
-@linux_only
-def test_sealed_memory_cannot_be_truncated_under_the_daemon() -> None:
-    fd = memory(specs()[2])
-    keep = os.dup(fd)
-    with Arena.from_hello(hello_message(), fd):
-        assert fcntl.fcntl(keep, F_GET_SEALS) & 2
-        with pytest.raises(PermissionError):
-            os.ftruncate(keep, 0)
-    os.close(keep)
+async def test_last_words_are_heard_before_the_death_is_reported(served: Served, connect: Connect) -> None:
+    """Whichever of the two events the loop delivers first."""
+    server, recorder = served
+    client = connect()
+    await client.say_hello(hello_message(), memory(specs()[2]))
+    await recorder.until(lambda: recorder.hellos)
+    client.socket.send(encode(RoundContributed(round=1, weight=1)))
+    assert server._worker is not None
+    server._worker._process_ended()
+    assert recorder.messages == [RoundContributed(round=1, weight=1.0)]
+    assert len(recorder.losses) == 1 and recorder.losses[0].startswith("its process")

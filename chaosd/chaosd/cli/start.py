@@ -60,10 +60,15 @@ def start(
     except ConfigError as error:
         fail(f"the configuration cannot be used:\n{error}", EXIT_USAGE)
     from chaosd.daemon import run_daemon
+    from chaosd.history import HistoryError
+    from chaosd.identity import IdentityError
+    from chaosd.journal import JournalError
+    from chaosd.transport.errors import ListenError
+    from chaosd.worker_server import WorkerServerError
 
     try:
         code = run_daemon(loaded)
-    except (ConfigError, OSError) as error:
+    except (ConfigError, IdentityError, JournalError, HistoryError, ListenError, WorkerServerError, OSError) as error:
         fail(f"the daemon cannot start: {error}", EXIT_USAGE)
     raise typer.Exit(code)
 

@@ -9,6 +9,7 @@ Where neither is installed the built-in probe serves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import math
 import shutil
@@ -26,6 +27,7 @@ SECONDS_MAX = 60.0
 RATE_BYTES_PER_S_MAX = 1e13
 GRACE_S = 3.0
 """Start of the child, connection, exchange of results."""
+GRACE_AFTER_KILL_S = 1.0
 
 _CLIENT = """
 import sys, iperf3
@@ -128,9 +130,19 @@ async def _run(command: list[str], *, timeout_s: float) -> bytes:
     except TimeoutError:
         raise ProbeError(f"iperf3 did not finish within {timeout_s:g} s") from None
     finally:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        await _end(child)
     if status != 0 and not output:
         raise ProbeError(f"iperf3 failed with status {status}")
     return bytes(output)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    """Kill the child if it still runs, and read its pipe to the end: a loop lets go of a pipe only then."""
+    if child.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await child.wait()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_AFTER_KILL_S):
+            while child.stdout is not None and await child.stdout.read(64 << 10):
+                pass

@@ -41,7 +41,7 @@ STREAM = 1
 """Stream 0 belongs to the rounds."""
 
 _PAYLOAD = memoryview(bytes(FRAME_BYTES))
-_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 63)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,8 @@ Edge: TypeAlias = tuple[str, str]
 """A link's two ends in ascending order."""
 
 TREES_MAX = 8
-"""Trees kept by `trees`. Measured on random overlays of 6 to 32 sites, rates over a factor 10, in the median: all of the
-bound at mean degree 4, 0.93 to 1.00 of it at degree 6 (worst 0.82)."""
+"""Trees kept by `trees`. Measured on random overlays of 6 to 32 sites, rates over a factor 10, in the median: all of
+the bound at mean degree 4, 0.93 to 1.00 of it at degree 6 (worst 0.82)."""
 
 REASON_CHARACTERS_MAX = 1000
 """A reason is committed with the plan, where 1024 characters are the limit."""

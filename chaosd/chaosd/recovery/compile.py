@@ -63,13 +63,15 @@ def check_fits(plan: ExecutionPlan, model: ModelFacts, cluster: ClusterFacts) ->
 
 def streams_of(plan: ExecutionPlan, costs: Costs) -> Streams:
     """The streams, not proved; for searches that compile many plans and prove the one they choose."""
-    orders = place(plan, costs) if plan.routes else orders_1f1b(plan)
+    orders = orders_1f1b(plan)
+    if plan.routes:
+        orders.update(place(plan, costs).orders)
     ways = _Ways(plan)
     return {worker: _stream(plan, ways, worker, orders[worker]) for worker in sorted(plan.workers)}
 
 
 def orders_1f1b(plan: ExecutionPlan) -> dict[int, list[Pass]]:
-    """Per worker its passes in 1F1B order, for a plan without routes."""
+    """Per worker its passes in 1F1B order, routes left aside."""
     orders: dict[int, list[Pass]] = {}
     for p, pipeline in enumerate(plan.pipelines):
         depth = len(pipeline.stages)
@@ -111,8 +113,8 @@ def _stream(plan: ExecutionPlan, ways: _Ways, worker: int, order: Sequence[Pass]
     for item in order:
         p, m, hop = item.pipeline, item.micro_batch, item.hop
         way = ways.way(p, m)
-        before = way[item.index - 1].worker if item.index > 0 else worker
-        after = way[item.index + 1].worker if item.index + 1 < len(way) else worker
+        before = way[item.at - 1].worker if item.at > 0 else worker
+        after = way[item.at + 1].worker if item.at + 1 < len(way) else worker
         if item.forward:
             if before != worker:
                 stream.append(ReceiveActivation(p, m, hop.first_layer, before))

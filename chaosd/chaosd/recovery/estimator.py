@@ -22,7 +22,7 @@ from chaosd.recovery.timeline import Timeline, timeline
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """`step_s`: seconds of one step; `peak_bytes`: per worker; `over_memory`: workers whose peak exceeds their memory."""
+    """`step_s`: seconds of one step; `peak_bytes` per worker; `over_memory`: workers that exceed their memory."""
 
     step_s: float
     samples_per_s: float

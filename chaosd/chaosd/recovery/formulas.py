@@ -66,8 +66,7 @@ def rerouted_step_s(
 ) -> float:
     """Formula 13: (N_pp + N_m - 1 + sum_i N_m F_i / (N_dp - F_i))(T_f + T_b), for 0 <= F_i < N_dp.
 
-    With one failure the sum is N_m / (N_dp - 1), formula 12 (the scan of that formula shows the numerator only; the
-    denominator follows from formula 13 with F_i = 1).
+    With one failure the sum is N_m / (N_dp - 1): formula 12.
     """
     for stage, count in enumerate(failed):
         if not 0 <= count < pipelines:
@@ -87,7 +86,7 @@ def single_failure_step_s(
     return (stages + micro_batches - 1 + micro_batches / (pipelines - 1)) * (forward_s + backward_s)
 
 
-def stage_memory_bytes(  # noqa: PLR0913 - the symbols of the printed formula
+def stage_memory_bytes(
     *,
     stages: int,
     stage: int,

@@ -68,8 +68,12 @@ class Decoder:
         return self.num_layers * self.layer_parameters + 2 * self.vocabulary * self.hidden + self.hidden
 
 
-LLAMA2_7B = Decoder(name="llama2-7b", num_layers=32, hidden=4096, ffn=11008, vocabulary=32000, sequence=4096)
-"""Hidden 4096, ffn 11008, 32 heads, 32 layers, vocabulary 32000, context 4096: 6,738,415,616 parameters."""
+LLAMA2_7B = Decoder(name="llama2-7b", num_layers=32, hidden=4096, ffn=11008, vocabulary=32000, sequence=2048)
+"""Hidden 4096, ffn 11008, 32 heads, 32 layers, vocabulary 32000: 6,738,415,616 parameters.
+
+The context is 4096; samples here have 2048 tokens, since Chameleon runs PP = 2 on devices of 64 GB (V-D), which longer
+ones would not fit (74 GB).
+"""
 
 
 def decoder_facts(decoder: Decoder, *, micro_batch_size: int = 1, global_micro_batches: int = 64) -> ModelFacts:

@@ -2,12 +2,14 @@
 
 Driven by `compile` for plans with routes. The step is played through with the facts' durations; whenever a worker is
 free it takes one of the passes whose input has arrived. A worker's own passes stay in 1F1B order, those routed away
-from it left out. Guests may be taken when they are ready, forward passes only while fewer than N_pp - i micro-batches
-of that stage are held, as 1F1B itself allows. Three rules for the choice are played and the one that ends first is
-kept: own passes first (guests only into bubbles), guests first, backward passes first.
+from it left out. A guest's forward pass may be taken while it is fewer than N_pp - i routed micro-batches ahead of the
+stage's lowest that has not come back, the lead that 1F1B itself allows. (A mere count of micro-batches held would not
+do: later ones that arrive early could fill the stage and shut out the one that all wait for.) Three rules for the
+choice are played and the one that ends first is kept: own passes first (guests only into bubbles), guests first,
+backward passes first.
 
-No order so found can deadlock: it is the order of an execution that ended. Such an execution always ends, because each
-pipeline's 1F1B order lets its lowest unfinished micro-batch go on, and no rule keeps a free worker from a ready pass.
+No order so found can deadlock: it is the order of an execution that ended. It always ends: in each pipeline no pass
+waits for one of a micro-batch that 1F1B puts after it, and no rule keeps a free worker from a pass that may be taken.
 Sources: Chameleon IV-A ("overlap them with bubbles as much as possible"), ReCycle; the rules are this project's.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import heapq
 from bisect import insort
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias, assert_never
 
@@ -24,12 +27,12 @@ from chaosd.recovery.plans import ExecutionPlan, Hop
 
 
 class Pass(NamedTuple):
-    """A forward or backward pass of a micro-batch over one hop; `index` is the hop's place on the way."""
+    """A forward or backward pass of a micro-batch over one hop; `at` is the hop's place on the way."""
 
     forward: bool
     pipeline: int
     micro_batch: int
-    index: int
+    at: int
     hop: Hop
 
 
@@ -57,39 +60,71 @@ def order_1f1b(stages: int, stage: int, micro_batches: int) -> Iterator[tuple[bo
         yield False, m
 
 
-def place(plan: ExecutionPlan, costs: Costs) -> Orders:
-    """Per live worker its passes in the order of the best of the rules."""
-    return place_timed(plan, costs)[0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Passes of the workers whose pipelines have routes or host guests, and when each of them ends its last pass."""
+
+    orders: Orders
+    ends_s: dict[int, float]
 
 
-def place_timed(plan: ExecutionPlan, costs: Costs) -> tuple[Orders, float]:
-    """The orders, and when the last pass ends, in seconds from the step's start."""
-    tried = [_Player(plan, costs, rule).play() for rule in Rule]
-    return min(tried, key=lambda played: played[1])
+def place(plan: ExecutionPlan, costs: Costs) -> Placed:
+    """Best orders for the pipelines that routes tie together; pipelines without routes are not in the result.
+
+    Pipelines that share no route do not touch each other's workers, so each tied set is placed by itself.
+    """
+    orders: Orders = {}
+    ends_s: dict[int, float] = {}
+    for tied in tied_pipelines(plan):
+        played = [_Player(plan, costs, rule, tied) for rule in Rule]
+        best = min(played, key=_Player.play)
+        orders.update(best.orders)
+        ends_s.update(best.ends_s)
+    return Placed(orders=orders, ends_s=ends_s)
+
+
+def tied_pipelines(plan: ExecutionPlan) -> tuple[tuple[int, ...], ...]:
+    """Sets of pipelines that routes connect, ascending."""
+    parent = {route.pipeline: route.pipeline for route in plan.routes}
+
+    def root(p: int) -> int:
+        while parent.setdefault(p, p) != p:
+            parent[p] = parent[parent[p]]
+            p = parent[p]
+        return p
+
+    for route in plan.routes:
+        parent[root(plan.stage_of_worker[route.worker][0])] = root(route.pipeline)
+    sets: dict[int, list[int]] = {}
+    for p in sorted(parent):
+        sets.setdefault(root(p), []).append(p)
+    return tuple(tuple(members) for members in sets.values())
 
 
 class _Player:
-    def __init__(self, plan: ExecutionPlan, costs: Costs, rule: Rule) -> None:
-        self.plan, self.costs, self.rule = plan, costs, rule
-        self.orders: Orders = {worker: [] for worker in plan.workers}
-        self.own: Orders = {worker: [] for worker in plan.workers}
-        self.own_at = dict.fromkeys(plan.workers, 0)
+    def __init__(self, plan: ExecutionPlan, costs: Costs, rule: Rule, pipelines: tuple[int, ...]) -> None:
+        self.plan, self.costs, self.rule, self.pipelines = plan, costs, rule, pipelines
+        named = {stage.worker for p in pipelines for stage in plan.pipelines[p].stages}
+        workers = sorted(named - plan.lost_set)
+        self.orders: Orders = {worker: [] for worker in workers}
+        self.own: Orders = {worker: [] for worker in workers}
+        self.own_at = dict.fromkeys(workers, 0)
+        self.ends_s = dict.fromkeys(workers, 0.0)
         self.ready: set[PassKey] = set()
         self.guests: dict[tuple[int, bool], list[tuple[int, int, int, Pass]]] = {}
         self.blocked: dict[tuple[int, int], set[int]] = {}
-        self.held: dict[tuple[int, int], int] = {}
+        self.windows = _windows(plan)
         self.busy: set[int] = set()
         self.link_free_s: dict[tuple[int, int], float] = {}
         self.events: list[tuple[float, int, bool, Pass]] = []
         self.count = 0
         self.left = 0
-        self.ways = {
-            (p, m): plan.hops(p, m) for p, pipeline in enumerate(plan.pipelines) for m in range(pipeline.micro_batches)
-        }
+        self.ways = {(p, m): plan.hops(p, m) for p in pipelines for m in range(plan.pipelines[p].micro_batches)}
         self._collect_own()
 
     def _collect_own(self) -> None:
-        for p, pipeline in enumerate(self.plan.pipelines):
+        for p in self.pipelines:
+            pipeline = self.plan.pipelines[p]
             depth = len(pipeline.stages)
             index_of = {(m, s): i for m in range(pipeline.micro_batches) for i, s in self._own_hops(p, m)}
             for s, stage in enumerate(pipeline.stages):
@@ -104,7 +139,8 @@ class _Player:
     def _is_guest(self, p: int, m: int, s: int) -> bool:
         return (p, s, m) in self.plan.routes_at
 
-    def play(self) -> tuple[Orders, float]:
+    def play(self) -> float:
+        """Play the step through; when the last pass ends, in seconds from the step's start."""
         for p, m in self.ways:
             self._announce(0.0, Pass(True, p, m, 0, self.ways[p, m][0]))
         self.left = 2 * sum(len(way) for way in self.ways.values())
@@ -122,7 +158,7 @@ class _Player:
             for worker in sorted(touched):
                 self._dispatch(now_s, worker)
         assert self.left == 0, "list scheduling ended with passes left"
-        return self.orders, now_s
+        return now_s
 
     def _announce(self, at_s: float, item: Pass) -> None:
         self.count += 1
@@ -132,9 +168,9 @@ class _Player:
         p, m, s = item.pipeline, item.micro_batch, item.hop.stage
         if self._is_guest(p, m, s):
             queue = self.guests.setdefault((item.hop.worker, item.forward), [])
-            insort(queue, (m, p, item.index, item))
+            insort(queue, (m, p, item.at, item))
         else:
-            self.ready.add((item.forward, p, m, item.index))
+            self.ready.add((item.forward, p, m, item.at))
 
     def _dispatch(self, now_s: float, worker: int) -> None:
         if worker in self.busy:
@@ -142,9 +178,6 @@ class _Player:
         item = self._choose(worker)
         if item is None:
             return
-        key = (item.pipeline, item.hop.stage)
-        if item.forward and self._opens_stage(item):
-            self.held[key] = self.held.get(key, 0) + 1
         self.busy.add(worker)
         self.orders[worker].append(item)
         hop = item.hop
@@ -184,7 +217,7 @@ class _Player:
         if chosen is own:
             self.own_at[worker] += 1
         else:
-            key = (chosen.micro_batch, chosen.pipeline, chosen.index, chosen)
+            key = (chosen.micro_batch, chosen.pipeline, chosen.at, chosen)
             self.guests[worker, chosen.forward].remove(key)
         return chosen
 
@@ -193,7 +226,7 @@ class _Player:
         if at == len(self.own[worker]):
             return None
         item = self.own[worker][at]
-        return item if (item.forward, item.pipeline, item.micro_batch, item.index) in self.ready else None
+        return item if (item.forward, item.pipeline, item.micro_batch, item.at) in self.ready else None
 
     def _next_guest(self, worker: int, *, forward: bool) -> Pass | None:
         """The lowest ready guest that its stage's limit lets in; workers held up are remembered per stage."""
@@ -205,7 +238,7 @@ class _Player:
 
     def _is_full(self, item: Pass) -> bool:
         depth = len(self.plan.pipelines[item.pipeline].stages)
-        return self.held.get((item.pipeline, item.hop.stage), 0) >= depth - item.hop.stage
+        return self.windows[item.pipeline, item.hop.stage].ahead(item.micro_batch) >= depth - item.hop.stage
 
     def _end(self, now_s: float, item: Pass) -> set[int]:
         """The pass is over: hand on what it gave; workers whose blocked guests may now start are returned."""
@@ -213,16 +246,17 @@ class _Player:
         way = self.ways[p, m]
         self.busy.discard(item.hop.worker)
         self.left -= 1
+        self.ends_s[item.hop.worker] = now_s
         freed: set[int] = set()
         if not item.forward and self._opens_stage(item):
-            self.held[p, item.hop.stage] -= 1
+            self.windows[p, item.hop.stage].finish(m)
             freed = self.blocked.pop((p, item.hop.stage), set())
-        if item.forward and item.index + 1 < len(way):
-            self._hand_on(now_s, item, Pass(True, p, m, item.index + 1, way[item.index + 1]), item.hop.last_layer)
+        if item.forward and item.at + 1 < len(way):
+            self._hand_on(now_s, item, Pass(True, p, m, item.at + 1, way[item.at + 1]), item.hop.last_layer)
         elif item.forward:
             self._arrive(item._replace(forward=False))
-        elif item.index > 0:
-            self._hand_on(now_s, item, Pass(False, p, m, item.index - 1, way[item.index - 1]), item.hop.first_layer)
+        elif item.at > 0:
+            self._hand_on(now_s, item, Pass(False, p, m, item.at - 1, way[item.at - 1]), item.hop.first_layer)
         return freed
 
     def _hand_on(self, now_s: float, item: Pass, then: Pass, boundary: int) -> None:
@@ -234,3 +268,27 @@ class _Player:
         free_s = departure_s + self.costs.transfer_s(source, target, boundary)
         self.link_free_s[source, target] = free_s
         self._announce(free_s + self.costs.cluster.latency_s, then)
+
+
+class _Window:
+    """The routed micro-batches of one stage; how far one is ahead of the lowest that has not come back."""
+
+    def __init__(self, micro_batches: list[int]) -> None:
+        self.rank = {m: rank for rank, m in enumerate(micro_batches)}
+        self.finished = [False] * len(micro_batches)
+        self.low = 0
+
+    def ahead(self, micro_batch: int) -> int:
+        return self.rank[micro_batch] - self.low
+
+    def finish(self, micro_batch: int) -> None:
+        self.finished[self.rank[micro_batch]] = True
+        while self.low < len(self.finished) and self.finished[self.low]:
+            self.low += 1
+
+
+def _windows(plan: ExecutionPlan) -> dict[tuple[int, int], _Window]:
+    found: dict[tuple[int, int], list[int]] = {}
+    for p, s, m in sorted(plan.routes_at):
+        found.setdefault((p, s), []).append(m)
+    return {key: _Window(micro_batches) for key, micro_batches in found.items()}

@@ -40,9 +40,6 @@ SHARD_BYTES = 1 << 20
 PLACES_MAX = 8192
 """Kuhn-Munkres is cubic; 2048 places take about 0.2 s."""
 
-NOT_ALLOWED = 1e30
-"""Cost of a place that a device cannot fill (too slow, too little memory): above any sum of bytes."""
-
 
 class Kind(Enum):
     """Which part of a layer's state a range belongs to."""
@@ -125,8 +122,7 @@ def restore(
     chosen = match_places([held[worker] for worker in candidates], wanted, layer_bytes, allowed)
     ways = {place: candidates[index] for place, index in zip(places, chosen, strict=True)}
     plan = relabel(new, ways)
-    needs = holdings(model, plan, zero_redundancy=zero_redundancy)
-    transfers, external, time_s = spread(cluster, old, needs)
+    transfers, external, time_s = spread(cluster, old, holdings(model, plan, zero_redundancy=zero_redundancy))
     moved_bytes = sum(transfer.size_bytes for transfer in transfers)
     stay = sum(1 for place, worker in ways.items() if place == worker)
     reason = (
@@ -172,13 +168,14 @@ def match_places(
     # Among equal costs the worker already named there stays: less than a byte in all, so it decides ties only.
     cost -= np.eye(len(held), len(wanted)) / (2 * len(held) + 2)
     if allowed is not None:
-        cost = np.where(np.asarray(allowed, dtype=bool), cost, NOT_ALLOWED)
-    rows, columns = linear_sum_assignment(cost)
-    if cost[rows, columns].max(initial=0.0) >= NOT_ALLOWED:
+        cost = np.where(np.asarray(allowed, dtype=bool), cost, np.inf)
+    try:
+        rows, columns = linear_sum_assignment(cost)
+    except ValueError as error:
         raise ValueError(
             "no assignment gives every place of the plan a device with the speed and memory that it was planned for; "
             "plan again with the devices that are left"
-        )
+        ) from error
     found = dict(zip(columns.tolist(), rows.tolist(), strict=True))
     return tuple(found[place] for place in range(len(wanted)))
 

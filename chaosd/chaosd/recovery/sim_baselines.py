@@ -1,7 +1,7 @@
 """How each policy goes on after a failure: the baselines of the policy simulator, each with its assumptions.
 
-Driven by `sim_policies`, which gives every strategy the same failures and the same ruler (`sim_shapes.Ruler`). Where the
-papers are silent, a baseline gets the kinder reading; `assumptions` says so line by line and is printed with results.
+Driven by `sim_policies`, which gives every strategy the same failures and the same ruler (`sim_shapes.Ruler`). Where
+the papers are silent, a baseline gets the kinder reading; `assumptions` says so and is printed with the results.
 
 All of them, the adaptive one too: a lost device does not come back; the step under way is lost; detection costs
 nothing; a search costs nothing; re-partitioning costs the group rebuild and the transfer found by the restorer (matched
@@ -19,7 +19,7 @@ from typing import Protocol
 
 from chaosd.recovery.plans import ExecutionPlan
 from chaosd.recovery.restorer import Restoration, holdings, restore
-from chaosd.recovery.sim_shapes import PipelineShape, Ruler, decoupled_bound_s, formula_13_s, rerouted
+from chaosd.recovery.sim_shapes import PipelineShape, Ruler, formula_13_s, reroute_bound_s, rerouted
 
 BAMBOO_OVERHEAD = 0.095
 """Odyssey table I: 9.5 to 20 % in fault-free phases; the kinder end."""
@@ -62,8 +62,8 @@ class Setting:
         split = self.ruler.split(self.pp)
         if split is None:
             raise ValueError(
-                f"{self.ruler.model.name} does not fit {self.pp} stages of {self.ruler.memory_bytes / 1e9:.1f} GB each: "
-                f"it needs at least {self.ruler.shortest}"
+                f"{self.ruler.model.name} does not fit {self.pp} stages of {self.ruler.memory_bytes / 1e9:.1f} GB "
+                f"each: it needs at least {self.ruler.shortest}"
             )
         workers = sorted(self.ruler.cluster.workers)
         if self.dp * self.pp > len(workers):
@@ -176,7 +176,7 @@ class RerouteOnly:
         """Reroute, and re-partition only when there is no peer left."""
         if worker not in self.plan.workers:
             return Change(transition_s=0.0, step_s=self.step_s, unaffected=True)
-        plan = rerouted(self.plan, [worker])
+        plan = rerouted(self.plan, [worker], self.ruler)
         if plan is not None:
             self.plan, self.step_s = plan, self.measure(plan)
             return Change(transition_s=0.0, step_s=self.step_s)
@@ -188,18 +188,32 @@ class RerouteOnly:
         return Change(transition_s=transition_s(self.ruler, found), step_s=self.step_s)
 
 
-class RerouteDecoupled(RerouteOnly):
-    """ReCycle with decoupled backward passes, at a bound that no schedule of them can beat."""
+class RerouteBound(RerouteOnly):
+    """ReCycle at a bound that no schedule of its passes can beat."""
 
-    name = "reroute-only, decoupled"
+    name = "reroute-only, bound"
     assumptions: tuple[str, ...] = (
-        "as reroute-only, with the step at the lower bound of any decoupled schedule: no bubble after the first forward, "
-        "no all-reduce, no optimizer",
+        "as reroute-only, with the step at the lower bound of any schedule, all-reduce and optimizer step added: what "
+        "a perfect scheduler could reach at most",
     )
+    decoupled = False
 
     def measure(self, plan: ExecutionPlan) -> float:
-        """The bound, or the streams where these are faster."""
-        return min(decoupled_bound_s(plan, self.ruler), self.ruler.step_s(plan))
+        """The bound and what follows the passes, or the streams where these are faster."""
+        exact_s = self.ruler.step_s(plan)
+        bound_s = reroute_bound_s(plan, self.ruler, decoupled=self.decoupled)
+        return min(exact_s, bound_s + self.ruler.tail_s(plan)) if plan.lost else exact_s
+
+
+class RerouteDecoupled(RerouteBound):
+    """ReCycle with its backward passes decoupled, at a bound that no schedule of them can beat."""
+
+    name = "reroute-only, decoupled bound"
+    assumptions: tuple[str, ...] = (
+        "as the bound above for backward passes in two parts, memory for it free; the adaptive policy has no such "
+        "passes",
+    )
+    decoupled = True
 
 
 class ReroutePrinted(RerouteOnly):
@@ -226,6 +240,7 @@ class Checkpointing:
     def __init__(self, setting: Setting) -> None:
         self.ruler = setting.ruler
         self.plan = setting.first_plan()
+        self.spares: set[int] = set()
         self.step_s = self.ruler.step_s(self.plan)
 
     @property
@@ -237,26 +252,18 @@ class Checkpointing:
     def fail(self, worker: int, mtbf_s: float) -> Change | None:
         """Load the last checkpoint into the best symmetric plan."""
         if worker not in self.plan.workers:
-            self._lost_idle(worker)
+            self.spares.discard(worker)
             return Change(transition_s=0.0, step_s=self.step_s, unaffected=True)
-        left = sorted((self.plan.workers | self._idle()) - {worker})
+        left = sorted((self.plan.workers | self.spares) - {worker})
         chosen = symmetric(self.ruler, left)
         if chosen is None:
             return None
-        self._spare = set(left) - chosen.workers
+        self.spares = set(left) - chosen.workers
         self.plan, self.step_s = chosen, self.ruler.step_s(chosen)
         largest = max(_state_bytes(self.ruler, chosen, name) for name in chosen.workers)
         load_s = largest / self.ruler.cluster.rate_bytes_per_s
         rebuild_s = self.ruler.cluster.group_rebuild_s
         return Change(transition_s=rebuild_s + load_s, step_s=self.step_s, rollback=True)
-
-    _spare: set[int] = set()  # noqa: RUF012 - replaced, never changed in place
-
-    def _idle(self) -> set[int]:
-        return self._spare
-
-    def _lost_idle(self, worker: int) -> None:
-        self._spare = self._spare - {worker}
 
 
 class Redundant:
@@ -264,14 +271,13 @@ class Redundant:
 
     name = "redundant computation"
     assumptions: tuple[str, ...] = (
-        f"{100 * BAMBOO_OVERHEAD:.1f} % longer steps always (Odyssey table I: 9.5 to 20 %), its memory of 1.5 x is free",
+        f"{100 * BAMBOO_OVERHEAD:.1f} % longer steps always (Odyssey table I: 9.5 to 20 %), its 1.5 x memory is free",
         "taking over costs no time, batches are redistributed at no cost; it re-partitions as dynamic-only does when a "
         "neighbour of a merged stage fails, or when that serves the expected time to the next failure better",
     )
 
     def __init__(self, setting: Setting) -> None:
         self.ruler = setting.ruler
-        self.shapes = [list(p.stages) for p in setting.first_plan().pipelines]
         self.plan = setting.first_plan()
         self.merged: set[int] = set()
         self.step_s = self._step_s(self.plan)
@@ -295,7 +301,7 @@ class Redundant:
             options.append((0.0, merged[0], self._step_s(merged[0])))
         if found is not None:
             options.append((transition_s(self.ruler, found), found.plan, self._step_s(found.plan)))
-        pause_s, plan, step_s = max(options, key=lambda o: mtbf_s / (o[0] + mtbf_s) / o[2])
+        pause_s, plan, step_s = max(options, key=lambda o: 1 / (1 + o[0] / mtbf_s) / o[2])
         self.merged = merged[1] if merged is not None and plan is merged[0] else set()
         self.plan, self.step_s = plan, step_s
         return Change(transition_s=pause_s, step_s=step_s)

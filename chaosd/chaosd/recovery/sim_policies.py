@@ -7,7 +7,7 @@ failure starts again from the new state.
 
 The papers' setting: 32 devices, each failing at 10 % an hour, 9 hours, Llama-2 7B, micro-batch 1, DP 8 x PP 4; devices
 do not return. What the papers leave open, and what is taken here: 64 micro-batches a step (the largest of their 16 to
-64), sequences of 4096 tokens, links of 25 GB/s, and 1.93 s to rebuild groups (from Chameleon's own recovery times).
+64), samples of 2048 tokens, links of 25 GB/s, and 1.93 s to rebuild groups (from Chameleon's own recovery times).
 
 Source: Chameleon V-B (figure 9), Odyssey III (objective 8), table I.
 """
@@ -30,6 +30,7 @@ from chaosd.recovery.sim_baselines import (
     DynamicOnly,
     FreeTemplates,
     Redundant,
+    RerouteBound,
     RerouteDecoupled,
     RerouteOnly,
     ReroutePrinted,
@@ -50,6 +51,7 @@ STRATEGIES: tuple[Callable[[Setting], Strategy], ...] = (
     DynamicOnly,
     FreeTemplates,
     RerouteOnly,
+    RerouteBound,
     RerouteDecoupled,
     ReroutePrinted,
     Checkpointing,
@@ -130,7 +132,8 @@ def play(
                 points.append((now_s, batch_samples / state.step_s))
             continue
         live -= 1
-        mtbf_s = HOUR_S / (failures_per_device_hour * live) if live else math.inf
+        rate_per_h = failures_per_device_hour * live
+        mtbf_s = HOUR_S / rate_per_h if rate_per_h else math.inf
         change = strategy.fail(subject, mtbf_s) if state.stopped_at_s is None else None
         if change is not None and change.unaffected:
             continue
@@ -276,9 +279,7 @@ def _report(results: Sequence[SeedResult], assumptions: Mapping[str, tuple[str, 
     if Adaptive.name not in names or Static.name not in names:
         raise ValueError(f"a comparison needs the policies {Adaptive.name!r} and {Static.name!r} among its strategies")
     means = {name: statistics.fmean(r.runs[name].mean_samples_per_s for r in results) for name in names}
-    relative = {
-        name: tuple(r.runs[name].samples / r.runs[Static.name].samples for r in results) for name in names
-    }
+    relative = {name: tuple(r.runs[name].samples / r.runs[Static.name].samples for r in results) for name in names}
     shortfall_s, allowance_s = -math.inf, 0.0
     for result in results:
         adaptive = result.runs[Adaptive.name]

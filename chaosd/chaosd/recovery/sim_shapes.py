@@ -20,7 +20,9 @@ from functools import cached_property, lru_cache
 from chaosd.recovery.compile import streams_of
 from chaosd.recovery.costs import Costs
 from chaosd.recovery.facts import ClusterFacts, ModelFacts
-from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Route, Stage
+from chaosd.recovery.formulas import rerouted_step_s
+from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
+from chaosd.recovery.reroute import layers_without_holder, route_around
 from chaosd.recovery.timeline import timeline
 
 CACHE_MAX = 65_536
@@ -48,7 +50,7 @@ class Ruler:
         self.cluster = cluster
         self.speed = first.speed
         self.memory_bytes = first.memory_bytes
-        self._costs = Costs(model, cluster)
+        self.costs = Costs(model, cluster)
         self._steps: dict[object, float] = {}
         self._splits: dict[int, tuple[int, ...] | None] = {}
         self._times: dict[tuple[tuple[int, ...], int], float] = {}
@@ -58,10 +60,20 @@ class Ruler:
         key = _shape_of(plan)
         found = self._steps.get(key)
         if found is None:
-            found = timeline(streams_of(plan, self._costs), self._costs).step_s
+            found = timeline(streams_of(plan, self.costs), self.costs).step_s
             if len(self._steps) < CACHE_MAX:
                 self._steps[key] = found
         return found
+
+    def tail_s(self, plan: ExecutionPlan) -> float:
+        """Seconds after the last pass: all-reduce in its rounds, and the slowest stage's optimizer step."""
+        rounds: dict[int, float] = {}
+        for group in plan.gradient_groups:
+            seconds = self.costs.reduce_s(group.layers, group.workers)
+            rounds[group.colour] = max(rounds.get(group.colour, 0.0), seconds)
+        stages = [plan.stage(worker) for worker in plan.workers]
+        step_s = max(self.costs.step_s(stage.worker, stage.first_layer, stage.last_layer) for stage in stages)
+        return math.fsum(rounds.values()) + step_s
 
     @cached_property
     def shortest(self) -> int:
@@ -85,7 +97,7 @@ class Ruler:
         key = (split, micro_batches)
         if key not in self._times:
             edges = list(itertools.accumulate(split, initial=0))
-            ranges = [self._costs.range_s(low, high) for low, high in itertools.pairwise(edges)]
+            ranges = [self.costs.range_s(low, high) for low, high in itertools.pairwise(edges)]
             hops = [
                 self.model.layers[edge - 1].output_bytes / self.cluster.rate_bytes_per_s + self.cluster.latency_s
                 for edge in edges[1:-1]
@@ -206,60 +218,41 @@ def _split(model: ModelFacts, stages: int, memory_bytes: int) -> tuple[int, ...]
     return final[2] if final else None
 
 
-def rerouted(plan: ExecutionPlan, failed: Sequence[int]) -> ExecutionPlan | None:
-    """The plan with all work of lost workers spread evenly over the live peers of their stage; None without a peer.
-
-    For pipelines of equal split (data rerouting knows no other). ReCycle's rule as Chameleon IV-A puts it.
-    """
-    lost = plan.lost_set | frozenset(failed)
-    routes: list[Route] = []
-    for index in range(len(plan.pipelines[0].stages)):
-        peers = [p.stages[index].worker for p in plan.pipelines if p.stages[index].worker not in lost]
-        if not peers:
-            return None
-        turn = 0
-        for number, pipeline in enumerate(plan.pipelines):
-            stage = pipeline.stages[index]
-            if stage.worker not in lost:
-                continue
-            for batch in range(pipeline.micro_batches):
-                routes.append(
-                    Route(
-                        pipeline=number,
-                        stage=index,
-                        micro_batch=batch,
-                        worker=peers[turn % len(peers)],
-                        first_layer=stage.first_layer,
-                        last_layer=stage.last_layer,
-                    )
-                )
-                turn += 1
-    return ExecutionPlan.build(policy=Policy.REROUTE, pipelines=plan.pipelines, routes=routes, lost=lost)
+def rerouted(plan: ExecutionPlan, failed: Sequence[int], ruler: Ruler) -> ExecutionPlan | None:
+    """The plan with all work of lost workers on live peers that hold the same layers; None where there are none."""
+    if layers_without_holder(plan, failed):
+        return None
+    return route_around(plan, failed, ruler.costs)
 
 
 def formula_13_s(plan: ExecutionPlan, ruler: Ruler) -> float:
-    """Formula 13 as printed, with the mean stage's T_f + T_b and the slowest pipeline's N_m: no bubble is filled."""
+    """Formula 13 as printed, with the mean stage's T_f and T_b and the slowest pipeline's N_m: no bubble is filled."""
     stages = len(plan.pipelines[0].stages)
-    batches = max(pipeline.micro_batches for pipeline in plan.pipelines)
-    pipelines = len(plan.pipelines)
-    slots = stages + batches - 1 + math.fsum(batches * f / (pipelines - f) for f in plan.failed_per_stage())
-    return slots * ruler.pipeline_s(tuple(_sizes(plan, 0)), 1) / stages
+    return rerouted_step_s(
+        stages,
+        max(pipeline.micro_batches for pipeline in plan.pipelines),
+        len(plan.pipelines),
+        plan.failed_per_stage(),
+        ruler.model.forward_s / stages / ruler.speed,
+        ruler.model.backward_s / stages / ruler.speed,
+    )
 
 
-def decoupled_bound_s(plan: ExecutionPlan, ruler: Ruler) -> float:
-    """No schedule of a rerouted plan is faster, whatever its backward passes are cut into (ReCycle's decoupling).
+def reroute_bound_s(plan: ExecutionPlan, ruler: Ruler, *, decoupled: bool) -> float:
+    """No schedule of a rerouted plan of equal pipelines ends earlier; all-reduce and optimizer step left out.
 
-    Per stage: the first forward must reach it, then its workers share all of its work. What comes after is left out.
+    Per stage: the first forward must reach it, its workers share all of its work, and the last backward must go back
+    to the first stage. With `decoupled` (ReCycle's backward in two parts, weights' gradients whenever there is time)
+    the way back is left out too.
     """
     edges = list(itertools.accumulate(_sizes(plan, 0), initial=0))
-    before_s = bound_s = 0.0
     live = [len(plan.pipelines) - failed for failed in plan.failed_per_stage()]
+    around_s = bound_s = 0.0
     for (low, high), workers in zip(itertools.pairwise(edges), live, strict=True):
-        layers = ruler.model.layers[low:high]
-        forward_s = math.fsum(layer.forward_s for layer in layers) / ruler.speed
-        backward_s = math.fsum(layer.backward_s for layer in layers) / ruler.speed
-        bound_s = max(bound_s, before_s + math.ceil(plan.micro_batches / workers) * (forward_s + backward_s))
-        before_s += forward_s
+        forward_s, backward_s, _ = ruler.costs.range_s(low, high)
+        passes = math.ceil(plan.micro_batches / workers)
+        bound_s = max(bound_s, (around_s + passes * (forward_s + backward_s)) / ruler.speed)
+        around_s += forward_s if decoupled else forward_s + backward_s
     return bound_s
 
 

@@ -11,7 +11,7 @@ heartbeats; either end may dial. Trust, section 7 of protocols.md: see `handshak
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 from collections.abc import Callable
 
 from chaos_protocols.names import SiteId, short
@@ -36,6 +36,10 @@ from chaosd.transport.shapes import Shapes
 from chaosd.transport.tls import client_context
 
 _WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
+
+
+YIELD_S = 0.5
+"""How long a dial that gave way waits for the neighbour's own before it tries again: four round trips of 100 ms."""
 
 
 class Transport:
@@ -120,20 +124,20 @@ class Transport:
             split_address(address)
         except ValueError as error:
             raise DialError(str(error)) from None
-        link = self._links.get(site)
-        if link is not None and link.state is LinkState.UP and not self._can_repair(link):
-            return
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
-        attempt = self._attempts.get(site)
-        mine = attempt is None
-        if attempt is None:
-            attempt = self._new_attempt(site, address, link)
-        try:
-            await self._await_link(attempt, site, deadline_s)
-        finally:
-            if mine and attempt.task is not None and not attempt.task.done():
-                attempt.task.cancel()
-                await asyncio.wait([attempt.task])
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        while (link := self._links.get(site)) is None or link.state is not LinkState.UP or self._can_repair(link):
+            shared = self._attempts.get(site)
+            attempt = shared or self._new_attempt(site, address, link)
+            try:
+                if await self._await_link(attempt, site, deadline_s):
+                    return
+            finally:
+                if shared is None and attempt.task is not None and not attempt.task.done():
+                    attempt.task.cancel()
+                    await asyncio.wait([attempt.task])
+            if self._closing or loop.time() >= deadline_s:
+                raise DialError(f"site {short(site)} at {address} did not complete the link in time")
 
     def close_link(self, site: SiteId, reason: str) -> None:
         """Close the link (what was sent before is handed over). `link_lost` follows. Nothing happens without a link."""
@@ -257,32 +261,31 @@ class Transport:
         self._attempts[site] = attempt
         work = self._repair(attempt, link) if link is not None and repairs else self._bring_up(attempt)
         attempt.task = asyncio.get_running_loop().create_task(work, name=f"dial {short(site)}")
+        attempt.task.add_done_callback(functools.partial(self._end_attempt, attempt))
         return attempt
 
-    async def _await_link(self, attempt: Attempt, site: SiteId, deadline_s: float) -> None:
-        """Until the attempt succeeds, the neighbour's own dial does, or time is up."""
+    async def _await_link(self, attempt: Attempt, site: SiteId, deadline_s: float) -> bool:
+        """True when the link came up, by the attempt or by the neighbour's own dial. Raises the attempt's DialError.
+
+        An attempt that yields leaves the neighbour YIELD_S to bring its own to an end, since that may fail as well.
+        """
         loop = asyncio.get_running_loop()
-        arrival = self._arrivals.get(site)
-        if arrival is None or arrival.done():
-            arrival = self._arrivals[site] = loop.create_future()
-        waiting: set[asyncio.Future[None]] = {arrival}
-        if attempt.task is not None:
-            waiting.add(attempt.task)
-        while waiting:
-            done, waiting = await asyncio.wait(
-                waiting, timeout=max(0.0, deadline_s - loop.time()), return_when=asyncio.FIRST_COMPLETED
-            )
+        arrival = self._arrivals.setdefault(site, loop.create_future())
+        assert attempt.task is not None
+        waiting: set[asyncio.Future[None]] = {arrival, attempt.task}
+        while waiting and not self._closing:
+            remaining_s = max(0.0, deadline_s - loop.time())
+            done, waiting = await asyncio.wait(waiting, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
             if arrival in done:
-                return
+                return True
             if not done:
-                break
-            with contextlib.suppress(Yielded, asyncio.CancelledError):
-                for task in done:
-                    task.result()
-                return
-            if self._closing:
-                break
-        raise DialError(f"site {short(site)} at {attempt.address} did not complete the link in time")
+                return False
+            try:
+                attempt.task.result()
+                return True
+            except (Yielded, asyncio.CancelledError):
+                deadline_s = min(deadline_s, loop.time() + YIELD_S)
+        return False
 
     async def _bring_up(self, attempt: Attempt) -> None:
         try:
@@ -304,9 +307,6 @@ class Transport:
             if attempt.superseded:
                 raise Yielded from None
             raise
-        finally:
-            attempt.abandon("the dial was given up")
-            self._forget_attempt(attempt)
 
     async def _repair(self, attempt: Attempt, link: Link) -> None:
         try:
@@ -321,17 +321,18 @@ class Transport:
             if attempt.superseded:
                 raise Yielded from None
             raise
-        finally:
-            attempt.abandon("the dial was given up")
-            self._forget_attempt(attempt)
 
     def _can_repair(self, link: Link) -> bool:
         own = link.session.dialer == self._identity.site
         return link.state is LinkState.UP and own and bool(link.missing)
 
-    def _forget_attempt(self, attempt: Attempt) -> None:
+    def _end_attempt(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+        """However it ended, and even if it was cancelled before its first step."""
+        attempt.abandon("the dial was given up")
         if self._attempts.get(attempt.site) is attempt:
             del self._attempts[attempt.site]
+        if not task.cancelled():
+            task.exception()  # nobody may wait any more for one that lost against the neighbour's own dial
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

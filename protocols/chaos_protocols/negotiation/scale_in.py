@@ -43,6 +43,7 @@ S = ScaleInState
 
 class ScaleIn(Negotiation):
     """See the module. `last_round`: the last one of a leaver, known when its removal is committed.
+    `left`: recorded as left, not as failed.
     `bridged`: a link was tried that keeps the overlay together without the leaver."""
 
     KIND = "scale-in"
@@ -87,6 +88,7 @@ class ScaleIn(Negotiation):
         self.settle = settle
         self.last_round = 0
         self.bridged = False
+        self.left = graceful
 
     def begin(self) -> list[Order]:
         return [Propose(intent=Intent.REMOVE_SITE)]

@@ -18,6 +18,7 @@ from chaos_protocols.raft.messages import LogEntry, RaftMessage, Snapshot
 from chaos_protocols.raft.progress import Progress
 
 NEVER_S = float("-inf")
+ENDLESS_S = float("inf")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Core:
     leader: SiteId | None = None
     leader_contact_s: float = NEVER_S
     leader_lost_s: float | None = None
-    election_at_s: float | None = None
+    election_at_s: float = ENDLESS_S
     campaign_started_s: float = NEVER_S
     heard: set[SiteId] = field(default_factory=set)
     votes: set[SiteId] = field(default_factory=set)
@@ -144,6 +145,15 @@ class Core:
         if self.site in self.voters:
             return True
         return any(self.site in earlier.voters for earlier in self.log.configurations_since(self.commit_index))
+
+    @property
+    def in_every_majority(self) -> bool:
+        """In each configuration that may be in force somewhere this site is one of at most two voters: nobody is
+        elected and nothing committed without it."""
+        return all(
+            self.site in configuration.voters and len(configuration.voters) <= 2
+            for configuration in self.log.configurations_since(self.commit_index)
+        )
 
     def has_majority(self, sites: set[SiteId]) -> bool:
         voters = self.voters

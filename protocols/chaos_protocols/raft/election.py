@@ -7,7 +7,7 @@ nothing), 9.6 (pre-vote), 3.10 (TimeoutNow).
 from __future__ import annotations
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft.core import Core
+from chaos_protocols.raft.core import ENDLESS_S, Core
 from chaos_protocols.raft.effects import Role
 from chaos_protocols.raft.messages import PreVoteRequest, PreVoteResponse, TimeoutNow, VoteRequest, VoteResponse
 from chaos_protocols.raft.replication import lead, quorum_contact
@@ -18,12 +18,12 @@ meet."""
 
 
 def tick_election(core: Core, now_s: float) -> None:
-    if core.election_at_s is None or now_s < core.election_at_s:
+    if now_s < core.election_at_s:
         return
     if core.may_campaign:
         start_pre_vote(core, silence(core, now_s), now_s)
         return
-    core.election_at_s = None
+    core.election_at_s = ENDLESS_S
     if core.leader is not None:
         core.change_role(core.role, None, silence(core, now_s))
 
@@ -102,7 +102,7 @@ def receive_pre_vote(core: Core, source: SiteId, message: PreVoteRequest, now_s:
         and log_serves(core, message.last_index, message.last_term)
         and not goes_first(core, source, message, now_s)
     )
-    if granted and core.role is Role.FOLLOWER and core.election_at_s is not None:
+    if granted and core.role is Role.FOLLOWER:
         # Let it try first: two campaigns at once split the votes.
         core.election_at_s = max(core.election_at_s, now_s + core.settings.heartbeat_interval_s)
     core.send(source, PreVoteResponse(term=message.term if granted else core.term, granted=granted))
@@ -173,9 +173,7 @@ def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s
             # Votes are split, or another has won and will be heard within a round trip: to ask again soon harms
             # nobody, for it begins with a pre-vote. Drawn from [1, 2) heartbeat intervals.
             retry_s = core.settings.heartbeat_interval_s * (1.0 + core.rng.random())
-            core.election_at_s = (
-                now_s + retry_s if core.election_at_s is None else min(core.election_at_s, now_s + retry_s)
-            )
+            core.election_at_s = min(core.election_at_s, now_s + retry_s)
 
 
 def receive_timeout_now(core: Core, source: SiteId, message: TimeoutNow, now_s: float) -> None:

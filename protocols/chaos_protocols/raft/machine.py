@@ -21,7 +21,7 @@ from typing import assert_never
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import election, follower, replication
 from chaos_protocols.raft.config import RaftSettings, fault_of, voters_changed
-from chaos_protocols.raft.core import Core
+from chaos_protocols.raft.core import ENDLESS_S, Core
 from chaos_protocols.raft.effects import Effect, HardState, Role
 from chaos_protocols.raft.log import Log
 from chaos_protocols.raft.messages import (
@@ -154,7 +154,7 @@ class RaftMachine:
         """When to call `tick`; None: only a message can change anything."""
         core = self._core
         if core.role is not Role.LEADER:
-            return core.election_at_s
+            return None if core.election_at_s == ENDLESS_S else core.election_at_s
         if core.transfer_target is not None:
             return min(core.heartbeat_at_s, core.transfer_until_s)
         return core.heartbeat_at_s
@@ -269,20 +269,16 @@ class RaftMachine:
             return f"the configuration change at index {core.log.configuration_index} is not committed yet"
         for site in sorted(set(configuration.voters) - {core.site, *core.voters}):
             # Thesis 4.2.1: a voter that is far behind is a gap in availability; one without any log has no say
-            # (`election.py`). if self.match_index(site) < core.log.configuration_index:
-            return f"{site} must catch up as a learner before it votes"
+            # (`election.py`).
+            if self.match_index(site) < core.log.configuration_index:
+                return f"{site} must catch up as a learner before it votes"
         return ""
 
     def _alone_in_every_majority(self, configuration: Configuration) -> bool:
-        """The way back for a sole voter whose new second voter died before the change was committed: with
-        `configuration` naming this site alone, and at most two voters in each one before it that may be in force
-        somewhere, every majority of any of them contains this site, which is all that the rule against overlapping
-        changes protects (thesis 4.1)."""
-        core = self._core
-        return configuration.voters == (core.site,) and all(
-            core.site in earlier.voters and len(earlier.voters) <= 2
-            for earlier in core.log.configurations_since(core.commit_index)
-        )
+        """The way back for a sole voter whose new second voter died before the change was committed: the new
+        configuration names this site alone, and every majority of any earlier one contains it. That overlap is all
+        that the rule against changes on top of each other protects (thesis 4.1)."""
+        return configuration.voters == (self._core.site,) and self._core.in_every_majority
 
     def transfer_leadership(self, target: SiteId | None, *, now_s: float) -> list[Effect]:
         """Brings `target` (None: the best voter) level and asks it to start an election. No proposals meanwhile; given

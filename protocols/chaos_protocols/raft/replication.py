@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft.config import IN_FLIGHT_APPENDS_MAX, majority
-from chaos_protocols.raft.core import Core
+from chaos_protocols.raft.core import ENDLESS_S, Core
 from chaos_protocols.raft.effects import Role
 from chaos_protocols.raft.messages import (
     AppendRequest,
@@ -26,12 +26,13 @@ from chaos_protocols.raft.progress import Mode, Progress
 def lead(core: Core, reason: str, now_s: float) -> None:
     """Elected: an empty entry of the new term, so that what went before can be committed with it (thesis 3.6.2,
     6.4)."""
-    core.leader_lost_s = core.election_at_s = None
+    core.leader_lost_s = None
+    core.election_at_s = ENDLESS_S
     core.votes.clear()
     core.heard.clear()
     core.progress.clear()
     core.change_role(Role.LEADER, core.site, reason)
-    follow_configuration(core, now_s)
+    follow_configuration(core, core.log.last_index + 1, now_s)
     core.heartbeat_at_s = now_s + core.settings.heartbeat_interval_s
     append(core, b"", None, now_s)
 
@@ -41,7 +42,7 @@ def append(core: Core, command: bytes, configuration: Configuration | None, now_
     index = core.log.last_index + 1
     core.append((LogEntry(index=index, term=core.term, command=command, configuration=configuration),))
     if configuration is not None:
-        follow_configuration(core, now_s)
+        follow_configuration(core, index, now_s)
     if not commit(core):
         for site, progress in core.progress.items():
             send_entries(core, site, progress, now_s)
@@ -50,13 +51,12 @@ def append(core: Core, command: bytes, configuration: Configuration | None, now_
     return index
 
 
-def follow_configuration(core: Core, now_s: float) -> None:
+def follow_configuration(core: Core, index: int, now_s: float) -> None:
     """A new member starts with the benefit of the doubt. A removed one is served until its removal is committed
     (`announce_commit`)."""
     configuration = core.log.configuration
     for site in sorted({*configuration.voters, *configuration.learners} - {core.site, *core.progress}):
-        last_index = core.log.last_index
-        core.progress[site] = Progress(next_index=last_index + 1, tenure=last_index, contact_s=now_s)
+        core.progress[site] = Progress(next_index=index, tenure=index, contact_s=now_s)
 
 
 def send_entries(core: Core, site: SiteId, progress: Progress, now_s: float) -> bool:
@@ -130,7 +130,9 @@ def tick_leader(core: Core, now_s: float) -> None:
         core.transfer_target = None
     if now_s < core.heartbeat_at_s:
         return
-    if not quorum_contact(core, now_s) and not is_indispensable(core):
+    if not quorum_contact(core, now_s) and not core.in_every_majority:
+        # One of two voters cannot have been deposed unknowingly, and must stay to be able to remove the other
+        # (protocols.md section 1); any other leader without a majority is useless, and may be out of date.
         lacking = ", ".join(missing_voters(core, now_s))
         timeout_s = core.settings.election_timeout_s
         core.become_follower(core.term, None, f"no majority: nothing heard from {lacking} for {timeout_s} s", now_s)
@@ -138,12 +140,6 @@ def tick_leader(core: Core, now_s: float) -> None:
     core.heartbeat_at_s = now_s + core.settings.heartbeat_interval_s
     for site, progress in core.progress.items():
         beat(core, site, progress, now_s)
-
-
-def is_indispensable(core: Core) -> bool:
-    """One of at most two voters: nobody can be elected without its vote, so it cannot have been deposed unknowingly
-    and need not step down; it must stay, to be able to remove the other (protocols.md section 1)."""
-    return core.site in core.voters and len(core.voters) <= 2
 
 
 def missing_voters(core: Core, now_s: float) -> tuple[SiteId, ...]:
@@ -233,8 +229,8 @@ def announce_commit(core: Core, now_s: float) -> None:
             del core.progress[site]
     if core.site not in core.voters:
         successor = best_successor(core)
-        if successor is not None:
-            core.send(successor, TimeoutNow(term=core.term))
+        assert successor is not None, "a configuration has at least one voter, and this site is none"
+        core.send(successor, TimeoutNow(term=core.term))
         core.become_follower(core.term, None, "this site is no voter any more", now_s)
 
 

@@ -20,7 +20,8 @@ from chaosd.cli.app import app
 from chaosd.cli.start import overrides_of, start
 from chaosd.config import ConfigError, SiteConfig, load_config
 from chaosd.config_file import flag_name
-from chaosd.identity import Identity
+from chaosd.identity import Identity, IdentityError
+from chaosd.journal import JournalError
 from chaosd.status import EventRecord, Outcome, Status
 
 Run = Callable[..., Result]
@@ -82,6 +83,30 @@ def test_status_as_json_is_the_status_itself(run: Run, tmp_path: Path) -> None:
     with served(tmp_path / "api.sock", control):
         text = run("status", "--json", "--api-socket", tmp_path / "api.sock").output
     assert msgspec.json.decode(text, type=Status) == control.current
+
+
+def test_watching_shows_the_status_again_and_again_until_ctrl_c(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = FakeControl()
+    pauses = iter((1, 2))
+
+    def pause(_: float) -> None:
+        if next(pauses) == 2:
+            raise KeyboardInterrupt
+        control.current = sample_status(name="renamed")
+
+    monkeypatch.setattr("chaosd.cli.status.time.sleep", pause)
+    with served(tmp_path / "api.sock", control):
+        text = run("status", "--watch", "--data-dir", tmp_path).output
+    assert "renamed (this)" in text
+
+
+def test_watching_ends_with_3_when_the_daemon_stops(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "api.sock"
+    monkeypatch.setattr("chaosd.cli.status.time.sleep", lambda _: path.unlink())
+    with served(path, FakeControl()):
+        assert "no daemon answers" in run("status", "--watch", "--data-dir", tmp_path, code=3).stderr
 
 
 def test_names_of_other_sites_cannot_command_the_terminal(run: Run, tmp_path: Path) -> None:
@@ -241,8 +266,8 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
 
 
 def test_every_field_of_the_configuration_is_a_flag_of_start_and_no_other_is() -> None:
-    group = typer.main.get_command(app)
-    options = {name for parameter in group.commands["start"].params for name in parameter.opts}  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    options = {name for parameter in commands["start"].params for name in parameter.opts}
     assert options - {"--config", "-c", "--help", "-h"} == {flag_name(field) for field in SiteConfig.model_fields}
 
 
@@ -264,7 +289,10 @@ def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
     assert config.data_dir == tmp_path / "d"
 
 
-@pytest.mark.parametrize("error", [OSError(98, "address in use"), ConfigError("the key is missing")])
+@pytest.mark.parametrize(
+    "error",
+    [OSError(98, "address in use"), ConfigError("no peers"), IdentityError("no key yet"), JournalError("damaged")],
+)
 def test_a_daemon_that_cannot_start_says_so_in_a_line_and_ends_with_2(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -1,6 +1,6 @@
-"""A cluster of agreement machines in memory: virtual time, a network that loses, delays, reorders, duplicates and parts, disks that survive
-crashes, and a state machine whose state is the list of all commands. After every step the safety claims of Raft are checked
-(thesis figure 3.2); a violation is an AssertionError that names the seed.
+"""A cluster of agreement machines in memory: virtual time, a network that loses, delays, reorders, duplicates and
+parts, disks that survive crashes, and a state machine whose state is the list of all commands. After every step the
+safety claims of Raft are checked (thesis figure 3.2); a violation is an AssertionError that names the seed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Disk:
 
 @dataclass(slots=True)
 class Node:
-    """One site: its machine while it is up, and its state machine: the commands applied so far, and the index of the last entry."""
+    """One site: its machine while it is up, and its state machine: the commands applied so far, and the index of the
+    last entry."""
 
     disk: Disk
     machine: RaftMachine | None = None
@@ -83,7 +84,8 @@ class Node:
 
 
 class Cluster:
-    """`loss`, `duplication`: shares of messages; `delay_s`: range of the one-way delay, so that messages overtake each other."""
+    """`loss`, `duplication`: shares of messages; `delay_s`: range of the one-way delay, so that messages overtake each
+    other."""
 
     def __init__(self, seed: int, *, settings: RaftSettings = SETTINGS) -> None:
         self.seed = seed
@@ -293,7 +295,8 @@ class Cluster:
         assert node.applied == known, f"seed {self.seed}: the snapshot at {node.applied_index} is not the state there"
 
     def check_leader(self, site: SiteId, change: RoleChanged) -> None:
-        """Election safety (one leader in a term) and leader completeness (it has all that was ever committed), thesis 3.6.3."""
+        """Election safety (one leader in a term) and leader completeness (it has all that was ever committed), thesis
+        3.6.3."""
         if change.role is not Role.LEADER:
             return
         known = self.leaders.setdefault(change.term, site)
@@ -307,7 +310,8 @@ class Cluster:
             )
 
     def check_logs(self) -> None:
-        """Log matching: equal index and term means equal logs up to there, compared pairwise on the disks (thesis 3.5)."""
+        """Log matching: equal index and term means equal logs up to there, compared pairwise on the disks (thesis
+        3.5)."""
         logs = [{entry.index: entry for entry in node.disk.entries} for node in self.nodes.values()]
         for one, other in itertools.combinations(logs, 2):
             common = sorted(one.keys() & other.keys(), reverse=True)

@@ -1,15 +1,18 @@
-"""Elections: Ongaro's thesis 3.4 (votes), 3.6.1 (up-to-date logs), 4.2.3 (disturbers), 6.2 (majority lost), 9.6 (pre-vote)."""
+"""Elections: Ongaro's thesis 3.4 (votes), 3.6.1 (up-to-date logs), 4.2.3 (disturbers), 6.2 (majority lost), 9.6
+(pre-vote)."""
 
 from __future__ import annotations
 
 import pytest
+from tests.unit.raft.cluster import SETTINGS, Cluster, Disk, configuration
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import HardState, LogEntry, Persist, RaftMessage, Role, Send
 from chaos_protocols.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
-from tests.unit.raft.cluster import SETTINGS, Cluster, Disk, configuration
 
 TIMEOUT_S = SETTINGS.election_timeout_s
+TENURE = 2
+"""Of the first members under the first leader: the index of its no-op."""
 A, B, C, X = SiteId("a"), SiteId("b"), SiteId("c"), SiteId("x")
 
 
@@ -21,6 +24,10 @@ def settled(voters: str, seed: int = 1, learners: str = "") -> tuple[Cluster, st
     leader = cluster.leader()
     assert leader is not None
     return cluster, leader.site, [name for name in voters if name != leader.site]
+
+
+def role(cluster: Cluster, name: str) -> Role:
+    return cluster[name].role
 
 
 def until_led(cluster: Cluster) -> float:
@@ -58,6 +65,7 @@ def test_the_election_timeout_is_drawn_from_one_to_two_times_the_setting() -> No
 def test_three_sites_elect_one_leader_and_all_know_it() -> None:
     cluster, leader, _ = settled("abc")
     assert {machine.leader for machine in cluster.up} == {leader}
+    assert all(machine.missing_voters(cluster.now_s) == () for machine in cluster.up)
     assert [machine.role for machine in cluster.up].count(Role.LEADER) == 1
 
 
@@ -148,7 +156,8 @@ def test_silent_leader_is_replaced_within_three_election_timeouts() -> None:
 
 
 def test_leader_whose_daemon_is_known_to_be_dead_is_replaced_in_a_fraction_of_the_timeout() -> None:
-    """protocols.md section 1: end-of-file starts a pre-vote at once. Split votes may cost one retry within two heartbeats."""
+    """protocols.md section 1: end-of-file starts a pre-vote at once. Split votes may cost one retry within two
+    heartbeats."""
     times = []
     for seed in range(40):
         cluster, leader, others = settled("abc" if seed % 2 else "abcde", seed)
@@ -238,6 +247,27 @@ def test_one_of_two_voters_keeps_the_lead_alone_and_the_other_cannot_take_it() -
     assert cluster[other].role is Role.PRE_CANDIDATE
 
 
+def test_one_of_two_voters_by_an_uncommitted_change_steps_down_without_a_majority() -> None:
+    """The others may not know the change, and elect somebody else."""
+    cluster, leader, others = settled("abc")
+    cluster.part(leader, "".join(others))
+    assert cluster.propose(leader, configuration(leader + others[0])) is not None
+    cluster.run(3.0)
+    assert cluster[leader].role is not Role.LEADER
+    assert any(cluster[name].role is Role.LEADER for name in others)
+
+
+def test_the_first_message_of_a_new_leader_is_a_sign_of_life() -> None:
+    """However shortly before the death of the former one was reported."""
+    cluster, leader, others = settled("abc")
+    cluster.crash(leader)
+    for name in others:
+        cluster.act(name, cluster[name].leader_lost(now_s=cluster.now_s))
+    elapsed_s = cluster.run_until(lambda: all(cluster[name].leader in others for name in others))
+    assert elapsed_s < SETTINGS.heartbeat_interval_s
+    assert all(cluster[name].quorum_contact(cluster.now_s) for name in others)
+
+
 def test_a_leader_with_an_older_term_learns_of_the_newer_one_and_steps_down() -> None:
     cluster, leader, (one, other) = settled("abc")
     request = VoteRequest(term=7, last_index=0, last_term=0, transfer=True)
@@ -293,21 +323,21 @@ def test_answers_of_strangers_and_of_other_terms_count_for_nothing() -> None:
     for source in (B, C):
         ask(cluster, "a", source, PreVoteResponse(term=2, granted=True))
         ask(cluster, "a", source, VoteResponse(term=1, granted=True))
-    assert cluster["a"].role is Role.FOLLOWER
-    cluster.run_until(lambda: cluster["a"].role is Role.PRE_CANDIDATE)
+    assert role(cluster, "a") is Role.FOLLOWER
+    cluster.run_until(lambda: role(cluster, "a") is Role.PRE_CANDIDATE)
     for source, term in ((X, 2), (SiteId("y"), 2), (B, 1), (C, 3)):
         ask(cluster, "a", source, PreVoteResponse(term=term, granted=True))
-    assert cluster["a"].role is Role.PRE_CANDIDATE
+    assert role(cluster, "a") is Role.PRE_CANDIDATE
     for source in (B, C):
         ask(cluster, "a", source, PreVoteResponse(term=2, granted=True))
-    assert cluster["a"].role is Role.CANDIDATE
+    assert role(cluster, "a") is Role.CANDIDATE
     for source, term in ((X, 2), (SiteId("y"), 2), (B, 1), (C, 1)):
         ask(cluster, "a", source, VoteResponse(term=term, granted=True))
-    assert cluster["a"].role is Role.CANDIDATE
+    assert role(cluster, "a") is Role.CANDIDATE
     ask(cluster, "a", B, VoteResponse(term=2, granted=True))
-    assert cluster["a"].role is Role.CANDIDATE
+    assert role(cluster, "a") is Role.CANDIDATE
     ask(cluster, "a", B, VoteResponse(term=6, granted=False))
-    assert cluster["a"].role is Role.FOLLOWER
+    assert role(cluster, "a") is Role.FOLLOWER
     assert cluster["a"].term == 6
 
 
@@ -315,12 +345,12 @@ def test_a_pre_candidate_adopts_a_higher_term() -> None:
     cluster = Cluster(1)
     cluster.form("abc")
     cluster.part()
-    cluster.run_until(lambda: cluster["a"].role is Role.PRE_CANDIDATE)
+    cluster.run_until(lambda: role(cluster, "a") is Role.PRE_CANDIDATE)
     ask(cluster, "a", B, PreVoteResponse(term=1, granted=False))
-    assert cluster["a"].role is Role.PRE_CANDIDATE
+    assert role(cluster, "a") is Role.PRE_CANDIDATE
     assert cluster["a"].missing_voters(cluster.now_s) == (C,)
     ask(cluster, "a", B, PreVoteResponse(term=8, granted=False))
-    assert cluster["a"].role is Role.FOLLOWER
+    assert role(cluster, "a") is Role.FOLLOWER
     assert cluster["a"].term == 8
 
 

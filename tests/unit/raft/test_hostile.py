@@ -1,9 +1,12 @@
-"""Bytes from a peer are hostile until checked: what no honest site sends is dropped with a reason, and nothing changes."""
+"""Bytes from a peer are hostile until checked: what no honest site sends is dropped with a reason, and nothing
+changes."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.unit.raft.cluster import Cluster, configuration
+from tests.unit.raft.test_election import TENURE, settled
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import Configuration, LogEntry, RaftMessage, Role, Snapshot
@@ -18,8 +21,6 @@ from chaos_protocols.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from tests.unit.raft.cluster import Cluster, configuration
-from tests.unit.raft.test_election import settled
 
 X = SiteId("x")
 
@@ -96,11 +97,11 @@ def test_messages_in_the_name_of_the_site_itself_are_dropped() -> None:
 def test_an_acknowledgement_of_entries_that_do_not_exist_is_dropped() -> None:
     cluster, leader, (one, _) = settled("abc")
     lie = AppendResponse(
-        term=2, success=True, match_index=99, previous_index=1, conflict_index=0, last_index=99, tenure=1
+        term=2, success=True, match_index=99, previous_index=1, conflict_index=0, last_index=99, tenure=TENURE
     )
     assert "it acknowledges entry 99" in dropped(cluster, leader, one, lie)
     assert "it acknowledges entry 99" in dropped(
-        cluster, leader, one, SnapshotResponse(term=2, match_index=99, tenure=1)
+        cluster, leader, one, SnapshotResponse(term=2, match_index=99, tenure=TENURE)
     )
 
 
@@ -134,7 +135,7 @@ def test_what_is_no_message_of_the_agreement_is_an_error_of_the_caller() -> None
 def test_answers_of_strangers_reach_nothing() -> None:
     cluster, leader, (one, _) = settled("abc")
     for message in (
-        SnapshotResponse(term=99, match_index=2, tenure=1),
+        SnapshotResponse(term=99, match_index=2, tenure=TENURE),
         VoteResponse(term=99, granted=True),
     ):
         assert dropped(cluster, leader, X, message) == ""

@@ -1,15 +1,17 @@
-"""Who belongs: Ongaro's thesis chapter 4, one voter at a time, and the correction of 2015 (no change before the leader's own entry)."""
+"""Who belongs: Ongaro's thesis chapter 4, one voter at a time, and the correction of 2015 (no change before the
+leader's own entry)."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
+from tests.unit.raft.test_election import TENURE, settled
 
 from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.raft import Configuration, Role, RoleChanged
 from chaos_protocols.raft.config import NOBODY, fault_of, majority
 from chaos_protocols.raft.messages import AppendRequest, AppendResponse, TimeoutNow
-from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
-from tests.unit.raft.test_election import settled
 
 
 def grown() -> Cluster:
@@ -168,7 +170,7 @@ def test_a_higher_term_in_the_answer_of_a_removed_site_deposes_nobody() -> None:
     cluster.part(leader, one, other)
     cluster.propose(leader, configuration(leader + one))
     answer = AppendResponse(
-        term=50, success=False, match_index=0, previous_index=2, conflict_index=1, last_index=0, tenure=1
+        term=50, success=False, match_index=0, previous_index=2, conflict_index=1, last_index=0, tenure=TENURE
     )
     cluster.act(leader, cluster[leader].receive(SiteId(other), answer, now_s=cluster.now_s))
     cluster.act(leader, cluster[leader].receive(SiteId("x"), answer, now_s=cluster.now_s))
@@ -255,7 +257,7 @@ def test_answers_of_an_earlier_membership_count_for_nothing() -> None:
         previous_index=1,
         conflict_index=0,
         last_index=2,
-        tenure=1,
+        tenure=TENURE,
     )
     cluster.act(leader, cluster[leader].receive(site, old, now_s=cluster.now_s))
     assert cluster[leader].match_index(site) == 2
@@ -266,6 +268,17 @@ def test_answers_of_an_earlier_membership_count_for_nothing() -> None:
     cluster.run(0.5)
     cluster.act(leader, cluster[leader].receive(site, old, now_s=cluster.now_s))
     assert cluster[leader].match_index(site) == 0
+    new = msgspec.structs.replace(old, tenure=cluster[leader].last_index)
+    cluster.act(leader, cluster[leader].receive(site, new, now_s=cluster.now_s))
+    assert cluster[leader].match_index(site) == 2
+
+
+def test_a_new_learner_is_served_at_once_not_with_the_next_heartbeat() -> None:
+    cluster, leader, _ = settled("abc")
+    cluster.add("d")
+    cluster.propose(leader, configuration("abc", "d"))
+    elapsed_s = cluster.run_until(lambda: cluster["d"].commit_index == cluster[leader].last_index)
+    assert elapsed_s < 0.08
 
 
 def test_role_changes_carry_a_reason() -> None:

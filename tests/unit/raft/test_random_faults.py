@@ -1,4 +1,5 @@
-"""Random faults over many seeds: Raft's safety claims (thesis figure 3.2) after every step, then liveness after the network heals.
+"""Random faults over many seeds: Raft's safety claims (thesis figure 3.2) after every step, then liveness after the
+network heals.
 
 A failure names its seed: `run_with_faults(SEED, ...)` replays it.
 """
@@ -6,10 +7,10 @@ A failure names its seed: `run_with_faults(SEED, ...)` replays it.
 from __future__ import annotations
 
 import pytest
+from tests.unit.raft.cluster import Cluster, Node
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import Configuration, Persist, Role
-from tests.unit.raft.cluster import Cluster, Node
 
 SEEDS = 60
 STEPS = 60

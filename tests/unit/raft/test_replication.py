@@ -1,8 +1,11 @@
-"""Replication and commitment: Ongaro's thesis 3.5 (log matching), 3.6.2 (entries of earlier terms), 10.2.1 (pipelining)."""
+"""Replication and commitment: Ongaro's thesis 3.5 (log matching), 3.6.2 (entries of earlier terms), 10.2.1
+(pipelining)."""
 
 from __future__ import annotations
 
 import pytest
+from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
+from tests.unit.raft.test_election import TENURE, settled
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import HardState, LogEntry, Persist, RaftMessage, RaftSettings, Role, Send
@@ -10,8 +13,6 @@ from chaos_protocols.raft.config import IN_FLIGHT_APPENDS_MAX
 from chaos_protocols.raft.log import entry_bytes
 from chaos_protocols.raft.messages import COMMAND_BYTES_MAX, AppendRequest, AppendResponse, PreVoteRequest
 from chaos_protocols.raft.progress import Mode, Progress
-from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
-from tests.unit.raft.test_election import settled
 
 A, B = SiteId("a"), SiteId("b")
 
@@ -142,7 +143,7 @@ def test_entries_of_an_earlier_term_are_committed_only_with_one_of_the_present_t
         not isinstance(message, AppendResponse) and (source == A or not isinstance(message, PreVoteRequest))
     )
     cluster.run_until(lambda: cluster["a"].role is Role.LEADER)
-    tenure = cluster["a"].last_index - 1
+    tenure = cluster["a"].last_index
     old = AppendResponse(
         term=cluster["a"].term,
         success=True,
@@ -260,7 +261,7 @@ def test_old_and_impossible_rejections_change_nothing() -> None:
             previous_index=previous_index,
             conflict_index=1,
             last_index=5,
-            tenure=1,
+            tenure=TENURE,
         )
         effects = cluster[leader].receive(SiteId(one), rejection, now_s=cluster.now_s)
         assert effects == []

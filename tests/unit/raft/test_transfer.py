@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
+from tests.unit.raft.test_election import settled
+
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import Role
 from chaos_protocols.raft.messages import AppendRequest, TimeoutNow
-from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
-from tests.unit.raft.test_election import settled
 
 X = SiteId("x")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from chaosd.recovery.facts import ModelFacts
-from chaosd.recovery.models import LLAMA2_7B, built_in, uniform_cluster
+from chaosd.recovery.models import LLAMA2_7B, built_in, decoder_facts, uniform_cluster
 
 
 def test_llama2_7b_has_its_published_number_of_parameters() -> None:
@@ -34,16 +35,17 @@ def test_backward_takes_about_twice_the_forward_and_its_input_half_of_that() -> 
     assert 0.5 <= layer.backward_input_s / layer.backward_s <= 0.6
 
 
-def test_four_stages_fit_a_64_gb_device_and_two_do_not() -> None:
-    """Formula 14 on Chameleon's devices: PP = 4 is the papers' setting, PP = 2 would run out of memory."""
-    layer = built_in("llama2-7b").layers[1]
+def test_two_stages_fit_a_64_gb_device_as_in_chameleon_and_not_with_the_whole_context() -> None:
+    """Formula 14 on Chameleon's devices: V-D runs DP 4 x PP 2 on 64 GB."""
 
-    def peak_bytes(stages: int) -> int:
+    def peak_bytes(sequence: int, stages: int) -> int:
+        layer = decoder_facts(replace(LLAMA2_7B, sequence=sequence)).layers[1]
         held = 32 // stages
         return held * layer.static_bytes + stages * held * layer.activation_bytes
 
     memory_bytes = uniform_cluster(1).devices[0].memory_bytes
-    assert peak_bytes(4) < memory_bytes < peak_bytes(2)
+    assert peak_bytes(2048, 2) < memory_bytes < peak_bytes(4096, 2)
+    assert peak_bytes(4096, 4) < memory_bytes < peak_bytes(2048, 1)
 
 
 def test_facts_survive_json() -> None:

@@ -3,13 +3,14 @@ behind."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.sdk.line import Line
 
@@ -221,6 +222,7 @@ items = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(items)
 def test_spec_places_everything_aligned_without_overlap_and_passes_its_own_check(given_items: list[Item]) -> None:
     spec = state_spec(given_items)
@@ -233,6 +235,7 @@ def test_spec_places_everything_aligned_without_overlap_and_passes_its_own_check
     assert first_difference(spec, spec) == ""
 
 
+@settings(deadline=None)
 @given(items, items)
 def test_first_difference_is_empty_exactly_if_the_digests_are_equal(one: list[Item], other: list[Item]) -> None:
     here, there = state_spec(one), state_spec(other)
@@ -249,3 +252,13 @@ def test_spec_refuses_double_names_unknown_types_and_long_names() -> None:
             state_spec(bad)
     long = fact("x" * 10_000)
     assert len(long.name) <= NAME_CHARACTERS_MAX and long.name != fact("x" * 10_001).name
+
+
+def test_numpy_example_finds_the_line() -> None:
+    script = Path(__file__).resolve().parents[3] / "examples" / "numpy_minimal" / "train.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--standalone"], capture_output=True, text=True, timeout=60, check=False
+    )
+    found = re.fullmatch(r"after round 200: y = (\S+) x \+ (\S+)\n", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) == pytest.approx(3.0, abs=0.1) and float(found[2]) == pytest.approx(-1.0, abs=0.1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="the example trains with torch")
@@ -46,6 +46,7 @@ def test_unknown_hospital_is_named(heart: Any) -> None:
         heart[0].load("Geneva")
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=2, max_size=30))
 def test_area_under_roc_counts_pairs(heart: Any, pairs: list[tuple[int, bool]]) -> None:
     scores = np.array([float(score) for score, _ in pairs])

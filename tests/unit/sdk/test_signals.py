@@ -188,7 +188,7 @@ def interrupted_step(path: Path | None, when: int) -> bool:
 
 def test_two_signals_at_any_line_of_a_step_never_leave_half_of_it(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
-        while not over.is_set():
+        while True:
             try:
                 daemon.accept()
                 if over.is_set():
@@ -242,3 +242,26 @@ def test_coordinator_outside_the_main_thread_works_without_handlers() -> None:
     thread.start()
     thread.join(10)
     assert done == [1] and signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_child_ignores_ctrl_c_and_obeys_sigterm() -> None:
+    """As a data loader's process needs it: Ctrl+C reaches the whole foreground group, terminate() is SIGTERM."""
+    with Line(None, handle_signals=True) as line:
+        ready, tell = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+                os.write(tell, b"alive")
+                signal.pause()
+            finally:
+                os._exit(1)
+        assert os.read(ready, 5) == b"alive"
+        os.kill(child, signal.SIGTERM)
+        _, status = os.waitpid(child, 0)
+        os.close(ready)
+        os.close(tell)
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM
+        assert not line.coordinator.capture_exit_event()

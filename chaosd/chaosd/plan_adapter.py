@@ -1,0 +1,89 @@
+"""The planners of `chaosd.planner`, in the words of the protocols: how the machines of a site get their plans.
+
+Pure. Unknown rates are taken as one and the same rate, so that an unmeasured overlay still gets a sound tree and an even split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
+from chaos_protocols.roster import LinkRecord
+from chaos_protocols.views import LinkKey, SourceFacts
+from chaosd.planner.shards import assign, ranges, seconds_per_shard, shards_of
+from chaosd.planner.sync import LinkFacts, plan_sync
+
+RATE_UNKNOWN_BYTES_PER_S = 12.5e6
+"""100 Mbit/s: the low end of the Chaos paper's links (section VI-A)."""
+
+
+@lru_cache(maxsize=4096)
+def _sync(
+    members: tuple[SiteId, ...],
+    listeners: tuple[SiteId, ...],
+    links: tuple[tuple[LinkKey, float, float], ...],
+) -> SyncPlan:
+    facts = {
+        key: LinkFacts(rate_bytes_per_s=rate or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
+        for key, rate, rtt_s in links
+    }
+    planned = plan_sync(members, facts, learners=listeners)
+    trees = tuple(
+        Tree(
+            weight=tree.weight,
+            root=SiteId(tree.root),
+            parent=tuple(sorted((SiteId(child), SiteId(above)) for child, above in tree.parent)),
+        )
+        for tree in planned.trees
+    )
+    return SyncPlan(trees=trees, reason=planned.reason[:1024])
+
+
+class DaemonPlanner:
+    """Implements `chaos_protocols.views.Planner`."""
+
+    def sync(
+        self, members: tuple[SiteId, ...], listeners: tuple[SiteId, ...], links: Mapping[LinkKey, LinkRecord]
+    ) -> SyncPlan:
+        here = {*members, *listeners}
+        facts = tuple(
+            (key, link.rate_bytes_per_s, link.rtt_s)
+            for key, link in sorted(links.items())
+            if key[0] in here and key[1] in here
+        )
+        return _sync(members, listeners, facts)
+
+    def replicate(
+        self,
+        *,
+        transfer: str,
+        joiner: SiteId,
+        round_number: int,
+        state_bytes: int,
+        shard_bytes: int,
+        sources: tuple[SourceFacts, ...],
+    ) -> ReplicationPlan:
+        """Algorithm 1 of the Chaos paper: every source gets so many shards that all of them finish together."""
+        ordered = sorted(sources, key=lambda source: source.site)
+        r_s = [source.rtt_s / 2 for source in ordered]
+        p_s = [
+            seconds_per_shard(shard_bytes, source.rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S) for source in ordered
+        ]
+        assignment = assign(r_s, p_s, shards_of(state_bytes, shard_bytes))
+        pieces = ranges(assignment.counts, state_bytes, shard_bytes)
+        parts = tuple(
+            SourceRange(source=source.site, start=start, stop=stop)
+            for source, (start, stop) in zip(ordered, pieces, strict=True)
+            if stop > start
+        )
+        return ReplicationPlan(
+            transfer=transfer,
+            joiner=joiner,
+            round=round_number,
+            state_bytes=state_bytes,
+            shard_bytes=shard_bytes,
+            ranges=parts,
+            reason=assignment.reason[:1024],
+        )

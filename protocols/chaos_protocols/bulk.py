@@ -1,0 +1,195 @@
+"""Headers of bulk frames: what two daemons say on the bulk streams of a link (stream 0 averages, stream 1 replicates).
+
+A frame is a header and a payload of raw bytes; the transport frames both. A header is a msgpack map whose `kind` tells
+what it is, so that a driver can tell it from a link probe without knowing more. Everything is typed and bounded here;
+whether a header fits the plan in force is decided by the machines of `reduce` and `transfer`.
+
+    averaging     chunk.grant, chunk.want, chunk.up, chunk.down, chunk.gone             carry the tag of the round
+    results       result.want, result.held, result.pull, result.data, result.gone      named by round and digest
+    replication   block.want, block.data, block.wait, block.drop, block.gone           named by the transfer
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX, STATE_BYTES_MAX
+from chaos_protocols.plans import TREES_MAX, Tag
+
+CHUNKS_MAX = 1 << 24
+"""Chunks of one tree: a vector of 8 TiB in chunks of 512 KiB."""
+
+WEIGHT_MAX = 1e15
+"""As in `RoundContributed`."""
+
+STREAM_AVERAGING = 0
+STREAM_REPLICATION = 1
+
+TreeIndex = Annotated[int, msgspec.Meta(ge=0, lt=TREES_MAX)]
+Chunk = Annotated[int, msgspec.Meta(ge=0, le=CHUNKS_MAX)]
+Weights = Annotated[
+    tuple[Annotated[float, msgspec.Meta(ge=0, le=WEIGHT_MAX)], ...],
+    msgspec.Meta(max_length=SITES_MAX),
+]
+"""4,096 numbers of 9 bytes: fits into a header with room to spare. Whose they are follows from the plan."""
+Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
+Transfer = Annotated[str, msgspec.Meta(max_length=64)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+BlockHash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+
+class ChunkGrant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chunk.grant"):
+    """Parent to child: chunks below `next` are here (forget them), those below `limit` may be sent."""
+
+    tag: Tag
+    tree: TreeIndex
+    next: Chunk
+    limit: Chunk
+
+
+class ChunkWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chunk.want"):
+    """Child to parent: it has opened the round; send the chunks of the result from `next` on, as they come."""
+
+    tag: Tag
+    tree: TreeIndex
+    next: Chunk
+
+
+class ChunkUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chunk.up"):
+    """Child to parent: the weighted sum over its subtree. Chunk 0 has the weights, by ascending site of the subtree.
+    `empty`: nobody in the subtree has any weight; stands for all its chunks."""
+
+    tag: Tag
+    tree: TreeIndex
+    chunk: Chunk
+    empty: bool = False
+    weights: Weights = ()
+
+
+class ChunkDown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chunk.down"):
+    """Parent to child: a chunk of the result. Chunk 0 has the weights, by ascending site of all members."""
+
+    tag: Tag
+    tree: TreeIndex
+    chunk: Chunk
+    weights: Weights = ()
+
+
+class ChunkGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chunk.gone"):
+    """Parent to child: the round was finished so long ago that its result is no longer held."""
+
+    tag: Tag
+
+
+class ResultWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.want"):
+    """Tell me when you hold the result of `round` with this digest."""
+
+    round: Round
+    digest: Digest
+
+
+class ResultHeld(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.held"):
+    """It lies here."""
+
+    round: Round
+    digest: Digest
+
+
+class ResultPull(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.pull"):
+    """Send its chunks from `next` on (chunks of the whole vector, trees do not matter)."""
+
+    round: Round
+    digest: Digest
+    next: Chunk
+
+
+class ResultData(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.data"):
+    """One chunk."""
+
+    round: Round
+    digest: Digest
+    chunk: Chunk
+
+
+class ResultGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.gone"):
+    """This site does not hold that result (any more), or holds another one."""
+
+    round: Round
+    digest: Digest
+
+
+class BlockWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.want"):
+    """Joiner to source: send bytes [start, stop) of the state, as blocks of at most BLOCK_BYTES from `start` on."""
+
+    transfer: Transfer
+    start: Offset
+    stop: Offset
+
+
+class BlockData(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.data"):
+    """Source to joiner: the payload lies at `start`; `hash` is its BLAKE3 (32 bytes)."""
+
+    transfer: Transfer
+    start: Offset
+    hash: BlockHash
+
+
+class BlockWait(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.wait"):
+    """Source to joiner: the snapshot is not taken yet; what was asked for is remembered."""
+
+    transfer: Transfer
+
+
+class BlockDrop(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.drop"):
+    """Joiner to source: forget what was asked for and is not sent yet."""
+
+    transfer: Transfer
+
+
+class BlockGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.gone"):
+    """Source to joiner: the snapshot is not here (any more)."""
+
+    transfer: Transfer
+
+
+ChunkHeader = ChunkGrant | ChunkWant | ChunkUp | ChunkDown | ChunkGone
+ResultHeader = ResultWant | ResultHeld | ResultPull | ResultData | ResultGone
+ReduceHeader = ChunkHeader | ResultHeader
+TransferHeader = BlockWant | BlockData | BlockWait | BlockDrop | BlockGone
+BulkHeader = ReduceHeader | TransferHeader
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: Annotated[str, msgspec.Meta(max_length=32)]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[BulkHeader] = msgspec.msgpack.Decoder(BulkHeader)
+_kind_decoder = msgspec.msgpack.Decoder(_Kind)
+
+
+def encode_bulk_header(header: BulkHeader) -> bytes:
+    """At most BULK_HEADER_BYTES_MAX bytes: the longest has 4,096 weights, which take 37 kB."""
+    return _encoder.encode(header)
+
+
+def decode_bulk_header(data: bytes) -> BulkHeader:
+    """Raises RemoteProtocolError on anything that is not a header of ours."""
+    if len(data) > BULK_HEADER_BYTES_MAX:
+        raise RemoteProtocolError(f"bulk header of {len(data)} bytes; at most {BULK_HEADER_BYTES_MAX} are allowed")
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RemoteProtocolError(f"not a bulk header: {error}") from None
+
+
+def bulk_kind(data: bytes) -> str:
+    """The `kind` of any header on a bulk stream, probes included. Raises RemoteProtocolError if it has none."""
+    try:
+        return _kind_decoder.decode(data).kind
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RemoteProtocolError(f"a bulk header without a kind: {error}") from None

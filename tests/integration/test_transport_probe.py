@@ -1,0 +1,130 @@
+"""The built-in link probe over real links, against itself."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgpack
+import pytest
+from tests.integration.transport_rig import LOOPS, Recorder, Site, close, run, start, until
+
+from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, ProbeHeader, encode, report
+from chaosd.transport import LinkShape, RemoteProtocolError
+
+pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
+
+
+class ProbedSite(Site):
+    """Dispatches bulk frames on the kind of their header, as the driver does."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(folder, name)
+        self.probe = LinkProbe(self.transport)
+        self.deaf = False
+        self.events.bulk_buffer = self._buffer  # type: ignore[method-assign]
+        self.events.bulk_received = self._received  # type: ignore[method-assign]
+        self.events.link_lost = self._lost  # type: ignore[method-assign]
+
+    def _buffer(self, site, stream, header, size_bytes):  # type: ignore[no-untyped-def]
+        assert LinkProbe.is_probe(msgpack.unpackb(header)["kind"])
+
+    def _received(self, site, stream, header, payload):  # type: ignore[no-untyped-def]
+        if not self.deaf:
+            self.probe.bulk_received(site, stream, header)
+
+    def _lost(self, site, incarnation, reason, end_of_file):  # type: ignore[no-untyped-def]
+        Recorder.link_lost(self.events, site, incarnation, reason, end_of_file)
+        self.probe.link_lost(site, reason)
+
+
+async def linked(folder: Path) -> tuple[ProbedSite, ProbedSite]:
+    a, b = ProbedSite(folder, "a"), ProbedSite(folder, "b")
+    await start(a, b)
+    await a.dial(b)
+    await until(lambda: b.neighbours)
+    return a, b
+
+
+async def finish(*sites: ProbedSite) -> None:
+    for site in sites:
+        await site.probe.close()
+    await close(*sites)
+
+
+def test_the_probe_finds_rate_and_round_trip_of_a_shaped_link_both_ways(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=4e7, latency_s=0.01))
+        b.transport.shape(a.id, LinkShape(rate_bytes_per_s=8e6, latency_s=0.01))
+        there, back = await asyncio.gather(a.probe.measure(b.id), b.probe.measure(a.id))
+        assert there.rate_bytes_per_s == pytest.approx(4e7, rel=0.35)
+        assert back.rate_bytes_per_s == pytest.approx(8e6, rel=0.35)
+        assert 0.019 < there.rtt_s < 0.2 and 0.019 < back.rtt_s < 0.2
+        assert there.method == "built-in" and there.bytes <= 8 << 20 and there.seconds < 1.5
+        await finish(a, b)
+
+    run(loop_kind, main)
+
+
+def test_a_probe_is_bounded_in_bytes_on_a_fast_link_and_in_time_on_a_slow_one(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        fast = await a.probe.measure(b.id, bytes_max=1 << 20)
+        assert fast.bytes == (1 << 20) - FRAME_BYTES and fast.rate_bytes_per_s > 1e7
+        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=1e6))
+        slow = await a.probe.measure(b.id, seconds_max=0.1)
+        assert slow.bytes <= 6 * FRAME_BYTES and slow.rate_bytes_per_s == pytest.approx(1e6, rel=0.35)
+        await finish(a, b)
+
+    run(loop_kind, main)
+
+
+def test_a_probe_that_is_not_answered_says_so(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        b.deaf = True
+        with pytest.raises(ProbeError, match="did not answer"):
+            await a.probe.measure(b.id, timeout_s=0.1)
+        b.deaf = False
+        assert (await a.probe.measure(b.id)).rate_bytes_per_s > 0
+        await finish(a, b)
+
+    run(loop_kind, main)
+
+
+def test_a_probe_ends_with_its_link(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        b.deaf = True
+        probing = asyncio.ensure_future(a.probe.measure(b.id, timeout_s=60))
+        await asyncio.sleep(0.02)
+        begun_s = time.monotonic()
+        b.transport.close_link(a.id, "over")
+        with pytest.raises(ProbeError, match="was lost"):
+            await probing
+        assert time.monotonic() - begun_s < 2
+        await finish(a, b)
+
+    run(loop_kind, main)
+
+
+def test_headers_that_break_the_rules_are_refused_and_the_rate_is_of_the_second_half(
+    loop_kind: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        for header in (
+            b"",
+            b"\xc1",
+            encode(ProbeHeader(kind="probe.else", id=1)),
+            msgpack.packb({"kind": 1, "id": -1}),
+        ):
+            with pytest.raises(RemoteProtocolError):
+                a.probe.bulk_received(b.id, 1, header)
+        made = report(7, [0.0, 1.0, 2.0, 2.5, 3.0])  # slow at first
+        assert made.rate_bytes_per_s == pytest.approx(2 * FRAME_BYTES) and made.seconds == 3.0
+        await finish(a, b)
+
+    run(loop_kind, main)

@@ -1,0 +1,252 @@
+"""The bulk engines of a simulated site: rounds reduced along the agreed tree, results kept and fetched, states transferred.
+
+A vector is one chunk here; everything that decides (tags, who waits for whom, what a renewed link sends again) is as in the daemon.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos_protocols import effects, events
+from chaos_protocols.plans import ReplicationPlan, Tag
+
+Send = Callable[[str, Any], None]
+Emit = Callable[[Any], None]
+
+
+def digest_of(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+@dataclass
+class OpenedRound:
+    effect: effects.OpenRound
+    own: float | None = None
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    sent_up: bool = False
+
+
+class SimulatedBulk:
+    """`send(site, message)` goes over the connection to a neighbour, if there is one; `emit(event)` to the site's machine."""
+
+    def __init__(self, site: str, send: Send, emit: Emit) -> None:
+        self.site, self._send, self._emit = site, send, emit
+        self.open: OpenedRound | None = None
+        self.results: dict[int, tuple[str, tuple[tuple[str, float], ...]]] = {}
+        self.finished: Tag | None = None
+        self._early: dict[str, Any] = {}
+        self._wanted: dict[int, set[str]] = {}
+        self._fetching: tuple[int, str] | None = None
+        self.serving: tuple[ReplicationPlan, Any] | None = None
+        self._asked: dict[str, set[str]] = {}
+        self.fetching: ReplicationPlan | None = None
+        self._missing: set[str] = set()
+        self._dead: set[str] = set()
+        self._state: Any = None
+
+    # -- rounds
+
+    def open_round(self, effect: effects.OpenRound) -> None:
+        self.open = OpenedRound(effect)
+        if not effect.member:
+            parent, _, _ = self._tree()
+            assert parent is not None
+            self._send(parent, ("want", effect.tag.round))
+        early, self._early = self._early, {}
+        for source, message in sorted(early.items()):
+            self.receive(source, message)
+
+    def contribute(self, effect: effects.Contribute) -> None:
+        if self.open is not None and self.open.effect.tag == effect.tag:
+            self.open.own = effect.weight
+            self._advance()
+
+    def stop_round(self, tag: Tag) -> None:
+        if self.open is not None and self.open.effect.tag == tag:
+            self.open = None
+
+    def _tree(self) -> tuple[str | None, list[str], list[str]]:
+        """Parent, children that contribute, children that only listen."""
+        assert self.open is not None
+        effect = self.open.effect
+        tree = effect.plan.trees[0]
+        parent = dict(tree.parent).get(self.site)  # type: ignore[call-overload]
+        children = [child for child, above in tree.parent if above == self.site]
+        return (
+            parent,
+            [child for child in children if child not in effect.listeners],
+            [child for child in children if child in effect.listeners],
+        )
+
+    def _advance(self) -> None:
+        opened = self.open
+        if opened is None or opened.own is None or not opened.effect.member:
+            return
+        parent, children, _ = self._tree()
+        if any(child not in opened.parts for child in children):
+            return
+        weights = {self.site: opened.own}
+        for child in children:
+            weights |= opened.parts[child]
+        tag = opened.effect.tag
+        if parent is not None:
+            self._send(parent, ("up", tag, weights))
+            return
+        if sum(weights.values()) <= 0:
+            self._emit(events.ReduceStalled(tag=tag))
+            return
+        final = tuple(sorted(weights.items()))
+        self._finish(tag, digest_of((tag.round, final)), final)
+
+    def _finish(self, tag: Tag, digest: str, weights: tuple[tuple[str, float], ...]) -> None:
+        _, children, _ = self._tree()
+        self.open = None
+        self.finished = tag
+        self.results[tag.round] = (digest, weights)
+        for child in children:
+            self._send(child, ("down", tag, digest, weights))
+        for wanting in sorted(self._wanted.pop(tag.round, ())):
+            self._send(wanting, ("result", tag.round, digest, weights))
+        self._emit(events.ReduceFinished(tag=tag, digest=digest, weights=weights))  # type: ignore[arg-type]
+
+    def receive(self, source: str, message: Any) -> None:
+        kind = message[0]
+        if kind in ("up", "down"):
+            self._round_message(source, message)
+        elif kind == "want":
+            self._want(source, message[1])
+        elif kind == "result":
+            self._result(message[1], message[2], message[3])
+        elif kind == "no result":
+            listens = self.open is not None and not self.open.effect.member
+            if listens and self.open is not None and self.open.effect.tag.round == message[1]:
+                self._emit(events.ResultMissed(round=message[1]))
+        elif kind == "state?":
+            self._asked.setdefault(message[1], set()).add(source)
+            self._serve()
+        elif kind == "state":
+            self._got_state(source, message[1], message[2])
+        elif kind == "gone":
+            self.source_lost(source)
+
+    def _round_message(self, source: str, message: Any) -> None:
+        tag: Tag = message[1]
+        opened = self.open
+        if opened is None or opened.effect.tag != tag:
+            newer = opened is None or tag > opened.effect.tag
+            if newer and (self.finished is None or tag.round > self.finished.round):
+                self._early[source] = message
+            elif message[0] == "up" and tag.round in self.results and opened is None:
+                digest, weights = self.results[tag.round]
+                self._send(source, ("down", tag, digest, weights))
+            return
+        parent, children, _ = self._tree()
+        if message[0] == "up" and source in children:
+            opened.parts[source] = dict(message[2])
+            self._advance()
+        elif message[0] == "down" and source == parent:
+            self._finish(tag, message[2], message[3])
+
+    def link_up(self, site: str) -> None:
+        """New or renewed: what this side still owes goes over it again."""
+        if self.open is not None and self.open.own is not None:
+            parent, _, _ = self._tree()
+            if parent == site:
+                self._advance()
+        elif self.open is not None:
+            parent, _, _ = self._tree()
+            if parent == site:
+                self._send(site, ("want", self.open.effect.tag.round))
+        if self._fetching is not None:
+            self._send(site, ("want", self._fetching[0]))
+        if self.fetching is not None and site in self._missing:
+            self._send(site, ("state?", self.fetching.transfer))
+
+    def fetch_result(self, round_number: int, digest: str, neighbours: list[str]) -> None:
+        self._fetching = (round_number, digest)
+        for site in neighbours:
+            self._send(site, ("want", round_number))
+
+    def _want(self, source: str, round_number: int) -> None:
+        known = self.results.get(round_number)
+        if known is not None:
+            self._send(source, ("result", round_number, *known))
+        elif self.results and round_number < min(self.results):
+            self._send(source, ("no result", round_number))
+        else:
+            self._wanted.setdefault(round_number, set()).add(source)
+
+    def _result(self, round_number: int, digest: str, weights: Any) -> None:
+        if self._fetching == (round_number, digest):
+            self._fetching = None
+            self.results[round_number] = (digest, weights)
+            for wanting in sorted(self._wanted.pop(round_number, ())):
+                self._send(wanting, ("result", round_number, digest, weights))
+            self._emit(events.ResultFetched(round=round_number, digest=digest))
+        elif self.open is not None and self.open.effect.tag.round == round_number and not self.open.effect.member:
+            self._finish(self.open.effect.tag, digest, weights)
+
+    def drop_results(self, before_round: int) -> None:
+        for round_number in [one for one in self.results if one < before_round]:
+            del self.results[round_number]
+
+    # -- state
+
+    def serve_state(self, plan: ReplicationPlan, state: Any) -> None:
+        self.serving = (plan, state)
+        self._serve()
+
+    def release_state(self, transfer: str) -> None:
+        if self.serving is not None and self.serving[0].transfer == transfer:
+            self.serving = None
+
+    def _serve(self) -> None:
+        if self.serving is None:
+            return
+        plan, state = self.serving
+        for joiner in sorted(self._asked.pop(plan.transfer, ())):
+            self._send(joiner, ("state", plan.transfer, state))
+
+    def fetch_state(self, plan: ReplicationPlan) -> None:
+        self.fetching, self._state = plan, None
+        self._missing = {part.source for part in plan.ranges}
+        self._dead = set()
+        for source in sorted(self._missing):
+            self._send(source, ("state?", plan.transfer))
+
+    def cancel(self, transfer: str) -> None:
+        if self.fetching is not None and self.fetching.transfer == transfer:
+            self.fetching = None
+
+    def _got_state(self, source: str, transfer: str, state: Any) -> None:
+        plan = self.fetching
+        if plan is None or plan.transfer != transfer or source not in self._missing:
+            return
+        assert self._state is None or self._state == state, f"sources of {transfer} serve different states"
+        self._state = state
+        self._missing.discard(source)
+        self._emit(events.TransferProgressed(transfer=transfer, verified_bytes=1))
+        self._finish_transfer()
+
+    def source_lost(self, site: str) -> None:
+        if self.fetching is not None and site in self._missing:
+            self._dead.add(site)
+            self._missing.discard(site)
+            self._finish_transfer()
+
+    def _finish_transfer(self) -> None:
+        plan = self.fetching
+        if plan is None or self._missing:
+            return
+        self.fetching = None
+        if self._state is None:
+            self._emit(events.TransferFailed(transfer=plan.transfer, reason="all sources are gone"))
+        else:
+            self._emit(events.TransferFinished(transfer=plan.transfer, digest=digest_of(self._state)))
+
+    @property
+    def received_state(self) -> Any:
+        return self._state

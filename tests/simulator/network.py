@@ -1,0 +1,137 @@
+"""The simulated Internet between sites: connections that deliver in order, directed cuts, latency, end-of-file.
+
+A connection is what TLS over TCP gives: ordered and reliable while it lives, stalled by a cut, ended by either side. Bytes of a cut
+direction wait and arrive when it heals, unless the connection is closed first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Connection:
+    """Between `one` and `other`, each with the incarnation of its daemon. `alive[site]`: that side still has its socket."""
+
+    number: int
+    ends: tuple[str, str]
+    incarnations: dict[str, int]
+    alive: dict[str, bool]
+    free_at_s: dict[str, float] = field(default_factory=dict)
+    stalled: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
+
+    def far(self, site: str) -> str:
+        return self.ends[1] if site == self.ends[0] else self.ends[0]
+
+
+class Network:
+    """`schedule(delay_s, function)` and `random()` come from the world; `deliver` and `lost` go to its sites."""
+
+    def __init__(
+        self,
+        schedule: Callable[[float, Callable[[], None]], None],
+        now: Callable[[], float],
+        jitter: Callable[[], float],
+        deliver: Callable[[Connection, str, str, Any], None],
+        lost: Callable[[Connection, str, str], None],
+    ) -> None:
+        self._schedule, self._now, self._jitter = schedule, now, jitter
+        self._deliver, self._lost = deliver, lost
+        self.latency_s: dict[tuple[str, str], float] = {}
+        self.cuts: set[tuple[str, str]] = set()
+        self.connections: dict[int, Connection] = {}
+        self._counter = 0
+
+    def delay_s(self, source: str, destination: str) -> float:
+        return self.latency_s.get((source, destination), 0.005) * (1.0 + self._jitter())
+
+    def connect(self, one: str, other: str, incarnations: dict[str, int]) -> Connection:
+        self._counter += 1
+        connection = Connection(self._counter, (one, other), incarnations, {one: True, other: True})
+        self.connections[connection.number] = connection
+        return connection
+
+    def between(self, one: str, other: str) -> Connection | None:
+        """The connection that both ends have now."""
+        for connection in reversed(self.connections.values()):
+            if set(connection.ends) == {one, other} and all(connection.alive.values()):
+                return connection
+        return None
+
+    def send(self, connection: Connection, source: str, kind: str, message: Any) -> None:
+        destination = connection.far(source)
+        if not connection.alive[source]:
+            return
+        if (source, destination) in self.cuts:
+            connection.stalled.setdefault(source, []).append((kind, message))
+            return
+        arrives_s = max(self._now() + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
+        connection.free_at_s[source] = arrives_s
+
+        def arrive() -> None:
+            if (source, destination) in self.cuts:
+                connection.stalled.setdefault(source, []).append((kind, message))
+            elif connection.alive[destination] and connection.number in self.connections:
+                self._deliver(connection, destination, kind, message)
+
+        self._schedule(arrives_s - self._now(), arrive)
+
+    def close(self, connection: Connection, site: str) -> None:
+        """`site` closes its side (or its process ends): the far side reads end-of-file, after what was sent before."""
+        if not connection.alive[site]:
+            return
+        self._end_side(connection, site)
+
+    def _end_side(self, connection: Connection, site: str) -> None:
+        far = connection.far(site)
+        if connection.alive[far]:
+            if (site, far) in self.cuts:
+                connection.stalled.setdefault(site, []).append(("eof", None))
+            else:
+                arrives_s = max(self._now() + self.delay_s(site, far), connection.free_at_s.get(site, 0.0))
+                self._schedule(arrives_s - self._now(), lambda: self._eof(connection, far))
+        connection.alive[site] = False
+        if not any(connection.alive.values()):
+            self.connections.pop(connection.number, None)
+
+    def _eof(self, connection: Connection, site: str) -> None:
+        if (connection.far(site), site) in self.cuts:
+            connection.stalled.setdefault(connection.far(site), []).append(("eof", None))
+            return
+        if connection.alive[site]:
+            connection.alive[site] = False
+            self.connections.pop(connection.number, None)
+            self._lost(connection, site, "end of file")
+
+    def cut(self, source: str, destination: str) -> None:
+        self.cuts.add((source, destination))
+
+    def heal(self, source: str, destination: str) -> None:
+        if (source, destination) not in self.cuts:
+            return
+        self.cuts.discard((source, destination))
+        for connection in list(self.connections.values()):
+            if set(connection.ends) == {source, destination}:
+                waiting = connection.stalled.pop(source, [])
+                for kind, message in waiting:
+                    if kind == "eof":
+                        self._schedule(
+                            self.delay_s(source, destination), lambda c=connection: self._eof(c, destination)  # type: ignore[misc]
+                        )
+                    elif connection.alive[source] or True:
+                        self._resend(connection, source, kind, message)
+
+    def _resend(self, connection: Connection, source: str, kind: str, message: Any) -> None:
+        destination = connection.far(source)
+        arrives_s = max(self._now() + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
+        connection.free_at_s[source] = arrives_s
+
+        def arrive() -> None:
+            if (source, destination) in self.cuts:
+                connection.stalled.setdefault(source, []).append((kind, message))
+            elif connection.alive[destination] and connection.number in self.connections:
+                self._deliver(connection, destination, kind, message)
+
+        self._schedule(arrives_s - self._now(), arrive)

@@ -1,0 +1,67 @@
+"""What must always hold, and what was seen so far: the nine invariants of protocols.md section 8 that concern safety.
+
+Each check names its invariant; a violation is an AssertionError with the story so far.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chaos_protocols import effects
+from chaos_protocols.roster import Roster
+
+if TYPE_CHECKING:
+    from tests.simulator.node import Node
+    from tests.simulator.world import World
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+class Oracles:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.leader_of_term: dict[int, str] = {}
+        self.roster_at: dict[int, Roster] = {}
+        self.result_of: dict[int, tuple[str, Any]] = {}
+        self.state_of: dict[int, str] = {}
+        self.applied_by: dict[tuple[str, int], int] = {}
+        self.rounds_done = 0
+        self.graceful: set[tuple[str, int]] = set()
+        self._checked_epoch: dict[str, int] = {}
+
+    def fail(self, number: int, text: str) -> None:
+        story = "\n".join(self.world.story[-60:])
+        raise Violation(f"invariant {number}: {text}\nseed {self.world.seed}, at {self.world.now_s:.3f} s\n{story}")
+
+    def after_step(self, node: Node) -> None:
+        machine = node.machine
+        if machine is None:
+            return
+        if machine.scheduler.leading:
+            known = self.leader_of_term.setdefault(machine.term, node.site)
+            if known != node.site:
+                self.fail(1, f"term {machine.term} has two schedulers: {known} and {node.site}")
+        roster = machine.roster
+        if roster.epoch != self._checked_epoch.get(node.site):
+            self._checked_epoch[node.site] = roster.epoch
+            seen = self.roster_at.setdefault(roster.epoch, roster)
+            if seen != roster:
+                self.fail(1, f"{node.name} has another roster of epoch {roster.epoch} than seen before")
+
+    def contributed(self, node: Node, effect: effects.Contribute) -> None:
+        return
+
+    def applied(self, node: Node, number: int, digest: str, state: str) -> None:
+        """A worker has applied the result of a round."""
+        seen = self.result_of.setdefault(number, (digest, None))
+        if seen[0] != digest:
+            self.fail(2, f"{node.name} applied another result of round {number}: {digest}, others {seen[0]}")
+        known = self.state_of.setdefault(number, state)
+        if known != state:
+            self.fail(4, f"{node.name} has another state at the end of round {number} than the others")
+        self.rounds_done = max(self.rounds_done, number)
+
+    def recorded(self, node: Node, effect: effects.Record) -> None:
+        return

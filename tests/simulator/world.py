@@ -1,0 +1,172 @@
+"""The simulated world: virtual time, the network, the sites, and what must always hold (protocols.md section 8).
+
+One seed, one run, event for event. `after_step` checks the invariants after every step of every machine.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from chaos_protocols import effects, events
+from chaos_protocols.settings import SiteSettings
+from tests.simulator.network import Connection, Network
+from tests.simulator.node import Node
+from tests.simulator.oracles import Oracles
+from tests.simulator.planner import SimulatedPlanner
+
+
+class World:
+    """See the module. `story` is what happened, for people; `run(until_s)` goes on with it."""
+
+    def __init__(self, seed: int, *, settings: SiteSettings | None = None, verbose: bool = False) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.settings = settings or SiteSettings()
+        self.planner = SimulatedPlanner()
+        self.now_s = 0.0
+        self.steps = 0
+        self.verbose = verbose
+        self.story: list[str] = []
+        self.nodes: dict[str, Node] = {}
+        self.compute_range_s = (0.02, 0.05)
+        self.drift: dict[str, float] = {}
+        self.oracles = Oracles(self)
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self.network = Network(
+            self.schedule, lambda: self.now_s, lambda: self.rng.random() * 0.5, self._deliver, self._lost
+        )
+
+    # -- time
+
+    def schedule(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (self.now_s + max(0.0, delay_s), self._order, action))
+
+    def run(self, until_s: float) -> None:
+        while self._heap and self._heap[0][0] <= until_s:
+            at_s, _, action = heapq.heappop(self._heap)
+            self.now_s = max(self.now_s, at_s)
+            action()
+        self.now_s = until_s
+
+    def run_until(self, condition: Callable[[], bool], *, limit_s: float) -> bool:
+        """Go on until the condition holds; False if it does not within `limit_s` more seconds."""
+        end_s = self.now_s + limit_s
+        while not condition():
+            if not self._heap or self._heap[0][0] > end_s:
+                return False
+            self.run(self._heap[0][0])
+        return True
+
+    def drift_s(self, site: str) -> float:
+        """A site's clock against true time."""
+        return self.drift.get(site, 0.0) * self.now_s
+
+    def compute_s(self, site: str) -> float:
+        return self.rng.uniform(*self.compute_range_s)
+
+    # -- sites
+
+    def add(self, name: str, *, founder: bool = False, peers: tuple[str, ...] = (), min_sites: int = 1) -> Node:
+        site = f"{len(self.nodes) + 1:02d}{name}"
+        node = Node(self, site, name, founder=founder, peers=tuple(self.site(peer) for peer in peers))
+        node.min_sites = min_sites
+        self.nodes[site] = node
+        return node
+
+    def site(self, name: str) -> str:
+        return next(site for site, node in self.nodes.items() if name in (site, node.name))
+
+    def node(self, name: str) -> Node:
+        return self.nodes[self.site(name)]
+
+    def dial(self, node: Node, target: str, timeout_s: float) -> None:
+        other = self.nodes.get(target)
+        generation = node._generation
+        there, back = (node.site, target), (target, node.site)
+        rtt_s = self.network.delay_s(*there) + self.network.delay_s(*back) if other else 0.01
+
+        def answered() -> None:
+            if generation != node._generation:
+                return
+            cut = there in self.network.cuts or back in self.network.cuts
+            if other is None or not other.alive:
+                node.handle(events.DialFailed(site=target, reason="connection refused"))  # type: ignore[arg-type]
+            elif cut or other.stopped:
+                self.schedule(max(0.0, timeout_s - rtt_s), lambda: timed_out())
+            elif node.connections.get(target) is not None and all(node.connections[target].alive.values()):
+                pass  # the other side's dial was first
+            else:
+                self._connect(node, other)
+
+        def timed_out() -> None:
+            if generation == node._generation and target not in node.connections:
+                node.handle(events.DialFailed(site=target, reason="timed out"))  # type: ignore[arg-type]
+
+        self.schedule(rtt_s, answered)
+
+    def _connect(self, node: Node, other: Node) -> None:
+        for one, far in ((node, other), (other, node)):
+            old = one.connections.pop(far.site, None)
+            if old is not None:
+                self.network.close(old, one.site)
+        incarnations = {node.site: node.disk.incarnation, other.site: other.disk.incarnation}
+        connection = self.network.connect(node.site, other.site, incarnations)
+        node.connections[other.site] = other.connections[node.site] = connection
+        for one, far in ((node, other), (other, node)):
+            up = events.LinkUp(site=far.site, incarnation=far.disk.incarnation, address=far.site)  # type: ignore[arg-type]
+            one.handle(up)
+            if one.bulk is not None and not one.stopped:
+                one.bulk.link_up(far.site)
+
+    def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:
+        node, source = self.nodes[site], connection.far(site)
+        if not node.alive or node.connections.get(source) is not connection:
+            return
+        if kind == "control":
+            node.handle(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
+        elif node.bulk is not None:
+            if node.stopped:
+                node.mailbox.append(events.LinkProgressed(site=source))  # type: ignore[arg-type]
+                return
+            node.bulk.receive(source, message)
+
+    def _lost(self, connection: Connection, site: str, reason: str) -> None:
+        node, far = self.nodes[site], connection.far(site)
+        if not node.alive or node.connections.get(far) is not connection:
+            return
+        del node.connections[far]
+        if node.bulk is not None:
+            node.bulk.source_lost(far)
+        incarnation = connection.incarnations[far]
+        node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
+
+    # -- what is watched
+
+    def tell(self, text: str) -> None:
+        line = f"{self.now_s:9.3f} {text}"
+        self.story.append(line)
+        if self.verbose:
+            print(line)
+
+    def after_step(self, node: Node, event: Any) -> None:
+        self.oracles.after_step(node)
+
+    def contributed(self, node: Node, effect: effects.Contribute) -> None:
+        self.oracles.contributed(node, effect)
+
+    def applied(self, node: Node, number: int, digest: str, state: str) -> None:
+        self.oracles.applied(node, number, digest, state)
+
+    def dismissed(self, node: Node, message: Any) -> None:
+        self.tell(f"{node.name}: worker dismissed: {message.reason}")
+
+    def recorded(self, node: Node, effect: effects.Record) -> None:
+        self.oracles.recorded(node, effect)
+        took = f" in {effect.duration_s * 1000:.0f} ms" if effect.duration_s is not None else ""
+        outcome = f" {effect.outcome}{took}" if effect.outcome else ""
+        self.tell(f"{node.name}: {effect.kind} {effect.subject}:{outcome} ({effect.cause}) {effect.reason}")

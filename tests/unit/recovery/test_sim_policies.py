@@ -1,0 +1,378 @@
+"""The policy simulator: rules of each baseline, and the accounts of a run (Chameleon V-B, Odyssey table I)."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from chaosd.recovery.facts import ClusterFacts, DeviceFacts, LayerFacts, ModelFacts
+from chaosd.recovery.formulas import symmetric_step_s
+from chaosd.recovery.models import built_in, uniform_cluster
+from chaosd.recovery.sim_baselines import (
+    BAMBOO_OVERHEAD,
+    Change,
+    Checkpointing,
+    DynamicOnly,
+    FreeTemplates,
+    Redundant,
+    RerouteBound,
+    RerouteDecoupled,
+    RerouteOnly,
+    ReroutePrinted,
+    Setting,
+    Static,
+    checkpoint_interval_s,
+    symmetric,
+)
+from chaosd.recovery.sim_policies import (
+    STRATEGIES,
+    Adaptive,
+    PolicyReport,
+    Scenario,
+    draw_failures,
+    play,
+    simulate_policies,
+)
+from chaosd.recovery.sim_shapes import PipelineShape, Ruler, one_f_one_b_s, reroute_bound_s, rerouted
+
+MTBF_S = 1000.0
+
+
+def small_setting(
+    *, dp: int = 4, pp: int = 2, memory_bytes: int = 10**12, micro_batches: int = 16, rebuild_s: float = 1.0
+) -> Setting:
+    """8 equal layers of 1 s forward and 2 s backward; no network, so that times are whole numbers."""
+    layers = tuple(
+        LayerFacts(
+            name=f"l{i}",
+            forward_s=1.0,
+            backward_s=2.0,
+            parameter_bytes=10**6,
+            optimizer_bytes=3 * 10**6,
+            gradient_bytes=10**6,
+            activation_bytes=10**6,
+        )
+        for i in range(8)
+    )
+    model = ModelFacts(name="m", layers=layers, global_micro_batches=micro_batches)
+    devices = tuple(DeviceFacts(worker=w, memory_bytes=memory_bytes) for w in range(dp * pp))
+    cluster = ClusterFacts(devices=devices, rate_bytes_per_s=1e9, group_rebuild_s=rebuild_s)
+    return Setting(ruler=Ruler(model, cluster), dp=dp, pp=pp)
+
+
+# ---- shapes ----
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 5), (4, 8), (5, 3)])
+def test_equal_stages_take_formula_9(stages: int, micro_batches: int) -> None:
+    found_s = one_f_one_b_s((1.0,) * stages, (2.0,) * stages, (0.0,) * (stages - 1), micro_batches)
+    assert found_s == symmetric_step_s(stages, micro_batches, 1.0, 2.0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_quick_recursion_equals_the_streams_without_all_reduce(seed: int) -> None:
+    rng = random.Random(seed)
+    layers = tuple(
+        LayerFacts(name=f"l{i}", forward_s=rng.random(), backward_s=rng.random() * 2, output_bytes=rng.randrange(10**8))
+        for i in range(9)
+    )
+    model = ModelFacts(name="m", layers=layers, global_micro_batches=6)
+    cluster = ClusterFacts(devices=(*(DeviceFacts(worker=w, memory_bytes=1) for w in range(4)),), rate_bytes_per_s=1e9)
+    ruler = Ruler(model, cluster)
+    split = (2, 3, 1, 3)
+    plan = ruler.plan([PipelineShape(split=split, micro_batches=6)], [range(4)])
+    assert ruler.step_s(plan) == pytest.approx(ruler.pipeline_s(split, 6))
+
+
+def test_splits_respect_memory_and_give_the_slowest_stage_least() -> None:
+    ruler = small_setting().ruler
+    assert sorted(ruler.split(3) or ()) == [2, 3, 3]
+    # 4 layers of 5 MB and 2 micro-batches of 1 MB each: 28 MB
+    assert small_setting(memory_bytes=28 * 10**6).ruler.shortest == 2
+    assert small_setting(memory_bytes=28 * 10**6 - 1).ruler.shortest == 3
+
+
+def test_a_model_that_fits_nowhere_is_an_error_that_says_what_would_help() -> None:
+    with pytest.raises(ValueError, match=r"does not fit.*more memory or smaller micro-batches"):
+        _ = small_setting(memory_bytes=1).ruler.shortest
+
+
+def test_micro_batches_are_distributed_optimally() -> None:
+    ruler = small_setting(micro_batches=9).ruler
+    splits = [(4, 4), (3, 3, 2)]
+    best = min(max(ruler.pipeline_s(splits[0], k), ruler.pipeline_s(splits[1], 9 - k)) for k in range(1, 9))
+    assert ruler.guess_s(ruler.distribute(splits)) == best
+    with pytest.raises(ValueError, match="each needs one"):
+        ruler.distribute([(8,)] * 10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_schedule_of_rerouted_work_beats_the_bounds(seed: int) -> None:
+    setting = small_setting()
+    rng = random.Random(seed)
+    plan = rerouted(setting.first_plan(), rng.sample(range(8), rng.randrange(1, 4)), setting.ruler)
+    assert plan is not None
+    loose_s = reroute_bound_s(plan, setting.ruler, decoupled=True)
+    tight_s = reroute_bound_s(plan, setting.ruler, decoupled=False)
+    assert loose_s <= tight_s <= setting.ruler.step_s(plan)
+
+
+def test_unequal_devices_are_refused() -> None:
+    model = small_setting().ruler.model
+    devices = (DeviceFacts(worker=0, memory_bytes=1), DeviceFacts(worker=1, memory_bytes=2))
+    with pytest.raises(ValueError, match="equal devices"):
+        Ruler(model, ClusterFacts(devices=devices, rate_bytes_per_s=1.0))
+
+
+# ---- strategies ----
+
+
+def test_dynamic_only_shortens_the_pipeline_that_lost_a_node() -> None:
+    strategy = DynamicOnly(small_setting(dp=2, pp=4))
+    change = strategy.fail(5, MTBF_S)
+    assert change is not None
+    assert [len(p.stages) for p in strategy.plan.pipelines] == [4, 3]
+    assert change.transition_s > 1.0  # the group rebuild, and layers that move
+    assert not strategy.plan.lost
+
+
+def test_dynamic_only_borrows_then_merges_when_a_template_would_be_too_short() -> None:
+    setting = small_setting(dp=2, pp=4, memory_bytes=25 * 10**6)  # shortest template: 3
+    assert setting.ruler.shortest == 3
+    strategy = DynamicOnly(setting)
+    lengths = []
+    for worker in (4, 5, 6):
+        assert strategy.fail(worker, MTBF_S) is not None
+        lengths.append(sorted(len(p.stages) for p in strategy.plan.pipelines))
+    assert lengths == [[3, 4], [3, 3], [5]]
+
+
+def test_dynamic_only_stops_below_the_shortest_template() -> None:
+    strategy = DynamicOnly(small_setting(dp=1, pp=3, memory_bytes=25 * 10**6))
+    assert strategy.fail(0, MTBF_S) is None
+
+
+def test_free_templates_are_never_slower_than_oobleck_on_the_same_state() -> None:
+    setting = small_setting(dp=2, pp=4)
+    local, free = DynamicOnly(setting), FreeTemplates(setting)
+    first, second = local.fail(5, MTBF_S), free.fail(5, MTBF_S)
+    assert first is not None
+    assert second is not None
+    assert second.step_s <= first.step_s
+
+
+def test_reroute_only_keeps_the_partition_and_costs_no_transition() -> None:
+    setting = small_setting()
+    strategy = RerouteOnly(setting)
+    before_s = strategy.step_s
+    change = strategy.fail(3, MTBF_S)
+    assert change is not None
+    assert change.transition_s == 0.0
+    assert strategy.plan.lost == (3,)
+    assert len(strategy.plan.routes) == 4
+    assert change.step_s > before_s
+
+
+def test_reroute_only_re_partitions_only_when_a_stage_has_no_replica() -> None:
+    """Odyssey IV-C: if F_i reaches N_dp, training must switch to dynamic parallelism."""
+    strategy = RerouteOnly(small_setting(dp=2, pp=2))
+    assert strategy.fail(1, MTBF_S) == Change(transition_s=0.0, step_s=strategy.step_s)
+    change = strategy.fail(3, MTBF_S)
+    assert change is not None
+    assert change.transition_s > 1.0
+    assert not strategy.plan.lost
+
+
+def test_the_readings_of_recycle_are_ordered() -> None:
+    setting = small_setting()
+    readings = [RerouteDecoupled(setting), RerouteBound(setting), RerouteOnly(setting)]
+    for worker in (1, 3, 6):
+        for strategy in readings:
+            strategy.fail(worker, MTBF_S)
+        assert readings[0].step_s <= readings[1].step_s <= readings[2].step_s
+
+
+def test_formula_13_is_used_as_printed_after_a_failure() -> None:
+    strategy = ReroutePrinted(small_setting())
+    strategy.fail(1, MTBF_S)
+    # N_pp 2, N_m 4, N_dp 4, F = (0, 1), T_f + T_b = 12: (2 + 4 - 1 + 4/3) * 12
+    assert strategy.step_s == pytest.approx((5 + 4 / 3) * 12)
+
+
+def test_checkpoint_restart_rolls_back_into_equal_pipelines_and_keeps_spares() -> None:
+    setting = small_setting()
+    strategy = Checkpointing(setting)
+    change = strategy.fail(0, MTBF_S)
+    assert change is not None
+    assert change.rollback
+    assert len({tuple((s.first_layer, s.last_layer) for s in p.stages) for p in strategy.plan.pipelines}) == 1
+    assert strategy.checkpoint_s > 0
+    assert checkpoint_interval_s(2.0, 100.0) == 20.0
+    spare = sorted(set(range(1, 8)) - strategy.plan.workers)
+    if spare:
+        assert strategy.fail(spare[0], MTBF_S) == Change(transition_s=0.0, step_s=strategy.step_s, unaffected=True)
+
+
+def test_symmetric_plans_are_the_fastest_of_equal_pipelines() -> None:
+    ruler = small_setting().ruler
+    found = symmetric(ruler, list(range(7)))
+    assert found is not None
+    best = min(
+        ruler.guess_s(ruler.distribute([split] * count))
+        for stages in range(1, 8)
+        for split in [ruler.split(stages)]
+        for count in range(1, 7 // stages + 1)
+        if split is not None
+    )
+    assert ruler.guess_s(
+        [
+            PipelineShape(split=tuple(s.last_layer - s.first_layer for s in p.stages), micro_batches=p.micro_batches)
+            for p in found.pipelines
+        ]
+    ) == pytest.approx(best)
+
+
+def test_redundant_computation_pays_always_and_takes_over_at_once() -> None:
+    """Odyssey table I: 9.5 to 20 % in fault-free phases, a short pause at a fault."""
+    setting = small_setting(dp=2, pp=4, rebuild_s=1e6)
+    strategy, plain = Redundant(setting), Static(setting)
+    assert strategy.step_s == pytest.approx(plain.step_s * (1 + BAMBOO_OVERHEAD))
+    change = strategy.fail(5, MTBF_S)
+    assert change is not None
+    assert change.transition_s == 0.0
+    assert [s.last_layer - s.first_layer for s in strategy.plan.pipelines[1].stages] == [4, 2, 2]
+    # the worker that took over holds no second copy: losing it needs the slow way
+    again = strategy.fail(4, MTBF_S)
+    assert again is not None
+    assert again.transition_s > 1e6
+
+
+def test_bad_starts_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs 16 workers, there are 8"):
+        Setting(ruler=small_setting().ruler, dp=4, pp=4).first_plan()
+    with pytest.raises(ValueError, match=r"does not fit 1 stages.*needs at least 2"):
+        Setting(ruler=small_setting(memory_bytes=28 * 10**6).ruler, dp=4, pp=1).first_plan()
+
+
+# ---- runs ----
+
+
+class Scripted:
+    """A strategy that answers from a list."""
+
+    name = "scripted"
+    assumptions: tuple[str, ...] = ()
+
+    def __init__(self, step_s: float, changes: list[Change | None], checkpoint_s: float = 0.0) -> None:
+        self.step_s = step_s
+        self.changes = changes
+        self.checkpoint_s = checkpoint_s
+
+    def fail(self, worker: int, mtbf_s: float) -> Change | None:
+        return self.changes.pop(0)
+
+
+def run(strategy: Scripted, failures: list[tuple[float, int]], duration_s: float = 100.0, rate: float = 0.0) -> float:
+    return play(
+        strategy,
+        failures,
+        batch_samples=1,
+        num_workers=8,
+        failures_per_device_hour=rate,
+        duration_s=duration_s,
+    ).samples
+
+
+def test_whole_steps_count_and_the_step_under_way_is_lost() -> None:
+    assert run(Scripted(10.0, []), []) == 10
+    assert run(Scripted(10.0, [Change(transition_s=0.0, step_s=10.0)]), [(55.0, 0)]) == 5 + 4
+
+
+def test_nothing_trains_during_a_transition() -> None:
+    assert run(Scripted(10.0, [Change(transition_s=20.0, step_s=5.0)]), [(50.0, 0)]) == 5 + 6
+
+
+def test_a_failure_during_a_transition_starts_it_again() -> None:
+    changes: list[Change | None] = [Change(transition_s=20.0, step_s=10.0), Change(transition_s=30.0, step_s=10.0)]
+    assert run(Scripted(10.0, changes), [(50.0, 0), (60.0, 1)]) == 5 + 1
+
+
+def test_an_idle_workers_loss_stops_nothing() -> None:
+    unaffected = Change(transition_s=0.0, step_s=10.0, unaffected=True)
+    assert run(Scripted(10.0, [unaffected]), [(55.0, 0)]) == 10
+
+
+def test_a_policy_that_cannot_go_on_trains_no_more() -> None:
+    strategy = Scripted(10.0, [None])
+    found = play(
+        strategy, [(55.0, 0), (60.0, 1)], batch_samples=2, num_workers=8, failures_per_device_hour=0.0, duration_s=100.0
+    )
+    assert (found.samples, found.stopped_at_s) == (10, 55.0)
+
+
+def test_a_rollback_keeps_whole_checkpoint_intervals_only() -> None:
+    # 8 workers at 4.5 an hour: a failure every 100 s; sqrt(2 * 0.5 * 100) = 10 s of training, 0.5 s to save
+    changes: list[Change | None] = [Change(transition_s=0.0, step_s=1.0, rollback=True)]
+    kept = run(Scripted(1.0, changes, checkpoint_s=0.5), [(35.0, 0)], duration_s=35.0 + 1e-9, rate=4.5)
+    assert kept == 30
+
+
+def test_failures_are_drawn_once_a_worker_at_the_stated_rate() -> None:
+    """32 devices at 10 % an hour lose 1 - exp(-0.9) of them in 9 hours."""
+    counts = [len(draw_failures(range(32), 0.1, 9 * 3600.0, random.Random(seed))) for seed in range(400)]
+    assert sum(counts) / 400 == pytest.approx(32 * (1 - math.exp(-0.9)), abs=0.6)
+    drawn = draw_failures(range(32), 0.1, 9 * 3600.0, random.Random(1))
+    assert list(drawn) == sorted(drawn)
+    assert len({worker for _, worker in drawn}) == len(drawn)
+    assert draw_failures(range(32), 0.0, 100.0, random.Random(1)) == ()
+    with pytest.raises(ValueError, match="failures_per_device_hour"):
+        draw_failures(range(32), -1.0, 100.0, random.Random(1))
+
+
+@pytest.fixture(scope="module")
+def small_report() -> PolicyReport:
+    setting = small_setting(dp=4, pp=2, rebuild_s=30.0)
+    return simulate_policies(Scenario(setting=setting, failures_per_device_hour=0.1, duration_h=5.0), range(3))
+
+
+def test_no_policy_beats_fault_free_and_every_policy_states_its_assumptions(small_report: PolicyReport) -> None:
+    assert set(small_report.relative) == {make(small_setting()).name for make in STRATEGIES}
+    for name in small_report.relative:
+        assert small_report.assumptions[name], name
+    # pipelines formed anew may have fewer bubbles than those at the start; rerouting never has
+    assert all(0 < value <= 1 for value in small_report.relative[RerouteOnly.name])
+
+
+def test_adaptive_is_never_below_the_better_of_the_two_by_more_than_a_transition(small_report: PolicyReport) -> None:
+    """Issue bar: on no seed below the better of dynamic-only and reroute-only beyond one transition."""
+    assert small_report.never_below_better, (small_report.worst_shortfall_s, small_report.worst_allowance_s)
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    scenario = Scenario(setting=small_setting(), duration_h=2.0, failures_per_device_hour=0.2)
+    chosen = [Static, Adaptive, RerouteOnly]
+    told: list[int] = []
+    first = simulate_policies(scenario, [5, 6], strategies=chosen, progress=told.append)
+    assert first.seeds == simulate_policies(scenario, [5, 6], strategies=chosen).seeds
+    assert told == [1, 2]
+
+
+def test_the_papers_setting_starts_at_8_pipelines_of_4_stages_and_the_shortest_template_is_2() -> None:
+    setting = Setting(ruler=Ruler(built_in("llama2-7b"), uniform_cluster(32)), dp=8, pp=4)
+    plan = setting.first_plan()
+    assert [len(p.stages) for p in plan.pipelines] == [4] * 8
+    assert {p.micro_batches for p in plan.pipelines} == {8}
+    assert setting.ruler.shortest == 2
+
+
+def test_impossible_scenarios_are_refused() -> None:
+    with pytest.raises(ValueError, match="duration_h"):
+        Scenario(setting=small_setting(), duration_h=0.0)
+    with pytest.raises(ValueError, match="failures_per_device_hour"):
+        Scenario(setting=small_setting(), failures_per_device_hour=-0.1)
+    with pytest.raises(ValueError, match="number of seeds"):
+        simulate_policies(Scenario(setting=small_setting()), [])
+    with pytest.raises(ValueError, match="needs the policies"):
+        simulate_policies(Scenario(setting=small_setting()), [1], strategies=[Static])
