@@ -29,11 +29,11 @@ Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
 
 class AdoptState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The run's state is, from now on, that of `site`'s worker at the end of `round`: how a run is founded, and how it
+    """The run's state is, from now on, that of the worker of `record`'s site at the end of `round`: how a run is founded, and how it
     goes on when every daemon was restarted and no other member has the state."""
 
-    site: Site
-    incarnation: Count
+    record: SiteRecord
+    links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)]
     round: Count
     model: ModelFacts
     views: Views
@@ -143,14 +143,12 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
     match command:
         case SetVoters():
             return roster
-        case AdoptState(site=site, incarnation=incarnation, model=model, round=adopted):
-            sites = tuple(
-                replace(record, incarnation=incarnation, state="member") if record.site == site else record
-                for record in roster.sites
-            )
+        case AdoptState(record=record, links=links, model=model, round=adopted):
+            others = tuple(known for known in roster.sites if known.site != record.site)
             changed = replace(
                 roster,
-                sites=sites,
+                sites=tuple(sorted((*others, record), key=lambda known: known.site)),
+                links=_with_links(roster.links, links),
                 model=model,
                 settling=False,
                 settled_round=adopted,

@@ -95,7 +95,7 @@ def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         add_listener=joiner,
     )
     command = AddSite(record=record, links=tuple(links), views=views, replication=replication)
-    return command, _with_learner(situation.configuration, joiner)
+    return command, with_learner(situation.configuration, joiner)
 
 
 def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
@@ -169,7 +169,7 @@ def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
     command = RemoveSite(departure=departure, settle=negotiation.settle, views=views)
     configuration = without_site(situation.configuration, site)
     if negotiation.graceful:  # goes on hearing what is agreed until it is released
-        configuration = _with_learner(configuration, site)
+        configuration = with_learner(configuration, site)
     return command, configuration
 
 
@@ -247,7 +247,7 @@ def with_vote(configuration: Configuration, site: SiteId) -> Configuration:
 
 
 def without_vote(configuration: Configuration, site: SiteId) -> Configuration:
-    return _with_learner(without_site(configuration, site), site)
+    return with_learner(without_site(configuration, site), site)
 
 
 def without_site(configuration: Configuration, site: SiteId) -> Configuration:
@@ -257,7 +257,7 @@ def without_site(configuration: Configuration, site: SiteId) -> Configuration:
     )
 
 
-def _with_learner(configuration: Configuration, site: SiteId) -> Configuration:
+def with_learner(configuration: Configuration, site: SiteId) -> Configuration:
     if site in configuration.voters:
         return configuration
     return Configuration(voters=configuration.voters, learners=tuple(sorted({*configuration.learners, site})))

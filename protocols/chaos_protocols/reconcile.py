@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from chaos_protocols import proposals
 from chaos_protocols.commands import AdoptState, RenewSite, Settled, SetVoters
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.messages import SettleQuestion
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SiteId, link_key, short
 from chaos_protocols.negotiation import (
     ConnectLink,
     DeadlinePassed,
@@ -24,7 +26,7 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import components
+from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord, components
 from chaos_protocols.views import make_view, settled_views
 
 if TYPE_CHECKING:
@@ -196,43 +198,76 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
 
 
 def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
-    """No live member has the state: the run goes on from the worker that has got furthest (or begins, with the
-    founder's)."""
+    """No live member has the state: the run begins with the founder's worker, or goes on from one that has the newest state. An older
+    state is never taken silently: the run waits until a site that has the newest one is back."""
     host, roster = scheduler.host, scheduler.host.roster
+    if scheduler.active_sites() or roster.settling:
+        return False
+    if roster.model is not None:
+        known = {site for site in scheduler.reports} | {host.site}
+        if not all(site in known for site in roster.member_ids()):
+            return False
+        if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
+            return False  # others may still report that their workers live
+    newest = max(roster.settled_round, host.done_round, *(one.done_round for one, _ in scheduler.reports.values()), 0)
     candidates = {
-        site: request
+        site: (request.worker_round, request.model, record, ())
         for site, (request, _) in scheduler.state_requests.items()
-        if (record := roster.record(site)) is not None
-        and record.state == "member"
-        and record.incarnation == request.incarnation
-    }
-    if not candidates or scheduler.active_sites():
+        if (record := roster.record(site)) is not None and record.incarnation == request.incarnation
+    } | _joining_candidates(scheduler)
+    able = {site: one for site, one in candidates.items() if one[0] >= newest}
+    if not able:
         return False
-    known = {site for site in scheduler.reports} | {host.site}
-    if roster.model is not None and not all(site in known for site in roster.member_ids()):
-        return False
-    if roster.model is not None and now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
-        return False  # others may still report that their workers live
-    site = min(candidates, key=lambda one: (-candidates[one].worker_round, one))
-    request = candidates[site]
+    site = min(able, key=lambda one: (-able[one][0], one))
+    worker_round, model, record, links = able[site]
+    member = msgspec.structs.replace(record, state="member")
     view = make_view(
         host.planner,
-        first_round=request.worker_round + 1,
-        members=roster.member_ids(),
+        first_round=worker_round + 1,
+        members={*roster.member_ids(), site},
         listeners=(),
-        links=roster.links,
+        links=(*roster.links, *links),
     )
-    command = AdoptState(
-        site=site, incarnation=request.incarnation, round=request.worker_round, model=request.model, views=(view,)
-    )
-    if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
+    learners = [one.site for one in roster.sites if one.state == "learner" and one.site != site]
+    if learners:
+        _site_failed(scheduler, learners[0], "its transfer's sources are gone", now_s)
         return False
-    scheduler.state_requests.pop(site)
-    subject, cause = short(site), "no member has the training state"
-    host.record(
-        "adopt", subject, cause, "done", None, f"the run goes on from its worker, at round {request.worker_round}"
-    )
+    command = AdoptState(record=member, links=links, round=worker_round, model=model, views=(view,))
+    known_here = site in host.configuration.voters or site in host.configuration.learners
+    configuration = None if known_here else proposals.with_learner(host.configuration, site)
+    if not scheduler.propose((command, configuration), None, planned=False, now_s=now_s):
+        return False
+    scheduler.state_requests.pop(site, None)
+    scheduler.join_requests.pop(site, None)
+    reason = f"the run goes on from its worker, at round {worker_round}"
+    host.record("adopt", record.name, "no member has the training state", "done", None, reason)
     return True
+
+
+def _joining_candidates(
+    scheduler: SchedulerMachine,
+) -> dict[SiteId, tuple[int, ModelFacts, SiteRecord, tuple[LinkRecord, ...]]]:
+    """Sites outside the roster that ask to join, and whose workers may have the newest state."""
+    host, roster = scheduler.host, scheduler.host.roster
+    found: dict[SiteId, tuple[int, ModelFacts, SiteRecord, tuple[LinkRecord, ...]]] = {}
+    for site, (request, _) in scheduler.join_requests.items():
+        near = [one for one in request.neighbours if roster.record(one) is not None and host.link_is_up(site, one)]
+        if roster.record(site) is not None or not near or site not in host.reachable():
+            continue
+        links = []
+        for neighbour in near:
+            one, other = link_key(site, neighbour)
+            links.append(LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0))
+        record = SiteRecord(
+            site=site,
+            name=request.name,
+            address=request.address,
+            public_key=request.public_key,
+            incarnation=request.incarnation,
+            state="member",
+        )
+        found[site] = (request.worker_round, request.model, record, tuple(links))
+    return found
 
 
 def choose_voters(scheduler: SchedulerMachine, now_s: float) -> bool:
@@ -248,9 +283,12 @@ def choose_voters(scheduler: SchedulerMachine, now_s: float) -> bool:
 def _step_aside(scheduler: SchedulerMachine, now_s: float) -> bool:
     """This site wants to leave, and leads: another voter must take the role first."""
     host = scheduler.host
-    others = [site for site in host.roster.member_ids() if site != host.site]
+    if now_s < scheduler.led_since_s + host.settings.retry_s:
+        return False  # another site that wants to leave says so first: the role must not go round in circles
+    leaving = {one.site for one in scheduler.negotiations.values() if isinstance(one, ScaleIn)}
+    others = [site for site in host.roster.member_ids() if site != host.site and site not in leaving]
     if any(site in others for site in host.configuration.voters):
-        host.hand_over(None)
+        host.hand_over(next(site for site in others if site in host.configuration.voters))
         return False
     candidates = [site for site in others if site in host.configuration.learners and site in host.reachable()]
     if not candidates:

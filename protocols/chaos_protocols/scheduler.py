@@ -16,7 +16,7 @@ from typing import Protocol, assert_never
 
 from chaos_protocols import proposals, reconcile
 from chaos_protocols.commands import Command, Settled, SetVoters
-from chaos_protocols.messages import Message, Report, SettleAnswer, StateRequest
+from chaos_protocols.messages import JoinRequest, Message, Report, SettleAnswer, StateRequest
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.negotiation import (
     Committed,
@@ -53,6 +53,7 @@ class Host(Protocol):
     incarnation: int
     settings: SiteSettings
     planner: Planner
+    now_s: float
 
     @property
     def roster(self) -> Roster: ...
@@ -99,6 +100,7 @@ class SchedulerMachine:
         self.negotiations: dict[str, Negotiation] = {}
         self.reports: dict[SiteId, tuple[Report, float]] = {}
         self.state_requests: dict[SiteId, tuple[StateRequest, float]] = {}
+        self.join_requests: dict[SiteId, tuple[JoinRequest, float]] = {}
         self.in_flight: InFlight | None = None
         self.commit_s = 0.005
         self.round_s: float | None = None
@@ -154,6 +156,7 @@ class SchedulerMachine:
         self.progress.clear()
         self.reports.clear()
         self.state_requests.clear()
+        self.join_requests.clear()
         self.in_flight = None
         self.asked_s = float("-inf")
 
@@ -166,10 +169,12 @@ class SchedulerMachine:
     def deadline_s(self) -> float | None:
         if not self.leading:
             return None
+        now_s, settings = self.host.now_s, self.host.settings
         deadlines = [one.deadline_s for one in self.negotiations.values() if one.deadline_s is not None]
         if self.host.roster.settling:
-            deadlines.append(self.asked_s + self.host.settings.retry_s)
-        deadlines += [since_s + self.host.settings.link_grace_s for since_s in self.suspects.values()]
+            deadlines.append(max(self.asked_s, now_s) + settings.retry_s)
+        graces = [since_s + settings.link_grace_s for since_s in self.suspects.values()]
+        deadlines += [at_s for at_s in graces if at_s > now_s]
         return min(deadlines, default=None)
 
     def active_sites(self) -> frozenset[SiteId]:

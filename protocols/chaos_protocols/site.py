@@ -40,6 +40,9 @@ from chaos_protocols.settings import SiteSettings
 from chaos_protocols.standing import Standing
 from chaos_protocols.views import Planner, make_view
 
+TIMER_STEP_S = 0.001
+"""A deadline that has passed, but whose step cannot be taken yet, must not spin."""
+
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
 
@@ -176,7 +179,7 @@ class SiteMachine:
     def _set_timer(self) -> None:
         deadlines = [self.links.deadline_s, self.raft.deadline_s, self.scheduler.deadline_s]
         at_s = min(deadline for deadline in deadlines if deadline is not None)
-        at_s = max(at_s, self.now_s)
+        at_s = max(at_s, self.now_s + TIMER_STEP_S)
         if at_s != self._timer_s:
             self._timer_s = at_s
             self._out.append(SetTimer(at_s=at_s))

@@ -141,7 +141,7 @@ class Standing:
     def _adopted(self, command: AdoptState) -> None:
         machine = self._machine
         self._cancel_transfer("the run goes on from another state")
-        own = command.site == machine.site and command.incarnation == machine.incarnation
+        own = command.record.site == machine.site and command.record.incarnation == machine.incarnation
         self.begun = self.in_roster
         if own and self.worker is not None and self.worker_round == command.round:
             machine.rounds.roster = machine.roster
@@ -413,7 +413,7 @@ class Standing:
         if beat.scheduler is not None and beat.epoch >= self._hint_epoch:
             news = self.scheduler_hint != beat.scheduler
             self.scheduler_hint, self._hint_epoch = beat.scheduler, beat.epoch
-            if news and not self.in_roster:
+            if news and (self.leaving or not self.in_roster):
                 self._ask()
         if self.in_roster and not beat.knows_you and beat.epoch > machine.roster.epoch:
             self.evicted_epoch = beat.epoch

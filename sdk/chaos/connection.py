@@ -21,6 +21,10 @@ from chaos_protocols.worker import DaemonMessage, WorkerHello, WorkerMessage, de
 RETRY_INTERVAL_S = 0.1
 READ_BYTES = 64 << 10
 HEADER_BYTES = 4
+WAIT_PIECE_S = 0.2
+"""Waits come in pieces: a signal that arrives just before the system call does not end it, and Python runs the handler
+only after it. (`signal.set_wakeup_fd` would tell at once, but it belongs to whoever runs an event loop in this
+thread.)"""
 
 
 class Wakeup:
@@ -88,8 +92,8 @@ class Connection:
             message = self._frame()
             if message is not None:
                 return message
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ready = {fd for fd, _ in self._poll.poll(None if left is None else math.ceil(1000 * left))}
+            left = WAIT_PIECE_S if deadline is None else min(WAIT_PIECE_S, max(0.0, deadline - time.monotonic()))
+            ready = {fd for fd, _ in self._poll.poll(math.ceil(1000 * left))}
             if self._socket.fileno() in ready:
                 try:
                     data = self._socket.recv(READ_BYTES)
@@ -101,7 +105,9 @@ class Connection:
                 continue
             if self._wakeup.fileno() in ready:
                 self._wakeup.clear()
-            return None
+                return None
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
 
     def close(self) -> None:
         self._socket.close()

@@ -147,6 +147,10 @@ def run_seed(seed: int, *, sites: int = 5, trouble_s: float = 20.0, heal_s: floa
     world.run(trouble_s + 5.0)
     revive(world)
     if not world.run_until(lambda: all_are_members(world), limit_s=heal_s):
+        if world.state_is_lost():
+            world.tell("the newest state is lost with all workers that had it: the run waits, as it must")
+            world.lost_state = True
+            return world
         world.oracles.fail(8, f"not all sites are members {heal_s:g} s after the faults ended")
     before = world.oracles.rounds_done
     if not world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=10.0):

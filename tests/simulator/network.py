@@ -118,7 +118,8 @@ class Network:
                 for kind, message in waiting:
                     if kind == "eof":
                         self._schedule(
-                            self.delay_s(source, destination), lambda c=connection: self._eof(c, destination)  # type: ignore[misc]
+                            self.delay_s(source, destination),
+                            lambda c=connection: self._eof(c, destination),  # type: ignore[misc]
                         )
                     elif connection.alive[source] or True:
                         self._resend(connection, source, kind, message)

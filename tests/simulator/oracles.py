@@ -29,6 +29,7 @@ class Oracles:
         self.applied_by: dict[tuple[str, int], int] = {}
         self.rounds_done = 0
         self.graceful: set[tuple[str, int]] = set()
+        self._settlements: set[tuple[int, int]] = set()
         self._checked_epoch: dict[str, int] = {}
 
     def fail(self, number: int, text: str) -> None:
@@ -49,6 +50,30 @@ class Oracles:
             seen = self.roster_at.setdefault(roster.epoch, roster)
             if seen != roster:
                 self.fail(1, f"{node.name} has another roster of epoch {roster.epoch} than seen before")
+            if seen is roster and not roster.settling:
+                self._settled(roster)
+
+    def _settled(self, roster: Roster) -> None:
+        """What was settled stands: results of later rounds, which only removed sites have seen, are void."""
+        if not roster.views or (roster.settled_round, roster.views[0].first_round) in self._settlements:
+            return
+        first = roster.views[0].first_round
+        self._settlements.add((roster.settled_round, first))
+        if roster.settled_round + 1 != first:
+            return
+        for number in [one for one in self.result_of if one > roster.settled_round]:
+            for node in self.world.nodes.values():
+                machine = node.machine
+                if machine is None or not machine.standing.begun or roster.record(machine.site) is None:
+                    continue
+                if (machine.rounds.worker_round or 0) >= number and machine.roster.epoch <= roster.epoch:
+                    record = roster.record(machine.site)
+                    same = record is not None and record.incarnation == machine.incarnation
+                    if same and record is not None and record.state == "member":
+                        self.fail(2, f"{node.name} has applied round {number}, which was settled as not done")
+            self.result_of.pop(number, None)
+            self.state_of.pop(number, None)
+        self.rounds_done = min(self.rounds_done, roster.settled_round)
 
     def contributed(self, node: Node, effect: effects.Contribute) -> None:
         return

@@ -33,6 +33,7 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.compute_range_s = (0.02, 0.05)
         self.drift: dict[str, float] = {}
+        self.lost_state = False
         self.oracles = Oracles(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -144,6 +145,11 @@ class World:
             node.bulk.source_lost(far)
         incarnation = connection.incarnations[far]
         node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
+
+    def state_is_lost(self) -> bool:
+        """No worker alive has the state of the newest round that any worker has applied."""
+        workers = [node.worker.round for node in self.nodes.values() if node.worker is not None]
+        return max(workers, default=0) < self.oracles.rounds_done
 
     # -- what is watched
 

@@ -160,9 +160,7 @@ def _tell(decision: Decision, found: Restoration, drawn: Timeline) -> None:
 def _pipelines(plan: ExecutionPlan) -> Text:
     from rich.text import Text
 
-    shapes = Counter(
-        (tuple(s.last_layer - s.first_layer for s in p.stages), p.micro_batches) for p in plan.pipelines
-    )
+    shapes = Counter((tuple(s.last_layer - s.first_layer for s in p.stages), p.micro_batches) for p in plan.pipelines)
     shown = "; ".join(
         f"{count} x {len(split)} stages of {'/'.join(map(str, split))} layers, {batches} micro-batches"
         for (split, batches), count in sorted(shapes.items(), reverse=True)
@@ -261,5 +259,7 @@ def _plot(pyplot: Any, plan: ExecutionPlan, drawn: Timeline) -> Any:
     axes.invert_yaxis()
     axes.set(xlabel="seconds", xlim=(0, drawn.step_s), title=f"{plan.policy.value}: one step")
     handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in COLOURS.values()]
-    axes.legend(handles, COLOURS.keys(), fontsize=7, ncols=len(COLOURS), loc="upper center", bbox_to_anchor=(0.5, -0.08))
+    axes.legend(
+        handles, COLOURS.keys(), fontsize=7, ncols=len(COLOURS), loc="upper center", bbox_to_anchor=(0.5, -0.08)
+    )
     return figure

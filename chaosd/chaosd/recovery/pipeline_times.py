@@ -80,7 +80,7 @@ def stage_ends_s(tables: Tables, splits: Splits, micro_batches: int, speeds: tup
     backward_s = tables.backward_s[splits[:, :-1], splits[:, 1:]].T / speed
     transfer_s = tables.transfer_s[splits[:, 1:-1]].T
     if splits.shape[0] == 1:
-        ends = _ends_of_one(
+        ends = ends_of_one(
             stages,
             micro_batches,
             (forward_s[:, 0].tolist(), backward_s[:, 0].tolist(), transfer_s[:, 0].tolist()),
@@ -105,7 +105,7 @@ def stage_ends_s(tables: Tables, splits: Splits, micro_batches: int, speeds: tup
     return free
 
 
-def _ends_of_one(
+def ends_of_one(
     stages: int, micro_batches: int, durations_s: tuple[list[float], list[float], list[float]], latency_s: float
 ) -> list[float]:
     """As above for one split: plain floats are faster than arrays of one."""

@@ -1,42 +1,61 @@
-"""The adaptive policy under simulation: at every failure, whichever of reroute and re-partition trains most.
+"""The adaptive policy under simulation: the planner itself, asked at every failure.
 
-Driven by `sim_policies`, with the same ruler and the same transition costs as the baselines. The candidates: rerouting
-around the lost worker (no transition), and re-partitioning into the fastest set of pipelines found. Scored by objective
-8 with the mean time to the next failure: (B / t_step) * t_up / (t_transition + t_up).
+Driven by `sim_policies`, with the same ruler and the same transfers as the baselines. The planner knows what the site
+would know: which workers are left, and the mean time between failures of that many devices. A re-partition is charged
+the group rebuild and the transfer that the restorer finds, as for the baselines. Rerouting is charged the group rebuild
+too, which the reroute-only baseline gets for nothing.
 
 Source: Chameleon III (objective 8), IV-A.
 """
 
 from __future__ import annotations
 
-from chaosd.recovery.plans import ExecutionPlan
-from chaosd.recovery.sim_baselines import Change, FreeTemplates, move, transition_s
-from chaosd.recovery.sim_shapes import rerouted
+from dataclasses import replace
+
+from chaosd.recovery.decisions import Decision, NoPlan, Settings
+from chaosd.recovery.planner import Planner
+from chaosd.recovery.plans import ExecutionPlan, Policy
+from chaosd.recovery.sim_baselines import Change, Setting, move, transition_s
 
 
-class Adaptive(FreeTemplates):
-    """Chooses anew at every failure."""
+class Adaptive:
+    """Whatever the planner decides; `decisions` counts its policies."""
 
     name = "adaptive"
     assumptions: tuple[str, ...] = (
-        "objective 8 with the true mean time to the next failure; rerouting costs no transition, as for reroute-only",
-        "re-partitions into the fastest set of templates that the search finds",
+        "the planner of this site decides at every failure by objective 8, with the true mean time between failures",
+        "a re-partition costs what it costs dynamic-only, rerouting the group rebuild (reroute-only: nothing)",
     )
 
+    def __init__(self, setting: Setting) -> None:
+        self.ruler = setting.ruler
+        self.plan: ExecutionPlan = setting.first_plan()
+        self.step_s = self.ruler.step_s(self.plan)
+        self.dead: set[int] = set(self.ruler.cluster.workers - self.plan.workers)
+        self.decisions: dict[Policy, int] = dict.fromkeys(Policy, 0)
+
     def fail(self, worker: int, mtbf_s: float) -> Change | None:
-        """The candidate with the best objective."""
+        """The planner's decision; an idle worker's loss changes nothing."""
+        self.dead.add(worker)
         if worker not in self.plan.workers:
             return Change(transition_s=0.0, step_s=self.step_s, unaffected=True)
-        options: list[tuple[float, ExecutionPlan, float]] = []
-        around = rerouted(self.plan, [worker], self.ruler)
-        if around is not None:
-            options.append((0.0, around, self.ruler.step_s(around)))
-        gone = self.plan.lost_set | {worker}
-        chosen = self.choose([[s.worker for s in p.stages if s.worker not in gone] for p in self.plan.pipelines])
-        if chosen is not None:
-            found = move(self.ruler, self.plan, worker, chosen)
-            options.append((transition_s(self.ruler, found), found.plan, self.ruler.step_s(found.plan)))
-        if not options:
+        try:
+            decision = self._decide(mtbf_s)
+        except NoPlan:
             return None
-        pause_s, self.plan, self.step_s = max(options, key=lambda option: 1 / (1 + option[0] / mtbf_s) / option[2])
+        self.decisions[decision.policy] += 1
+        if decision.policy is Policy.REROUTE:
+            self.plan, pause_s = decision.plan, self.ruler.cluster.group_rebuild_s
+        else:
+            found = move(self.ruler, self.plan, worker, decision.plan)
+            self.plan, pause_s = found.plan, transition_s(self.ruler, found)
+        self.step_s = self.ruler.step_s(self.plan)
         return Change(transition_s=pause_s, step_s=self.step_s)
+
+    def _decide(self, mtbf_s: float) -> Decision:
+        planner = self.ruler.planners.get(mtbf_s)
+        if planner is None:
+            cluster = replace(self.ruler.cluster, mtbf_s=mtbf_s)
+            settings = Settings(external_rate_bytes_per_s=cluster.rate_bytes_per_s)
+            planner = self.ruler.planners[mtbf_s] = Planner(self.ruler.model, cluster, settings)
+        return planner.plan(self.plan, frozenset(self.dead))

@@ -21,6 +21,7 @@ from chaosd.recovery.compile import streams_of
 from chaosd.recovery.costs import Costs
 from chaosd.recovery.facts import ClusterFacts, ModelFacts
 from chaosd.recovery.formulas import rerouted_step_s
+from chaosd.recovery.planner import Planner
 from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
 from chaosd.recovery.reroute import layers_without_holder, route_around
 from chaosd.recovery.timeline import timeline
@@ -51,6 +52,8 @@ class Ruler:
         self.speed = first.speed
         self.memory_bytes = first.memory_bytes
         self.costs = Costs(model, cluster)
+        self.planners: dict[float, Planner] = {}
+        """By mean time between failures, for the adaptive policy: their tables outlast a decision."""
         self._steps: dict[object, float] = {}
         self._splits: dict[int, tuple[int, ...] | None] = {}
         self._times: dict[tuple[tuple[int, ...], int], float] = {}

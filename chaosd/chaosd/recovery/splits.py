@@ -121,7 +121,7 @@ class SplitSearch:
         if self.exact or micro_batches <= steady + 1:
             ends = stage_ends_s(self.tables, splits, micro_batches, speeds)
         else:
-            before, after = (stage_ends_s(self.tables, splits, m, speeds) for m in (steady, steady + 1))
+            before, after = (self.timed(stages, m).ends_s for m in (steady, steady + 1))  # what fits is the same
             ends = after + (micro_batches - steady - 1) * (after - before)
         return Timed(splits=splits, ends_s=ends, all_of_them=all_of_them)
 
@@ -210,7 +210,7 @@ def _neighbours(split: Split) -> list[Split]:
 
 
 def _steady(stages: int) -> int:
-    """Micro-batches after which one more adds the same time, nearly always: the pipeline is full and its order fixed."""
+    """Micro-batches after which one more adds the same time, nearly always: the pipeline is full."""
     return 2 * stages + 1 if stages <= FREE_MOVES_STAGES_MAX else stages + 4
 
 

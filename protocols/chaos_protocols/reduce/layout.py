@@ -7,6 +7,7 @@ knowing the plan. Every tree carries one contiguous run of chunks, in proportion
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,16 +69,12 @@ def cut(spec: ContributionSpec, chunk_bytes: int) -> tuple[Chunk, ...]:
         item = ITEM_BYTES[segment.dtype]
         step = max(chunk_bytes // item, 1) * item
         stop = start + item * segment.count
-        chunks += [
-            Chunk(start=at, stop=min(at + step, stop), dtype=segment.dtype) for at in range(start, stop, step)
-        ]
+        chunks += [Chunk(start=at, stop=min(at + step, stop), dtype=segment.dtype) for at in range(start, stop, step)]
         start = stop
     return tuple(chunks) or (Chunk(start=0, stop=0, dtype="float32"),)
 
 
-def chunk_layout(
-    spec: ContributionSpec, weights: Sequence[float], *, chunk_bytes: int | None = None
-) -> ChunkLayout:
+def chunk_layout(spec: ContributionSpec, weights: Sequence[float], *, chunk_bytes: int | None = None) -> ChunkLayout:
     """`weights`: of the trees, in the plan's order. `chunk_bytes`: other than `chunk_bytes_for` only in tests."""
     chunks = cut(spec, chunk_bytes or chunk_bytes_for(spec.size_bytes))
     return lay_out(chunks, weights)
@@ -95,5 +92,5 @@ def lay_out(chunks: tuple[Chunk, ...], weights: Sequence[float]) -> ChunkLayout:
     return ChunkLayout(
         chunks=chunks,
         firsts=tuple(borders[:-1]),
-        counts=tuple(stop - start for start, stop in zip(borders, borders[1:], strict=False)),
+        counts=tuple(stop - start for start, stop in itertools.pairwise(borders)),
     )

@@ -73,7 +73,5 @@ def _downwards(top: SiteId, below: dict[SiteId, list[SiteId]]) -> list[SiteId]:
     return order
 
 
-def _members_below(
-    top: SiteId, below: dict[SiteId, list[SiteId]], listeners: frozenset[SiteId]
-) -> tuple[SiteId, ...]:
+def _members_below(top: SiteId, below: dict[SiteId, list[SiteId]], listeners: frozenset[SiteId]) -> tuple[SiteId, ...]:
     return tuple(sorted(site for site in _downwards(top, below) if site not in listeners))

@@ -48,8 +48,10 @@ class _Child:
 class TreeFlow:
     """See the module. `combined`: chunks summed here; `finished`: chunks of the result that are here."""
 
-    def __init__(self, tag: Tag, tree: int, place: TreePlace, count: int, in_flight_max: int, note: Note) -> None:
-        self.tag, self.tree, self.place, self.count = tag, tree, place, count
+    def __init__(
+        self, site: SiteId, tag: Tag, tree: int, place: TreePlace, *, count: int, in_flight_max: int, note: Note
+    ) -> None:
+        self.site, self.tag, self.tree, self.place, self.count = site, tag, tree, place, count
         self.combined = 0
         self.finished = 0
         self.weights: tuple[float, ...] | None = None
@@ -60,7 +62,6 @@ class TreeFlow:
         self._note = note
         self._children = {child: _Child(members=members) for child, members in place.children}
         self._own: float | None = None
-        self._contributing = False
         self._known: dict[SiteId, float] = {}
         self._limit: int | None = None
         self._released = 0
@@ -92,15 +93,8 @@ class TreeFlow:
     def contribute(self, weight: float) -> list[ReduceEffect]:
         """Our own part is there; weight 0: nothing."""
         self._own = weight
-        self._contributing = True
-        self._known[self.place_site] = weight
+        self._known[self.site] = weight
         return self.advance()
-
-    @property
-    def place_site(self) -> SiteId:
-        """The one member at or below this site that is below none of its children."""
-        below = {member for _, members in self.place.children for member in members}
-        return next(member for member in self.place.subtree if member not in below)
 
     def granted(self, site: SiteId, message: ChunkGrant) -> list[ReduceEffect]:
         """The parent says which chunks it has and how many more it takes. The first grant on a connection says where
@@ -118,7 +112,7 @@ class TreeFlow:
         return effects + self.advance()
 
     def _send_again(self, start: int) -> list[ReduceEffect]:
-        if start < self.combined and self._own is not None and not any(self._known.values()):
+        if start < self.combined and not any(self._known.values()):
             return [self._send_empty()]
         return [self._send_up(chunk) for chunk in range(start, self.combined)]
 
@@ -140,8 +134,7 @@ class TreeFlow:
 
     def received_up(self, site: SiteId, message: ChunkUp) -> list[ReduceEffect]:
         """The child's chunk lies in its scratch."""
-        if self.takes_up(site, message) is None and not message.empty:
-            return []
+        self.takes_up(site, message)
         child = self._children[site]
         if message.chunk < child.received:
             return []
@@ -169,7 +162,7 @@ class TreeFlow:
         return effects
 
     def _may_combine(self) -> bool:
-        if not self._contributing or self.combined == self.count or self.stalled:
+        if self._own is None or self.combined == self.count or self.stalled:
             return False
         if any(child.received <= self.combined for child in self._children.values()):
             return False
@@ -214,6 +207,8 @@ class TreeFlow:
     def takes_down(self, site: SiteId, message: ChunkDown) -> ResultRef | None:
         """Where the chunk of the result goes; None: it is here already."""
         self._require(site == self.place.parent, site, "results come from the parent")
+        complete = self._own is not None or self.site not in self.place.subtree
+        self._require(complete, site, "no result is complete without this site's part")
         if message.chunk < self.finished:
             return None
         self._require(message.chunk == self.finished < self.count, site, "chunks must come in order")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +59,9 @@ STEPS = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 100_000)), min_siz
 
 @settings(max_examples=80, deadline=None)
 @given(sizes=st.lists(SIZES, max_size=8), steps=STEPS, seed=st.randoms(use_true_random=False))
-def test_control_frames_do_not_depend_on_how_the_bytes_arrive(sizes, steps, seed) -> None:  # type: ignore[no-untyped-def]
+def test_control_frames_do_not_depend_on_how_the_bytes_arrive(
+    sizes: list[int], steps: list[int], seed: random.Random
+) -> None:
     frames = [seed.randbytes(size) for size in sizes]
     sink = Sink()
     data = b"".join(CONTROL_PREFIX.pack(len(frame)) + frame for frame in frames)
@@ -72,7 +76,9 @@ def test_control_frames_do_not_depend_on_how_the_bytes_arrive(sizes, steps, seed
     discard=st.booleans(),
     seed=st.randoms(use_true_random=False),
 )
-def test_bulk_frames_do_not_depend_on_how_the_bytes_arrive(shapes, steps, discard, seed) -> None:  # type: ignore[no-untyped-def]
+def test_bulk_frames_do_not_depend_on_how_the_bytes_arrive(
+    shapes: list[tuple[int, int]], steps: list[int], discard: bool, seed: random.Random
+) -> None:
     frames = [(seed.randbytes(header), seed.randbytes(payload)) for header, payload in shapes]
     sink = Sink()
     sink.discard = discard

@@ -82,7 +82,9 @@ def test_the_program_is_run_with_the_port_and_its_report_read(factory, program) 
     assert result.bytes == 12_500_000
 
 
-def test_a_program_that_hangs_is_killed_at_its_deadline(factory, program, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_program_that_hangs_is_killed_at_its_deadline(  # type: ignore[no-untyped-def]
+    factory, program, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setattr(iperf, "GRACE_S", -0.5)
     program(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)")
     begun_s = time.monotonic()

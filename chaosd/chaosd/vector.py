@@ -1,0 +1,115 @@
+"""Arithmetic on chunks of a vector, and the memory that chunks lie in.
+
+Everything works in place on warm memory: a fresh page costs ten times as much as a touched one (limits.md). Buffers are
+counted: a socket may still read from, or write into, a buffer whose round was stopped, so a buffer goes back to its
+pool only when nobody holds it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from chaos_protocols.errors import LocalProtocolError
+
+PAGE_BYTES = 4096
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Buffer:
+    """Memory with a count of holders; made by a pool with one holder."""
+
+    __slots__ = ("array", "holders", "pool")
+
+    def __init__(self, array: Bytes, pool: BufferPool) -> None:
+        self.array = array
+        self.pool = pool
+        self.holders = 1
+
+    def retain(self) -> Buffer:
+        self.holders += 1
+        return self
+
+    def release(self) -> None:
+        """Raises LocalProtocolError where nobody holds it."""
+        if self.holders < 1:
+            raise LocalProtocolError("a buffer was released more often than it was held")
+        self.holders -= 1
+        if self.holders == 0:
+            self.pool.put_back(self)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Writable bytes [start, stop)."""
+        return memoryview(self.array[start:stop])  # type: ignore[arg-type]
+
+    def numbers(self, start: int, stop: int, dtype: str) -> npt.NDArray[np.floating[npt.NBitBase]]:
+        """The same bytes as numbers."""
+        return self.array[start:stop].view(dtype)
+
+
+class BufferPool:
+    """Buffers of one size; at most `kept_max` unused ones stay for the next user."""
+
+    def __init__(self, size_bytes: int, kept_max: int) -> None:
+        self.size_bytes = size_bytes
+        self.taken = 0
+        """Buffers in use now."""
+        self._kept_max = kept_max
+        self._free: list[Buffer] = []
+
+    def take(self) -> Buffer:
+        """With one holder; its bytes are whatever they were."""
+        self.taken += 1
+        if self._free:
+            buffer = self._free.pop()
+            buffer.holders = 1
+            return buffer
+        array = np.empty(self.size_bytes, dtype=np.uint8)
+        array[::PAGE_BYTES] = 0  # touched once, here
+        return Buffer(array, self)
+
+    def put_back(self, buffer: Buffer) -> None:
+        self.taken -= 1
+        if len(self._free) < self._kept_max:
+            self._free.append(buffer)
+
+
+def weighted_sum(
+    out: npt.NDArray[np.floating[npt.NBitBase]],
+    own: npt.NDArray[np.floating[npt.NBitBase]] | None,
+    weight: float | None,
+    others: Iterable[npt.NDArray[np.floating[npt.NBitBase]]],
+) -> None:
+    """out = weight * own + others[0] + others[1] ..., in exactly this order and in the type of `out`.
+
+    Without `own` the first of the others begins the sum.
+    """
+    rest = iter(others)
+    if own is not None and weight is not None:
+        np.multiply(own, out.dtype.type(weight), out=out)
+    else:
+        np.copyto(out, next(rest))
+    for other in rest:
+        np.add(out, other, out=out)
+
+
+def divide(
+    out: npt.NDArray[np.floating[npt.NBitBase]], total_sum: npt.NDArray[np.floating[npt.NBitBase]], total: float
+) -> None:
+    """out = total_sum / total, in the type of `out`."""
+    np.divide(total_sum, out.dtype.type(total), out=out)
+
+
+def chunk_hash(data: memoryview) -> bytes:
+    """BLAKE3, 32 bytes."""
+    return blake3(data).digest()
+
+
+def vector_digest(hashes: Iterable[bytes]) -> str:
+    """Digest of a result: BLAKE3 over the hashes of its chunks in order (hexadecimal). The cut into chunks follows from
+    the contribution spec, so all sites compute the same, and each chunk can be hashed when it arrives."""
+    return blake3(b"".join(hashes)).hexdigest()

@@ -1,0 +1,63 @@
+"""The averaging of a round over the sync plan's trees: pure machines, chunk layout, effects.
+
+`ReduceMachine` sums and distributes (protocols.md section 4); `ResultExchange` hands whole results to those who lack
+them; `chunk_layout` says what a chunk is.
+"""
+
+from chaos_protocols.reduce.effects import (
+    ChildRef,
+    Combine,
+    FetchedRef,
+    Finalise,
+    HeldRef,
+    PartialRef,
+    Payload,
+    Place,
+    ReduceEffect,
+    ReduceFinished,
+    ReduceStalled,
+    ReleasePartials,
+    ResultComplete,
+    ResultEffect,
+    ResultLost,
+    ResultRef,
+    ResultUnavailable,
+    SendBulk,
+)
+from chaos_protocols.reduce.layout import Chunk, ChunkLayout, chunk_bytes_for, chunk_layout, cut, lay_out
+from chaos_protocols.reduce.machine import CHUNKS_IN_FLIGHT_MAX, RESULTS_KEPT, ReduceMachine
+from chaos_protocols.reduce.results import ResultExchange
+from chaos_protocols.reduce.topology import TreePlace, places_of
+
+__all__ = [
+    "CHUNKS_IN_FLIGHT_MAX",
+    "RESULTS_KEPT",
+    "ChildRef",
+    "Chunk",
+    "ChunkLayout",
+    "Combine",
+    "FetchedRef",
+    "Finalise",
+    "HeldRef",
+    "PartialRef",
+    "Payload",
+    "Place",
+    "ReduceEffect",
+    "ReduceFinished",
+    "ReduceMachine",
+    "ReduceStalled",
+    "ReleasePartials",
+    "ResultComplete",
+    "ResultEffect",
+    "ResultExchange",
+    "ResultLost",
+    "ResultRef",
+    "ResultUnavailable",
+    "SendBulk",
+    "TreePlace",
+    "chunk_bytes_for",
+    "chunk_layout",
+    "cut",
+    "lay_out",
+    "places_of",
+]
