@@ -1,6 +1,7 @@
 """The planners of `chaosd.planner`, in the words of the protocols: how the machines of a site get their plans.
 
-Pure. Unknown rates are taken as one and the same rate, so that an unmeasured overlay still gets a sound tree and an even split.
+Pure. Unknown rates are taken as one and the same rate, so that an unmeasured overlay still gets a sound tree and an
+even split.
 """
 
 from __future__ import annotations

@@ -15,28 +15,27 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, assert_never
-
-import numpy as np
+from typing import assert_never
 
 from chaos_protocols.bulk import (
     STREAM_AVERAGING,
+    BulkHeader,
     ChunkDown,
     ChunkGone,
     ChunkGrant,
     ChunkUp,
     ChunkWant,
     ResultData,
+    ResultGone,
+    ResultHeld,
+    ResultPull,
+    ResultWant,
     decode_bulk_header,
 )
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.plans import SyncPlan, Tag
 from chaos_protocols.reduce import (
-    CHUNKS_IN_FLIGHT_MAX,
-    RESULTS_KEPT,
-    Chunk,
-    ChunkLayout,
     Combine,
     FetchedRef,
     Finalise,
@@ -52,57 +51,14 @@ from chaos_protocols.reduce import (
     ResultEffect,
     ResultExchange,
     ResultLost,
-    ResultRef,
     ResultUnavailable,
     SendBulk,
-    chunk_bytes_for,
-    cut,
-    lay_out,
 )
 from chaos_protocols.worker import ContributionSpec
 from chaosd.bulk_outbox import BulkSender, Frame, Outbox
-from chaosd.reduce_memory import Result, Results, RoundMemory, bytes_of
-from chaosd.vector import Buffer, BufferPool, Bytes, chunk_hash, vector_digest
-
-SCRATCH_BYTES_MAX = 64 << 20
-"""For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
-
-CHUNKS_IN_FLIGHT_MIN = 2
-"""One that is summed, one that arrives."""
-
-RESULTS_BYTES_KEPT = 64 << 20
-RESULTS_KEPT_MAX = 16
-"""Small results are kept longer than two rounds, so that a listener behind a slow link is not lost at once."""
-
-RESULTS_BYTES_MAX = 1 << 30
-"""Results that wait for a worker which loads its state; beyond it the oldest goes and the worker needs a new state."""
-
-
-class ReduceEvents(Protocol):
-    """What the driver implements. Called on the loop, never from inside a method of the engine."""
-
-    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
-        """`result(tag.round)` is there."""
-
-    def reduce_stalled(self, tag: Tag) -> None:
-        """All members gave weight 0."""
-
-    def result_fetched(self, round_number: int, digest: str) -> None:
-        """`result(round_number)` is there and has the digest that was asked for."""
-
-    def result_lost(self, tag: Tag, reason: str) -> None:
-        """The result of the open round cannot be had any more: this site's state must be replaced."""
-
-    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
-        """Close its link."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opening:
-    tag: Tag
-    plan: SyncPlan
-    listeners: frozenset[SiteId]
-    member: bool
+from chaosd.reduce_events import ReduceEvents
+from chaosd.reduce_memory import FetchMemory, Result, RoundMemory, VectorMemory, bytes_of
+from chaosd.vector import Buffer, Bytes, vector_digest
 
 
 @dataclass(slots=True)
@@ -111,7 +67,7 @@ class _Incoming:
 
     place: Place
     buffer: Buffer
-    memory: RoundMemory | Result
+    memory: RoundMemory | FetchMemory
 
 
 class ReduceEngine:
@@ -123,20 +79,14 @@ class ReduceEngine:
         self._machine = ReduceMachine(site)
         self._exchange = ResultExchange(site)
         self._outbox: Outbox[Tag | None] = Outbox(sender, STREAM_AVERAGING, self._overflowed)
-        self._spec: ContributionSpec | None = None
-        self._chunks: tuple[Chunk, ...] = ()
+        self._vectors: VectorMemory | None = None
         self._contribution: memoryview | None = None
         self._own: tuple[int, Bytes] | None = None
-        self._scratch = BufferPool(0, 0)
-        self._vectors = BufferPool(0, 0)
-        self._results = Results(0, kept_min=RESULTS_KEPT, bytes_max=0)
         self._memory: RoundMemory | None = None
-        self._finished: dict[Tag, tuple[ChunkLayout, int]] = {}
-        self._fetching: Result | None = None
+        self._fetching: FetchMemory | None = None
         self._incoming: dict[SiteId, _Incoming] = {}
-        self._waiting: _Opening | None = None
-        self._waiting_part: tuple[Tag, float, bool] | None = None
-        self._waiting_fetch: tuple[int, str, tuple[SiteId, ...]] | None = None
+        self._deferred: list[tuple[Tag | None, Callable[[], None]]] = []
+        """What waits for the first `configure`: a round with our part of it, and a fetch (without a tag)."""
 
     # -- the worker's vector -------------------------------------------------------------------------------------------
 
@@ -148,24 +98,19 @@ class ReduceEngine:
         if contribution.nbytes != spec.size_bytes:
             raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
         self._contribution = contribution
-        if spec == self._spec:
+        if self._vectors is not None and spec == self._vectors.spec:
             return
         self._reset(spec)
-        opening, part, fetch = self._waiting, self._waiting_part, self._waiting_fetch
-        self._waiting, self._waiting_part, self._waiting_fetch = None, None, None
-        if opening is not None:
-            self.open(opening.tag, opening.plan, opening.listeners, opening.member)
-        if part is not None:
-            self.contribute(*part)
-        if fetch is not None:
-            self.fetch_result(*fetch)
+        deferred, self._deferred = self._deferred, []
+        for _, call in deferred:
+            call()
 
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
         self._contribution = None
         own = self._own
         self._own = None
-        if own is not None and self._results.get(own[0]) is None:
+        if own is not None and self.result(own[0]) is None:
             self._own = (own[0], own[1].copy())
         if self._memory is not None and self._memory.own is not None:
             self._memory.own = self._own[1] if self._own is not None else None
@@ -174,26 +119,27 @@ class ReduceEngine:
 
     def open(self, tag: Tag, plan: SyncPlan, listeners: Iterable[SiteId], member: bool) -> None:
         """Be ready for the frames of `tag`. Before the first `configure` it waits for that."""
-        opening = _Opening(tag=tag, plan=plan, listeners=frozenset(listeners), member=member)
-        if self._spec is None:
-            self._waiting, self._waiting_part = opening, None
+        vectors, listening = self._vectors, frozenset(listeners)
+        if vectors is None:
+            fetches = [one for one in self._deferred if one[0] is None]
+            self._deferred = [*fetches, (tag, partial(self.open, tag, plan, listening, member))]
             return
         self._close_round()
-        layout = lay_out(self._chunks, [tree.weight for tree in plan.trees])
-        self._machine.chunks_in_flight_max = self._chunks_in_flight(plan)
-        effects = self._machine.open(
-            tag, plan, chunk_counts=layout.counts, listeners=opening.listeners, member=opening.member
-        )
-        self._finished = {one: kept for one, kept in self._finished.items() if one.round != tag.round}
-        self._memory = RoundMemory(
-            tag=tag, layout=layout, scratch_pool=self._scratch, result=self._new_result(tag.round)
-        )
+        self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
+        memory = vectors.new_round(tag, plan)
+        try:
+            counts = memory.layout.counts
+            effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
+        except LocalProtocolError:
+            memory.close(keep_result=False)
+            raise
+        self._memory = memory
         self._run(effects)
 
     def contribute(self, tag: Tag, weight: float, has_bytes: bool) -> None:
         """This site's part of the open round lies in the arena, or there is none (`has_bytes` false, weight 0)."""
-        if self._waiting is not None and self._waiting.tag == tag:
-            self._waiting_part = (tag, weight, has_bytes)
+        if any(waiting == tag for waiting, _ in self._deferred):
+            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes)))
             return
         memory = self._memory
         if memory is None or memory.tag != tag:
@@ -208,35 +154,40 @@ class ReduceEngine:
 
     def stop(self, tag: Tag) -> None:
         """Take nothing more of `tag`. Results of finished rounds stay."""
-        if self._waiting is not None and self._waiting.tag == tag:
-            self._waiting = self._waiting_part = None
+        self._deferred = [one for one in self._deferred if one[0] != tag]
         if self._memory is not None and self._memory.tag == tag:
             self._close_round()
 
     def result(self, round_number: int) -> memoryview | None:
         """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
-        found = self._results.get(round_number)
-        return found.buffer.view(0, self._vectors.size_bytes).toreadonly() if found is not None else None
+        vectors = self._vectors
+        found = vectors.results.get(round_number) if vectors is not None else None
+        if vectors is None or found is None:
+            return None
+        return found.buffer.view(0, vectors.spec.size_bytes).toreadonly()
 
     def drop_results(self, before_round: int) -> None:
         """The worker needs no result of a round below; the newest few stay for neighbours."""
-        self._forget(self._results.drop_before(before_round))
+        if self._vectors is not None:
+            self._forget(self._vectors, self._vectors.results.drop_before(before_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was settled; ends with `result_fetched`. Links that come up later are asked too."""
         holders = tuple(holders)
-        if self._spec is None:
-            self._waiting_fetch = (round_number, digest, holders)
+        vectors = self._vectors
+        if vectors is None:
+            rounds = [one for one in self._deferred if one[0] is not None]
+            self._deferred = [*rounds, (None, partial(self.fetch_result, round_number, digest, holders))]
             return
-        here = self._results.get(round_number)
+        here = vectors.results.get(round_number)
         if here is not None and here.digest == digest:
             self._tell(self._events.result_fetched, round_number, digest)
             return
-        if self._fetching is None or (self._fetching.round, self._fetching.digest) != (round_number, digest):
+        wanted = self._fetching
+        if wanted is None or (wanted.result.round, wanted.digest) != (round_number, digest):
             self._end_fetch()
-            self._fetching = self._new_result(round_number)
-            self._fetching.digest = digest
-        self._run(self._exchange.fetch(round_number, digest, chunk_count=len(self._chunks), holders=holders))
+            self._fetching = vectors.new_fetch(round_number, digest)
+        self._run(self._exchange.fetch(round_number, digest, chunk_count=len(vectors.chunks), holders=holders))
 
     # -- links and frames ----------------------------------------------------------------------------------------------
 
@@ -257,17 +208,8 @@ class ReduceEngine:
         """Where the payload of this frame goes; None: nobody needs it."""
         del stream
         try:
-            message = decode_bulk_header(header)
-            match message:
-                case ChunkUp() | ChunkDown():
-                    place: Place | None = self._machine.place(site, message)
-                case ResultData():
-                    place = self._exchange.place(site, message)
-                case _:
-                    raise RemoteProtocolError(f"a {type(message).__name__} has no payload")
-            if place is None:
-                return None
-            return self._destination(site, place, size_bytes)
+            place = self._place(site, decode_bulk_header(header))
+            return self._begin(site, place, size_bytes) if place is not None else None
         except RemoteProtocolError as error:
             self._tell(self._events.peer_broke_rules, site, str(error))
             return None
@@ -275,17 +217,8 @@ class ReduceEngine:
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete."""
         del stream
-        incoming = self._incoming.pop(site, None)
         try:
-            message = decode_bulk_header(header)
-            if isinstance(message, ChunkUp | ChunkDown | ResultData):
-                self._data_received(site, message, incoming if payload is not None else None)
-            elif isinstance(message, ChunkGrant | ChunkWant | ChunkGone):
-                self._run(self._machine.received(site, message))
-            elif message.__struct_config__.tag and str(message.__struct_config__.tag).startswith("result."):
-                self._run(self._exchange.received(site, message))  # type: ignore[arg-type]
-            else:
-                raise RemoteProtocolError(f"a {type(message).__name__} does not belong on the averaging stream")
+            self._message(site, decode_bulk_header(header), payload is not None)
         except RemoteProtocolError as error:
             self._tell(self._events.peer_broke_rules, site, str(error))
 
@@ -296,68 +229,55 @@ class ReduceEngine:
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 
-    def _destination(self, site: SiteId, place: Place, size_bytes: int) -> memoryview:
-        memory: RoundMemory | Result | None = self._fetching if isinstance(place, FetchedRef) else self._memory
+    def _place(self, site: SiteId, message: BulkHeader) -> Place | None:
+        match message:
+            case ChunkUp() | ChunkDown():
+                return self._machine.place(site, message)
+            case ResultData():
+                return self._exchange.place(site, message)
+            case _:
+                raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
+
+    def _begin(self, site: SiteId, place: Place, size_bytes: int) -> memoryview:
+        memory = self._fetching if isinstance(place, FetchedRef) else self._memory
         assert memory is not None
-        if isinstance(place, FetchedRef):
-            assert isinstance(memory, Result)
-            chunk = self._chunks[place.index]
-            buffer, view = memory.buffer, memory.buffer.view(chunk.start, chunk.stop)
-        else:
-            assert isinstance(memory, RoundMemory)
-            chunk = memory.chunk(place.tree, place.chunk)
-        if size_bytes != chunk.size_bytes:
-            raise RemoteProtocolError(
-                f"site {short(site)} sent a chunk of {size_bytes} bytes where {chunk.size_bytes} belong"
-            )
-        if isinstance(memory, RoundMemory):
-            assert not isinstance(place, FetchedRef)
-            buffer, view = memory.destination(place)
-        else:
-            buffer = buffer.retain()
+        expected = memory.size_bytes(place)
+        if size_bytes != expected:
+            raise RemoteProtocolError(f"site {short(site)} sent a chunk of {size_bytes} bytes where {expected} belong")
+        buffer, view = memory.destination(place)
         self._incoming[site] = _Incoming(place=place, buffer=buffer, memory=memory)
         return view
 
-    def _data_received(
-        self, site: SiteId, message: ChunkUp | ChunkDown | ResultData, incoming: _Incoming | None
-    ) -> None:
-        if incoming is None:
-            if not self._is_bare(site, message):
-                return
-        elif incoming.memory is not self._memory and incoming.memory is not self._fetching:
-            incoming.buffer.release()  # its round was stopped while it arrived
-            return
-        else:
-            self._arrived(incoming)
-        if isinstance(message, ResultData):
-            self._run(self._exchange.received(site, message))
-        else:
-            self._run(self._machine.received(site, message))
+    def _message(self, site: SiteId, message: BulkHeader, has_payload: bool) -> None:
+        match message:
+            case ChunkUp() | ChunkDown():
+                if self._data_is_here(site, message, has_payload):
+                    self._run(self._machine.received(site, message))
+            case ResultData():
+                if self._data_is_here(site, message, has_payload):
+                    self._run(self._exchange.received(site, message))
+            case ChunkGrant() | ChunkWant() | ChunkGone():
+                self._run(self._machine.received(site, message))
+            case ResultWant() | ResultHeld() | ResultPull() | ResultGone():
+                self._run(self._exchange.received(site, message))
+            case _:
+                raise RemoteProtocolError(f"a {type(message).__name__} does not belong on the averaging stream")
 
-    def _is_bare(self, site: SiteId, message: ChunkUp | ChunkDown | ResultData) -> bool:
-        """No payload was taken. Right for a chunk that says its subtree is empty, and for one of an empty vector."""
-        if isinstance(message, ResultData):
-            place: Place | None = self._exchange.place(site, message)
-        else:
-            place = self._machine.place(site, message)
+    def _data_is_here(self, site: SiteId, message: ChunkUp | ChunkDown | ResultData, has_payload: bool) -> bool:
+        """Whether the machine is to hear of this frame: its bytes lie where they belong, or it has none."""
+        if not has_payload:
+            place = self._place(site, message)
             if place is None:
                 return isinstance(message, ChunkUp) and message.empty
-        if place is None:
+            self._begin(site, place, 0)  # right for an empty vector only
+        incoming = self._incoming.pop(site, None)
+        if incoming is None:
             return False
-        self._destination(site, place, 0)
-        self._arrived(self._incoming.pop(site))
+        if incoming.memory is not self._memory and incoming.memory is not self._fetching:
+            incoming.buffer.release()  # its round was stopped while it arrived
+            return False
+        incoming.memory.arrived(incoming.place, incoming.buffer)
         return True
-
-    def _arrived(self, incoming: _Incoming) -> None:
-        match incoming.place:
-            case ChildRef() | ResultRef():
-                assert isinstance(incoming.memory, RoundMemory)
-                incoming.memory.arrived(incoming.place, incoming.buffer)
-            case FetchedRef(index=index):
-                assert isinstance(incoming.memory, Result)
-                chunk = self._chunks[index]
-                incoming.memory.hashes[index] = chunk_hash(incoming.buffer.view(chunk.start, chunk.stop))
-                incoming.buffer.release()
 
     def _drop_incoming(self, site: SiteId) -> None:
         incoming = self._incoming.pop(site, None)
@@ -391,3 +311,96 @@ class ReduceEngine:
                     pass  # whoever links up is asked; until then the site's machine waits
                 case _:
                     assert_never(effect)
+
+    def _send(self, effect: SendBulk) -> None:
+        header, reference, memory = effect.header, effect.payload, self._memory
+        if reference is None:
+            # What is said about a tag that was stopped need not go out any more; an answer about results must.
+            tag = header.tag if isinstance(header, ChunkGrant | ChunkWant | ChunkUp) else None
+            self._outbox.put(effect.site, Frame(key=tag, header=header))
+            return
+        key: Tag | None = None
+        if memory is not None and not isinstance(reference, HeldRef) and reference.tag == memory.tag:
+            key = memory.tag
+            buffer, view = memory.payload(reference)
+        else:
+            assert not isinstance(reference, PartialRef)
+            buffer, view = self._all().payload(reference)
+        self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer))
+
+    def _round_finished(self, effect: ReduceFinished) -> None:
+        memory = self._open_memory(effect.tag)
+        self._memory = None
+        memory.close(keep_result=True)
+        if self._own is not None and self._own[0] <= effect.tag.round:
+            self._own = None
+        result = memory.result
+        result.digest = vector_digest(result.hashes)
+        self._all().finished(memory)
+        self._hold(result)
+        self._tell(self._events.reduce_finished, effect.tag, result.digest, effect.weights)
+
+    def _result_complete(self, effect: ResultComplete) -> None:
+        fetching = self._fetching
+        assert fetching is not None
+        result = fetching.result
+        result.digest = vector_digest(result.hashes)
+        if result.digest != effect.digest:
+            reason = f"the result of round {effect.round} that it sent has another digest than was agreed"
+            self._tell(self._events.peer_broke_rules, effect.source, reason)
+            self._run(self._exchange.refuted(effect.round))
+            return
+        self._fetching = None
+        self._hold(result)
+        self._tell(self._events.result_fetched, effect.round, effect.digest)
+
+    def _hold(self, result: Result) -> None:
+        vectors = self._all()
+        if self._fetching is not None and self._fetching.result.round == result.round:
+            self._end_fetch()
+        self._forget(vectors, vectors.results.add(result))
+        self._run(self._exchange.hold(result.round, result.digest, len(vectors.chunks)))
+
+    def _forget(self, vectors: VectorMemory, rounds: list[int]) -> None:
+        for one in rounds:
+            self._machine.forget(one)
+            self._exchange.drop(one)
+        vectors.forget(rounds)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _open_memory(self, tag: Tag) -> RoundMemory:
+        assert self._memory is not None and self._memory.tag == tag
+        return self._memory
+
+    def _all(self) -> VectorMemory:
+        assert self._vectors is not None
+        return self._vectors
+
+    def _close_round(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._machine.stop(memory.tag)
+            self._outbox.drop(lambda key: key == memory.tag)
+            memory.close(keep_result=False)
+
+    def _end_fetch(self) -> None:
+        if self._fetching is not None:
+            self._fetching.close()
+            self._fetching = None
+
+    def _reset(self, spec: ContributionSpec) -> None:
+        """Another vector: nothing of the one before is of use."""
+        self._close_round()
+        self._end_fetch()
+        if self._vectors is not None:
+            self._forget(self._vectors, self._vectors.results.clear())
+        self._own = None
+        self._vectors = VectorMemory(spec)
+        self._machine.results_kept = self._vectors.results_kept
+
+    def _overflowed(self, site: SiteId) -> None:
+        self._tell(self._events.peer_broke_rules, site, "it asks for more than it takes")
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        asyncio.get_running_loop().call_soon(partial(callback, *arguments))

@@ -11,18 +11,39 @@ import numpy as np
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import Tag
+from chaos_protocols.plans import SyncPlan, Tag
 from chaos_protocols.reduce import (
-    ChildRef,
+    CHUNKS_IN_FLIGHT_MAX,
+    RESULTS_KEPT,
     Chunk,
     ChunkLayout,
     Combine,
+    FetchedRef,
     Finalise,
+    HeldRef,
     PartialRef,
+    Place,
     ReleasePartials,
     ResultRef,
+    chunk_bytes_for,
+    cut,
+    lay_out,
 )
+from chaos_protocols.worker import ContributionSpec
 from chaosd.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, weighted_sum
+
+SCRATCH_BYTES_MAX = 64 << 20
+"""For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
+
+CHUNKS_IN_FLIGHT_MIN = 2
+"""One that is summed, one that arrives."""
+
+RESULTS_BYTES_KEPT = 64 << 20
+RESULTS_KEPT_MAX = 16
+"""Small results are kept longer than two rounds, so that a listener behind a slow link is not lost at once."""
+
+RESULTS_BYTES_MAX = 1 << 30
+"""Results that wait for a worker which loads its state; beyond it the oldest goes and the worker needs a new state."""
 
 
 @dataclass(slots=True)
@@ -50,16 +71,22 @@ class RoundMemory:
     def chunk(self, tree: int, chunk: int) -> Chunk:
         return self.layout.chunk(tree, chunk)
 
-    def destination(self, place: ChildRef | ResultRef) -> tuple[Buffer, memoryview]:
+    def size_bytes(self, place: Place) -> int:
+        assert not isinstance(place, FetchedRef)
+        return self.chunk(place.tree, place.chunk).size_bytes
+
+    def destination(self, place: Place) -> tuple[Buffer, memoryview]:
         """Where a chunk is to be received; the buffer is held for the receiver."""
+        assert not isinstance(place, FetchedRef)
         chunk = self.chunk(place.tree, place.chunk)
         if isinstance(place, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
         buffer = self.scratch_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
-    def arrived(self, place: ChildRef | ResultRef, buffer: Buffer) -> None:
+    def arrived(self, place: Place, buffer: Buffer) -> None:
         """The chunk is there; takes over the receiver's hold."""
+        assert not isinstance(place, FetchedRef)
         if isinstance(place, ResultRef):
             self._hash(place.tree, place.chunk)
             buffer.release()
@@ -122,13 +149,42 @@ class RoundMemory:
         self.result.hashes[self.layout.index(tree, chunk)] = chunk_hash(data)
 
 
+@dataclass(slots=True)
+class FetchMemory:
+    """A result that is being fetched; `digest` is the one it must have."""
+
+    digest: str
+    chunks: tuple[Chunk, ...]
+    result: Result
+
+    def size_bytes(self, place: Place) -> int:
+        assert isinstance(place, FetchedRef)
+        return self.chunks[place.index].size_bytes
+
+    def destination(self, place: Place) -> tuple[Buffer, memoryview]:
+        """Where a chunk is to be received; the buffer is held for the receiver."""
+        assert isinstance(place, FetchedRef)
+        chunk = self.chunks[place.index]
+        return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
+
+    def arrived(self, place: Place, buffer: Buffer) -> None:
+        """The chunk is there; takes over the receiver's hold."""
+        assert isinstance(place, FetchedRef)
+        chunk = self.chunks[place.index]
+        self.result.hashes[place.index] = chunk_hash(buffer.view(chunk.start, chunk.stop))
+        buffer.release()
+
+    def close(self) -> None:
+        self.result.buffer.release()
+
+
 def bytes_of(region: memoryview) -> Bytes:
     """The region as an array, without a copy."""
     return np.frombuffer(region, dtype=np.uint8)
 
 
 class Results:
-    """Finished results by round: the newest `kept_min` always, more until they are dropped or `bytes_max` is used up."""
+    """Finished results by round: always the newest `kept_min`, more until dropped or `bytes_max` is used up."""
 
     def __init__(self, size_bytes: int, *, kept_min: int, bytes_max: int) -> None:
         self._kept_min = kept_min
@@ -161,3 +217,55 @@ class Results:
         gone = self._by_round.pop(round_number, None)
         if gone is not None:
             gone.buffer.release()
+
+
+class VectorMemory:
+    """All memory for vectors of one contribution spec: the pools, and the finished results."""
+
+    def __init__(self, spec: ContributionSpec) -> None:
+        size = spec.size_bytes
+        self.spec = spec
+        self.chunks = cut(spec, chunk_bytes_for(size))
+        self.results_kept = max(RESULTS_KEPT, min(RESULTS_KEPT_MAX, RESULTS_BYTES_KEPT // max(size, 1)))
+        self.results = Results(size, kept_min=self.results_kept, bytes_max=RESULTS_BYTES_MAX)
+        chunk_bytes = chunk_bytes_for(size)
+        self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
+        self.vectors = BufferPool(size, RESULTS_KEPT)
+        self._layouts: dict[Tag, ChunkLayout] = {}
+
+    def new_round(self, tag: Tag, plan: SyncPlan) -> RoundMemory:
+        """For a tag that opens."""
+        layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
+        self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
+        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=self._new_result(tag.round))
+
+    def new_fetch(self, round_number: int, digest: str) -> FetchMemory:
+        """For a result that is fetched."""
+        return FetchMemory(digest=digest, chunks=self.chunks, result=self._new_result(round_number))
+
+    def finished(self, memory: RoundMemory) -> None:
+        """The chunks of the tag can be asked for by their places in its trees."""
+        self._layouts[memory.tag] = memory.layout
+
+    def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
+        """Part of a finished result, held for the sender."""
+        if isinstance(reference, HeldRef):
+            round_number, chunk = reference.round, self.chunks[reference.index]
+        else:
+            round_number = reference.tag.round
+            chunk = self._layouts[reference.tag].chunk(reference.tree, reference.chunk)
+        result = self.results.get(round_number)
+        assert result is not None
+        return result.buffer.retain(), result.buffer.view(chunk.start, chunk.stop)
+
+    def forget(self, rounds: list[int]) -> None:
+        self._layouts = {tag: layout for tag, layout in self._layouts.items() if tag.round not in rounds}
+
+    def chunks_in_flight(self, site: SiteId, plan: SyncPlan) -> int:
+        """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX."""
+        lanes = sum(1 + sum(above == site for _, above in tree.parent) for tree in plan.trees)
+        fitting = SCRATCH_BYTES_MAX // (self.scratch.size_bytes * max(lanes, 1))
+        return max(CHUNKS_IN_FLIGHT_MIN, min(CHUNKS_IN_FLIGHT_MAX, fitting))
+
+    def _new_result(self, round_number: int) -> Result:
+        return Result(round=round_number, buffer=self.vectors.take(), hashes=[b""] * len(self.chunks))

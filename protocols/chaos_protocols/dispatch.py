@@ -146,6 +146,7 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
         case messages.RaftEnvelope(message=inner):
             machine.raft_effects(machine.raft.receive(source, inner, now_s=machine.now_s))
         case messages.Heartbeat():
+            machine.heard_steps[source] = (message.round, message.phase)
             machine.links.heartbeat_received(source, message, now_s=machine.now_s)
             machine.standing.heartbeat(source, message)
         case messages.Farewell(reason=reason):

@@ -133,6 +133,7 @@ class SiteMachine:
         self.scheduler = SchedulerMachine(self)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         self.leader_seen_s = now_s
+        self.heard_steps: dict[SiteId, tuple[int, str]] = {}
         self.event_id = ""
         self._roster = roster if roster is not None else empty_roster(facts.run)
         self.last_known = last_known_roster(self._roster, entries)

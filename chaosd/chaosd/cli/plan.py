@@ -7,29 +7,41 @@ reason.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chaosd.cli.options import JsonOption
+from chaosd.cli.options import EXIT_FAILED, JsonOption, fail
 from chaosd.cli.simulate import (
     PlotOption,
     load_pyplot,
     print_json,
     read_model,
+    read_text,
     save,
+    show,
+    table_of,
     usage_errors,
     whole_numbers,
 )
 
 if TYPE_CHECKING:
-    pass
+    from rich.text import Text
+
+    from chaosd.recovery.decisions import Decision
+    from chaosd.recovery.facts import ClusterFacts, ModelFacts
+    from chaosd.recovery.plans import ExecutionPlan
+    from chaosd.recovery.restorer import Restoration
+    from chaosd.recovery.timeline import Timeline
 
 ROWS_MAX = 48
 """Workers drawn in the terminal; the plot has them all."""
 
 COLUMNS_MIN, COLUMNS_MAX = 40, 160
+NAMED_MAX = 20
 TRANSFERS_MAX = 12
 """Lines of the transfer table; the JSON has them all."""
 
@@ -48,24 +60,48 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(plan_command)
 
 
+FACTS = "Facts"
+ModelOption = Annotated[str, typer.Option("--model", help="built-in model", rich_help_panel=FACTS)]
+ProfileOption = Annotated[
+    Path | None, typer.Option("--profile", help="model facts from the profiler (JSON)", rich_help_panel=FACTS)
+]
+ClusterOption = Annotated[
+    Path | None, typer.Option("--cluster", help="devices, rates and times of the site (JSON)", rich_help_panel=FACTS)
+]
+CurrentOption = Annotated[
+    Path | None, typer.Option("--current", help="execution plan in use (JSON)", rich_help_panel=FACTS)
+]
+MemoryOption = Annotated[
+    float | None, typer.Option("--memory-gb", help="memory of a device, without --cluster", rich_help_panel=FACTS)
+]
+MtbfOption = Annotated[
+    float | None,
+    typer.Option(
+        "--mtbf-h",
+        help="hours between failures of the site [dim](default: 10 % of the devices fail in an hour)[/]",
+        rich_help_panel=FACTS,
+    ),
+]
+
+
 def plan_command(
-    model: Annotated[str, typer.Option(help="built-in model", rich_help_panel="Facts")] = "llama2-7b",
-    profile: Annotated[
-        Path | None, typer.Option(help="model facts from the profiler (JSON)", rich_help_panel="Facts")
-    ] = None,
-    cluster: Annotated[
-        Path | None, typer.Option(help="devices, rates and times of the site (JSON)", rich_help_panel="Facts")
-    ] = None,
-    current: Annotated[
-        Path | None, typer.Option("--current", help="execution plan in use (JSON)", rich_help_panel="Facts")
-    ] = None,
+    model: ModelOption = "llama2-7b",
+    profile: ProfileOption = None,
+    cluster: ClusterOption = None,
+    current: CurrentOption = None,
+    memory_gb: MemoryOption = None,
+    mtbf_h: MtbfOption = None,
     devices: Annotated[int, typer.Option(help="equal devices, without --cluster", min=1)] = 32,
     dp: Annotated[int, typer.Option(help="pipelines in use, without --current", min=1)] = 8,
     pp: Annotated[int, typer.Option(help="stages of each, without --current", min=1)] = 4,
     micro_batches: Annotated[int | None, typer.Option(help="micro-batches of a step over all pipelines", min=1)] = None,
     failed: Annotated[str, typer.Option("--fail", help="workers that fail now, with commas")] = "",
-    memory_gb: Annotated[float | None, typer.Option(help="memory of a device, without --cluster")] = None,
-    mtbf_h: Annotated[float | None, typer.Option(help="hours between failures of the site")] = None,
+    answering: Annotated[
+        bool, typer.Option("--restartable", help="the failed workers' devices still answer: a restart is possible")
+    ] = False,
+    external_gbit: Annotated[
+        float | None, typer.Option("--external-gbit", help="Gbit/s at which another institution can send lost state")
+    ] = None,
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -79,10 +115,11 @@ def plan_command(
       $ chaosd plan --devices 8 --dp 2 --pp 4 --micro-batches 32 --fail 5 --plot step.png
       $ chaosd plan --profile model.json --cluster site.json --current plan.json --fail 3 --json
 
-    Exit codes: 0 planned, 2 wrong input, or no plan is possible (the line says what would make it possible).
+    Exit codes: 0 planned, 1 no plan is possible (the line says what would make it possible), 2 wrong input.
     """
     from chaosd.recovery.compile import streams_of
     from chaosd.recovery.costs import Costs
+    from chaosd.recovery.decisions import NoPlan, Settings
     from chaosd.recovery.planner import plan
     from chaosd.recovery.restorer import holdings, restore
     from chaosd.recovery.timeline import timeline
@@ -91,11 +128,19 @@ def plan_command(
         facts = read_model(model, profile, micro_batches)
         site = _site(cluster, devices, memory_gb, mtbf_h)
         before = _current(current, facts, site, dp, pp)
-        lost = whole_numbers("--fail", failed)
-        _check_lost(lost, before)
-        decision = plan(facts, site, before, lost)
+        lost = frozenset(whole_numbers("--fail", failed))
+        _check_lost(lost, site)
+        settings = Settings(
+            restartable=lost if answering else frozenset(),
+            external_rate_bytes_per_s=None if external_gbit is None else external_gbit * 1e9 / 8,
+        )
+        try:
+            decision = plan(facts, site, before, lost, settings)
+        except NoPlan as error:
+            fail(f"error: {error}", EXIT_FAILED)
         found = restore(facts, site, holdings(facts, before, failed=lost), decision.plan)
-        drawn = timeline(streams_of(found.plan, Costs(facts, site)), Costs(facts, site))
+        costs = Costs(facts, site)
+        drawn = timeline(streams_of(found.plan, costs), costs)
         pyplot = load_pyplot() if plot else None
     if json:
         print_json(_as_json(decision, found))
@@ -132,29 +177,96 @@ def _current(path: Path | None, model: ModelFacts, site: ClusterFacts, dp: int, 
     return Setting(ruler=Ruler(model, site), dp=dp, pp=pp).first_plan()
 
 
-def _check_lost(lost: list[int], before: ExecutionPlan) -> None:
-    for worker in lost:
-        if worker not in before.workers:
-            raise ValueError(
-                f"--fail names worker {worker}, which the current plan does not use; it uses {_names(before.workers)}"
-            )
-    if set(lost) >= before.workers:
+def _check_lost(lost: frozenset[int], site: ClusterFacts) -> None:
+    for worker in sorted(lost - site.workers):
+        raise ValueError(f"--fail names worker {worker}, which the site does not have; it has {_names(site.workers)}")
+    if lost >= site.workers:
         raise ValueError("--fail names every worker: nobody is left to plan for; leave at least one out")
 
 
 def _names(workers: frozenset[int]) -> str:
     ordered = sorted(workers)
-    contiguous = ordered == list(range(ordered[0], ordered[-1] + 1))
-    return f"{ordered[0]} to {ordered[-1]}" if contiguous else ", ".join(map(str, ordered[:20]))
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"{ordered[0]} to {ordered[-1]}"
+    return ", ".join(map(str, ordered[:NAMED_MAX])) + (", ..." if len(ordered) > NAMED_MAX else "")
+
+
+def _candidates(decision: Decision) -> Any:
+    columns = ("policy", "step", "samples/s", "transition", "state moved", "peak memory", "score")
+    table = table_of(*columns, title="candidates (score: samples a second until the next failure)")
+    for each in decision.candidates:
+        if not each.available:
+            table.add_row(each.policy.value, "not possible", style="dim")
+            continue
+        table.add_row(
+            each.policy.value,
+            f"{each.step_s:.3f} s",
+            f"{each.samples_per_s:.3f}",
+            f"{each.transition_s:.2f} s",
+            f"{each.transfer_bytes / 1e9:.1f} GB",
+            f"{each.peak_bytes / 1e9:.1f} GB",
+            f"{each.score:.3f}",
+            style="bold green" if each.policy is decision.policy else "",
+        )
+    return table
+
+
+def _refusals(decision: Decision) -> list[Text]:
+    from rich.text import Text
+
+    refused = [each for each in decision.candidates if not each.available]
+    lines = [Text(f"{each.policy.value}: {each.why_not}", style="dim") for each in refused]
+    if not decision.complete:
+        share = decision.step_s / decision.bound_s - 1
+        text = f"search cut short after {decision.examined} plans: no step is under {decision.bound_s:.3f} s"
+        lines.append(Text(f"{text} (at most {100 * share:.1f} % better than this one)", style="dim"))
+    return lines
+
+
+def _as_json(decision: Decision, found: Restoration) -> dict[str, object]:
+    candidates = [
+        {
+            "policy": each.policy.value,
+            "why_not": each.why_not,
+            "step_s": each.step_s,
+            "samples_per_s": each.samples_per_s,
+            "transition_s": each.transition_s,
+            "transfer_bytes": each.transfer_bytes,
+            "peak_bytes": each.peak_bytes,
+            "score": each.score,
+        }
+        for each in decision.candidates
+    ]
+    moves = [
+        {
+            "layer": part.layer,
+            "kind": part.kind.value,
+            "start_byte": part.start_byte,
+            "stop_byte": part.stop_byte,
+            "source": part.source,
+            "target": part.target,
+        }
+        for part in (*found.transfers, *found.external)
+    ]
+    return {
+        "policy": decision.policy.value,
+        "reason": decision.reason,
+        "complete": decision.complete,
+        "bound_s": decision.bound_s,
+        "candidates": candidates,
+        "plan": found.plan.to_json(),
+        "transfers": moves,
+        "transfer_s": found.time_s,
+    }
 
 
 def _tell(decision: Decision, found: Restoration, drawn: Timeline) -> None:
     from rich.text import Text
 
-    head = Text.assemble((decision.policy.value, "bold green"), f": {decision.reason}")
+    head = Text(decision.reason, style="bold green")
     legend = Text("  ").join(Text.assemble((f" {MARKS[kind]} ", STYLES[kind]), f" {kind}") for kind in MARKS)
-    parts = [_candidates(decision), head, _pipelines(found.plan), *_rows(found.plan, drawn), legend]
-    show(*parts, *_transfers(found), Text(found.reason))
+    parts = [_candidates(decision), *_refusals(decision), head, _pipelines(found.plan)]
+    show(*parts, *_rows(found.plan, drawn), legend, *_transfers(found), Text(found.reason))
 
 
 def _pipelines(plan: ExecutionPlan) -> Text:
@@ -217,16 +329,18 @@ def _rows(plan: ExecutionPlan, drawn: Timeline) -> list[Text]:
 
 def _cells(spans: list[tuple[str, float, float]], step_s: float, columns: int) -> list[str]:
     """What fills most of each column; "" where the worker waits."""
-    shares: list[Counter[str]] = [Counter() for _ in range(columns)]
     width_s = step_s / columns
+    shares: list[dict[str, float]] = [{} for _ in range(columns)]
     for kind, start_s, end_s in spans:
         for column in range(int(start_s / width_s), min(columns, int(end_s / width_s) + 1)):
-            overlap = min(end_s, (column + 1) * width_s) - max(start_s, column * width_s)
-            if overlap > 0:
-                shares[column][kind] += overlap
+            overlap_s = min(end_s, (column + 1) * width_s) - max(start_s, column * width_s)
+            if overlap_s > 0:
+                shares[column][kind] = shares[column].get(kind, 0.0) + overlap_s
+    found: list[str] = []
     for share in shares:
-        share[""] += width_s - sum(share.values())
-    return [share.most_common(1)[0][0] for share in shares]
+        busiest = max(share, key=lambda kind: share[kind], default="")
+        found.append(busiest if busiest and share[busiest] > width_s - sum(share.values()) else "")
+    return found
 
 
 def _transfers(found: Restoration) -> list[Any]:

@@ -15,7 +15,7 @@ from chaosd.recovery.compile import streams_of
 from chaosd.recovery.costs import Costs
 from chaosd.recovery.memory import peak_bytes, stage_peak_bytes
 from chaosd.recovery.pipeline_times import ends_of_one
-from chaosd.recovery.placement import Pass, place, tied_pipelines
+from chaosd.recovery.placement import peak_of_order, place, tied_pipelines
 from chaosd.recovery.plans import ExecutionPlan, Pipeline
 from chaosd.recovery.timeline import timeline
 
@@ -54,7 +54,7 @@ def _by_classes(plan: ExecutionPlan, costs: Costs) -> tuple[float, Mapping[int, 
         placed = place(plan, costs)
         free_s.update(placed.ends_s)
         for worker, order in placed.orders.items():
-            peaks[worker] = _peak_of_order(plan, worker, order, costs)
+            peaks[worker] = peak_of_order(plan, worker, order, costs)
         tied = {p for members in tied_pipelines(plan) for p in members}
     known: dict[tuple[object, ...], tuple[list[float], list[int]]] = {}
     for p, pipeline in enumerate(plan.pipelines):
@@ -87,16 +87,6 @@ def _alone(pipeline: Pipeline, costs: Costs) -> tuple[list[float], list[int]]:
         for i, stage in enumerate(stages)
     ]
     return ends, peaks
-
-
-def _peak_of_order(plan: ExecutionPlan, worker: int, order: list[Pass], costs: Costs) -> int:
-    held = peak = 0
-    for item in order:
-        size = costs.range_bytes(item.hop.first_layer, item.hop.last_layer)[1]
-        held += size if item.forward else -size
-        peak = max(peak, held)
-    stage = plan.stage(worker)
-    return peak + costs.range_bytes(stage.first_layer, stage.last_layer)[0]
 
 
 def _finish(plan: ExecutionPlan, costs: Costs, free_s: dict[int, float]) -> float:

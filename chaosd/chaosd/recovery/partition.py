@@ -2,8 +2,8 @@
 
 Driven by the planner. Equal devices are searched as they are. Where devices differ in speed or memory, the search runs
 for the devices of each speed and faster ones at that lowest speed and memory, and the best plan's splits and
-micro-batches are then fitted to the real speeds (`uneven`). Pairs of workers with rates of their own are searched at the
-cluster's default rate and evaluated at their own. Neither answer is ever called complete.
+micro-batches are then fitted to the real speeds (`uneven`). Pairs of workers with rates of their own are searched at
+the cluster's default rate and evaluated at their own. Neither answer is ever called complete.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ free it takes one of the passes whose input has arrived. A worker's own passes s
 from it left out. A guest's forward pass may be taken while it is fewer than N_pp - i routed micro-batches ahead of the
 stage's lowest that has not come back, the lead that 1F1B itself allows. (A mere count of micro-batches held would not
 do: later ones that arrive early could fill the stage and shut out the one that all wait for.) Three rules for the
-choice are played and the one that ends first is kept: own passes first (guests only into bubbles), guests first,
-backward passes first.
+choice (own passes first and guests only into bubbles, guests first, backward passes first) are played with two leads
+each; of the orders that fit in memory the one that ends first is kept.
 
 No order so found can deadlock: it is the order of an execution that ended. It always ends: in each pipeline no pass
 waits for one of a micro-batch that 1F1B puts after it, and no rule keeps a free worker from a pass that may be taken.
@@ -34,6 +34,10 @@ class Pass(NamedTuple):
     micro_batch: int
     at: int
     hop: Hop
+
+
+LEADS = (0, 2)
+"""By how many micro-batches guests may be further ahead than 1F1B lets them; costs memory, may fill more bubbles."""
 
 
 class Rule(Enum):
@@ -76,11 +80,76 @@ def place(plan: ExecutionPlan, costs: Costs) -> Placed:
     orders: Orders = {}
     ends_s: dict[int, float] = {}
     for tied in tied_pipelines(plan):
-        played = [_Player(plan, costs, rule, tied) for rule in Rule]
-        best = min(played, key=_Player.play)
-        orders.update(best.orders)
-        ends_s.update(best.ends_s)
+        played = [_Player(plan, costs, rule, lead, tied).play() for lead in LEADS for rule in Rule]
+        timed = [(_over_memory(plan, costs, found), *_replay(plan, costs, found)) for found in played]
+        best = min(range(len(timed)), key=lambda index: timed[index][:2])
+        orders.update(played[best])
+        ends_s.update(timed[best][2])
     return Placed(orders=orders, ends_s=ends_s)
+
+
+def peak_of_order(plan: ExecutionPlan, worker: int, order: list[Pass], costs: Costs) -> int:
+    """Most bytes that the worker holds in this order: as `memory.peak_bytes` of the stream."""
+    held = peak = 0
+    for item in order:
+        size = costs.range_bytes(item.hop.first_layer, item.hop.last_layer)[1]
+        held += size if item.forward else -size
+        peak = max(peak, held)
+    stage = plan.stage(worker)
+    return peak + costs.range_bytes(stage.first_layer, stage.last_layer)[0]
+
+
+def _over_memory(plan: ExecutionPlan, costs: Costs, orders: Orders) -> int:
+    """Bytes by which workers exceed their memory, together."""
+    return sum(
+        max(0, peak_of_order(plan, worker, order, costs) - costs.cluster.device(worker).memory_bytes)
+        for worker, order in orders.items()
+    )
+
+
+def _replay(plan: ExecutionPlan, costs: Costs, orders: Orders) -> tuple[float, dict[int, float]]:
+    """When the last pass ends, and each worker's, if passes start as soon as order and input allow: as `timeline`.
+
+    The playing itself may have held a guest back that the order alone lets start sooner.
+    """
+    free_s = dict.fromkeys(orders, 0.0)
+    at = dict.fromkeys(orders, 0)
+    link_s: dict[tuple[int, int], float] = {}
+    input_s: dict[PassKey, float] = {}
+    waiting: dict[PassKey, int] = {}
+    ways: dict[tuple[int, int], tuple[Hop, ...]] = {}
+    runnable = sorted(orders)
+    while runnable:
+        worker = runnable.pop()
+        order = orders[worker]
+        while at[worker] < len(order):
+            item = order[at[worker]]
+            p, m = item.pipeline, item.micro_batch
+            if (p, m) not in ways:
+                ways[p, m] = plan.hops(p, m)
+            way, key = ways[p, m], (item.forward, p, m, item.at)
+            has_input = item.at > 0 if item.forward else item.at + 1 < len(way)
+            if has_input and key not in input_s:
+                waiting[key] = worker
+                break
+            start_s = max(free_s[worker], input_s[key]) if has_input else free_s[worker]
+            cost = costs.forward_s if item.forward else costs.backward_s
+            end_s = free_s[worker] = start_s + cost(worker, item.hop.first_layer, item.hop.last_layer)
+            at[worker] += 1
+            then = item.at + 1 if item.forward else item.at - 1
+            if not 0 <= then < len(way):
+                continue
+            target, boundary = way[then].worker, item.hop.last_layer if item.forward else item.hop.first_layer
+            then_key = (item.forward, p, m, then)
+            if target == worker:
+                input_s[then_key] = end_s
+            else:
+                departure_s = max(end_s, link_s.get((worker, target), 0.0))
+                link_s[worker, target] = departure_s + costs.transfer_s(worker, target, boundary)
+                input_s[then_key] = link_s[worker, target] + costs.cluster.latency_s
+            if then_key in waiting:
+                runnable.append(waiting.pop(then_key))
+    return max(free_s.values()), free_s
 
 
 def tied_pipelines(plan: ExecutionPlan) -> tuple[tuple[int, ...], ...]:
@@ -102,14 +171,13 @@ def tied_pipelines(plan: ExecutionPlan) -> tuple[tuple[int, ...], ...]:
 
 
 class _Player:
-    def __init__(self, plan: ExecutionPlan, costs: Costs, rule: Rule, pipelines: tuple[int, ...]) -> None:
-        self.plan, self.costs, self.rule, self.pipelines = plan, costs, rule, pipelines
+    def __init__(self, plan: ExecutionPlan, costs: Costs, rule: Rule, lead: int, pipelines: tuple[int, ...]) -> None:
+        self.plan, self.costs, self.rule, self.lead, self.pipelines = plan, costs, rule, lead, pipelines
         named = {stage.worker for p in pipelines for stage in plan.pipelines[p].stages}
         workers = sorted(named - plan.lost_set)
         self.orders: Orders = {worker: [] for worker in workers}
         self.own: Orders = {worker: [] for worker in workers}
         self.own_at = dict.fromkeys(workers, 0)
-        self.ends_s = dict.fromkeys(workers, 0.0)
         self.ready: set[PassKey] = set()
         self.guests: dict[tuple[int, bool], list[tuple[int, int, int, Pass]]] = {}
         self.blocked: dict[tuple[int, int], set[int]] = {}
@@ -139,12 +207,11 @@ class _Player:
     def _is_guest(self, p: int, m: int, s: int) -> bool:
         return (p, s, m) in self.plan.routes_at
 
-    def play(self) -> float:
-        """Play the step through; when the last pass ends, in seconds from the step's start."""
+    def play(self) -> Orders:
+        """Play the step through: per worker its passes in the order in which it took them."""
         for p, m in self.ways:
             self._announce(0.0, Pass(True, p, m, 0, self.ways[p, m][0]))
         self.left = 2 * sum(len(way) for way in self.ways.values())
-        now_s = 0.0
         while self.events:
             now_s = self.events[0][0]
             touched: set[int] = set()
@@ -158,7 +225,7 @@ class _Player:
             for worker in sorted(touched):
                 self._dispatch(now_s, worker)
         assert self.left == 0, "list scheduling ended with passes left"
-        return now_s
+        return self.orders
 
     def _announce(self, at_s: float, item: Pass) -> None:
         self.count += 1
@@ -238,7 +305,7 @@ class _Player:
 
     def _is_full(self, item: Pass) -> bool:
         depth = len(self.plan.pipelines[item.pipeline].stages)
-        return self.windows[item.pipeline, item.hop.stage].ahead(item.micro_batch) >= depth - item.hop.stage
+        return self.windows[item.pipeline, item.hop.stage].ahead(item.micro_batch) >= depth - item.hop.stage + self.lead
 
     def _end(self, now_s: float, item: Pass) -> set[int]:
         """The pass is over: hand on what it gave; workers whose blocked guests may now start are returned."""
@@ -246,7 +313,6 @@ class _Player:
         way = self.ways[p, m]
         self.busy.discard(item.hop.worker)
         self.left -= 1
-        self.ends_s[item.hop.worker] = now_s
         freed: set[int] = set()
         if not item.forward and self._opens_stage(item):
             self.windows[p, item.hop.stage].finish(m)

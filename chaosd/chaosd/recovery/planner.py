@@ -84,11 +84,10 @@ class Planner:
     ) -> Candidate:
         measured = evaluate(new, self.costs, self.settings.memory_margin)
         if measured.over_memory and not why_not:
-            worker = measured.over_memory[0]
-            have = self.cluster.device(worker).memory_bytes
+            have = min(self.cluster.device(worker).memory_bytes for worker in measured.over_memory)
             why_not = (
                 f"{len(measured.over_memory)} workers would exceed their memory (up to {measured.peak_bytes} bytes; "
-                f"worker {worker} has memory_bytes {have} with a margin of {self.settings.memory_margin:g})"
+                f"memory_bytes is {have} on the smallest, settings.memory_margin {self.settings.memory_margin:g})"
             )
         samples = self.model.global_batch_samples
         if math.isinf(self.cluster.mtbf_s):
@@ -117,8 +116,8 @@ class Planner:
         if dead:
             return Candidate(
                 policy=policy,
-                why_not=f"the devices of {len(dead)} failed workers ({dead[0]}, ...) are gone; "
-                f"name them in settings.restartable if they answer",
+                why_not=f"the devices of {len(dead)} failed workers are gone; name them in "
+                f" settings.restartable if they answer",
             )
         state = [layer.parameter_bytes + layer.optimizer_bytes for layer in self.model.layers]
         outside = set(layers_without_holder(current, failed))

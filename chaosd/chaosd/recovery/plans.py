@@ -13,9 +13,10 @@ Source: Chameleon III definition 1 (execution plan), IV-A; ReCycle for routes; p
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import cached_property
 
@@ -185,6 +186,33 @@ class ExecutionPlan:
                 way.append(Hop(worker=part.worker, first_layer=part.first_layer, last_layer=part.last_layer, stage=s))
         return tuple(way)
 
+    def renamed(self, ways: Mapping[int, int]) -> ExecutionPlan:
+        """The plan with other names for some of its workers: `ways`, old to new, one to one.
+
+        Such a plan is valid if this one is, so nothing is checked again and untouched parts are shared: the cost is
+        that of what changes. `ValueError` if two workers would get one name or `ways` names a worker outside the plan.
+        """
+        taken = set(ways.values())
+        others = self.stage_of_worker.keys() - ways.keys() if len(taken) == len(ways) else taken
+        if not ways.keys() <= self.stage_of_worker.keys() or taken & others:
+            raise refuse("ways", dict(ways), "workers of the plan to new names, no name twice")
+        pipelines = list(self.pipelines)
+        for p in {self.stage_of_worker[worker][0] for worker in ways}:
+            stages = tuple(
+                replace(s, worker=ways[s.worker]) if s.worker in ways else s for s in self.pipelines[p].stages
+            )
+            pipelines[p] = replace(self.pipelines[p], stages=stages)
+        plan = object.__new__(ExecutionPlan)
+        values = {
+            "policy": self.policy,
+            "pipelines": tuple(pipelines),
+            "routes": tuple(replace(r, worker=ways[r.worker]) if r.worker in ways else r for r in self.routes),
+            "gradient_groups": tuple(_renamed_group(group, ways) for group in self.gradient_groups),
+            "lost": tuple(sorted(ways.get(worker, worker) for worker in self.lost)),
+        }
+        plan.__dict__.update(values)
+        return plan
+
     def failed_per_stage(self, failed: Iterable[int] = ()) -> tuple[int, ...]:
         """F_i of formula 13: lost and newly failed workers per stage index (unequal pipelines share indices)."""
         gone = self.lost_set | frozenset(failed)
@@ -233,6 +261,18 @@ def gradient_groups(
         GradientGroup(layers=exchange.layers, workers=exchange.workers, colour=chosen)
         for exchange, chosen in zip(colouring.exchanges, colouring.colour_of_exchange, strict=True)
     )
+
+
+def _renamed_group(group: GradientGroup, ways: Mapping[int, int]) -> GradientGroup:
+    inside = {worker for worker in ways if _contains(group.workers, worker)}
+    if inside == {ways[worker] for worker in inside}:
+        return group
+    return replace(group, workers=tuple(sorted(ways.get(worker, worker) for worker in group.workers)))
+
+
+def _contains(ascending: tuple[int, ...], worker: int) -> bool:
+    at = bisect_left(ascending, worker)
+    return at < len(ascending) and ascending[at] == worker
 
 
 ROUTE_FIELDS = ("pipeline", "stage", "micro_batch", "worker", "first_layer", "last_layer")

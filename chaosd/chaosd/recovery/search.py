@@ -39,10 +39,14 @@ JOINT_MAX = 60_000
 SHAPES_MAX = 200_000
 """Lengths and micro-batches that branch and bound may look at."""
 
-BOUND_WORK_MAX = 50_000
-"""Stages times layers squared up to which the bound of every length is computed: some 50 ms per DP degree."""
+BOUND_WORK_MAX = 2_000_000
+"""Workers times stages times layers squared up to which the bound of every length is computed, 20 ms per DP degree;
+on larger sites the work over the workers is as good."""
 
 BISECTIONS_MAX = 24
+NEGLIGIBLE = 1e-4
+"""Where not every plan can be tried, plans are not timed for less than this share of a step."""
+
 TOLERANCE = 1e-12
 """Times closer than this are equal: sums of the same durations in another order."""
 
@@ -144,7 +148,7 @@ class Search:
             share = -(-self.micro_batches // members)
             longest = min(self.tables.layers, self.workers - members + 1)
             latency_s = (self.model.forward_s + self.model.backward_s) / self.speed
-            if longest * self.tables.layers**2 <= BOUND_WORK_MAX:
+            if self.workers * longest * self.tables.layers**2 <= BOUND_WORK_MAX:
                 bounds = [self._bound_of(stages, share, members) for stages in range(1, longest + 1)]
                 least = min(least, *bounds)
             else:
@@ -214,9 +218,12 @@ class Search:
         for stages, m in sorted(longest.items()):
             values = self.splits.finish_s(stages, m, members)
             rows = np.argsort(values, kind="stable")[:KEPT_MAX]
-            options.append([(stages, tuple(self.splits.timed(stages, m).splits[row].tolist())) for row in rows])
+            splits = self.splits.timed(stages, m).splits
+            options.append([(float(values[row]), stages, tuple(splits[row].tolist())) for row in rows])
         for chosen in itertools.product(*options):
-            split_of = dict(chosen)
+            if max(value for value, _, _ in chosen) >= self.best[0] * (1 - NEGLIGIBLE):
+                continue  # a pipeline by itself already takes as long
+            split_of = {stages: split for _, stages, split in chosen}
             classes = [self._class(split_of[stages], m, count) for (stages, m), count in sorted(counts.items())]
             if all(each is not None for each in classes):
                 self._offer([each for each in classes if each is not None])

@@ -142,15 +142,13 @@ class FreeTemplates(DynamicOnly):
     def choose(self, members: list[list[int]]) -> ExecutionPlan | None:
         """The fastest of Oobleck's rule and of all numbers of pipelines of nearly equal length."""
         workers = [worker for pipeline in members for worker in pipeline]
-        tried = [plan for plan in (super().choose(members),) if plan is not None]
+        tried = [super().choose(members)]
         for count in range(1, len(workers) // self.ruler.shortest + 1):
             short, longer = divmod(len(workers), count)
             sizes = [short + 1] * longer + [short] * (count - longer)
             names = iter(workers)
-            plan = lay_out(self.ruler, [[next(names) for _ in range(size)] for size in sizes])
-            if plan is not None:
-                tried.append(plan)
-        return min(tried, key=self.ruler.step_s, default=None)
+            tried.append(lay_out(self.ruler, [[next(names) for _ in range(size)] for size in sizes]))
+        return min((plan for plan in tried if plan is not None), key=self.ruler.step_s, default=None)
 
 
 class RerouteOnly:

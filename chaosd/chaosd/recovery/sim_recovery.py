@@ -25,7 +25,7 @@ from enum import Enum
 RUNS_MAX = 1_000_000
 """Ceiling on simulated runs."""
 
-EVENTS_MAX = 1_000_000
+EVENTS_MAX = 300_000
 """Ceiling on the events of one simulated run: settings that never finish are refused, not simulated for ever."""
 
 
@@ -163,6 +163,10 @@ def flash_restart() -> Line:
     return fit([(row.devices, row.restart_s) for row in TABLE_III])
 
 
+class NeverFinishes(ValueError):
+    """A run whose failures leave it hardly any work; the text says which times stand against each other."""
+
+
 class _Kind(Enum):
     FAILURE = 1
     SEGMENT_DONE = 2
@@ -221,7 +225,7 @@ class _Run:
 
 
 def simulate_recovery(settings: RunSettings, rng: random.Random) -> RunResult:
-    """Play one run until its work is done. `ValueError` when EVENTS_MAX events do not suffice (no end in sight)."""
+    """Play one run until its work is done. `NeverFinishes` when EVENTS_MAX events do not suffice."""
     run = _Run()
     events: list[tuple[float, int, _Kind]] = []
     heapq.heappush(events, (rng.expovariate(1 / settings.mtbf_s), -1, _Kind.FAILURE))
@@ -247,7 +251,7 @@ def simulate_recovery(settings: RunSettings, rng: random.Random) -> RunResult:
                 run.saved_s = run.reached_s
                 run.checkpoints += 1
             _start_segment(settings, run, events)
-    raise ValueError(
+    raise NeverFinishes(
         f"the run does not finish: with a failure every {settings.mtbf_s:g} s, {settings.overhead_s:g} s to recover "
         f"and {settings.interval_s} s between checkpoints hardly any work survives; save more often or recover faster"
     )
@@ -278,7 +282,10 @@ def _fail(settings: RunSettings, run: _Run) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Seconds lost over the period at one scale: the equations, and the median of the simulated runs."""
+    """Seconds lost over the period at one scale: the equations, and the median of the simulated runs.
+
+    A simulated value is infinite where the run never finishes, which the equations cannot tell.
+    """
 
     devices: int
     failures: float
@@ -340,9 +347,7 @@ def compare(
                     checkpoint_s=scale.checkpoint_s if with_checkpoints else 0.0,
                     interval_s=interval_s if with_checkpoints else None,
                 )
-                losses.append(
-                    simulate_recovery(settings, random.Random(f"{seed}/{count}/{run}")).lost_s(scale.period_s)
-                )
+                losses.append(_lost_s(settings, random.Random(f"{seed}/{count}/{run}")))
             done += 1
             if progress is not None:
                 progress(done)
@@ -358,3 +363,10 @@ def compare(
             )
         )
     return tuple(found)
+
+
+def _lost_s(settings: RunSettings, rng: random.Random) -> float:
+    try:
+        return simulate_recovery(settings, rng).lost_s(settings.work_s)
+    except NeverFinishes:
+        return math.inf

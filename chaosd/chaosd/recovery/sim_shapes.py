@@ -1,9 +1,9 @@
 """Plans for the baselines of the policy simulator: shapes of pipelines, their split and batches, and one ruler for all.
 
 Driven by `sim_baselines` and `sim_policies`. A shape is what decides a step's time on equal devices: layers per stage
-and micro-batches of each pipeline, and the routes. Every policy's step is measured by the same ruler, the exact time of
-the instruction streams that its plan compiles to, so that no policy wins by a kinder formula. The quick recursion here
-(formula 11) only serves to choose splits and batches while a baseline plans.
+and micro-batches of each pipeline, and the routes. Every policy's step is measured by the same ruler, `evaluate`, the
+exact time of the instruction streams that its plan compiles to, so that no policy wins by a kinder formula. The quick
+recursion here (formula 11) only serves to choose splits and batches while a baseline plans.
 
 Source: Chameleon IV-C (formulas 9 to 14); 1F1B order: PipeDream-flush as in Megatron-LM.
 """
@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from chaosd.recovery.compile import streams_of
 from chaosd.recovery.costs import Costs
+from chaosd.recovery.evaluate import evaluate
 from chaosd.recovery.facts import ClusterFacts, ModelFacts
 from chaosd.recovery.formulas import rerouted_step_s
 from chaosd.recovery.planner import Planner
 from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
 from chaosd.recovery.reroute import layers_without_holder, route_around
-from chaosd.recovery.timeline import timeline
 
 CACHE_MAX = 65_536
 """Step times kept: a simulation of 100 seeds meets a few thousand shapes."""
@@ -63,7 +62,7 @@ class Ruler:
         key = _shape_of(plan)
         found = self._steps.get(key)
         if found is None:
-            found = timeline(streams_of(plan, self.costs), self.costs).step_s
+            found = evaluate(plan, self.costs).step_s
             if len(self._steps) < CACHE_MAX:
                 self._steps[key] = found
         return found

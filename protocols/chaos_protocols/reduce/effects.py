@@ -126,7 +126,7 @@ class ResultLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultComplete:
-    """All chunks of a fetched result are here: check the digest, then call `verified` or `refuted`."""
+    """All chunks of a fetched result are here: check the digest, then call `hold` or `refuted`."""
 
     round: int
     digest: str

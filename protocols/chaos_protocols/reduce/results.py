@@ -82,12 +82,6 @@ class ResultExchange:
         ]
         return effects if current.holders else [self._unavailable(current)]
 
-    def verified(self, round_number: int) -> list[ResultEffect]:
-        """The digest is right; `hold` follows."""
-        if self._fetch is not None and self._fetch.round == round_number:
-            self._fetch = None
-        return []
-
     def refuted(self, round_number: int) -> list[ResultEffect]:
         """The digest is wrong: start again with another holder."""
         fetch = self._fetch

@@ -156,6 +156,12 @@ def test_a_run_that_can_never_finish_is_reported_and_not_simulated_for_ever() ->
         simulate_recovery(settings, random.Random(1))
 
 
+def test_a_scale_at_which_checkpoints_never_finish_is_shown_as_such() -> None:
+    row = compare(ScaleSettings(), [100_000], runs=1, seed=1)[0]
+    assert row.checkpoint_simulated_s == math.inf
+    assert row.free_simulated_s < math.inf
+
+
 def test_recovery_from_replicas_beats_checkpoints_at_every_scale() -> None:
     told: list[int] = []
     rows = compare(ScaleSettings(), [1024, 4800], runs=3, seed=1, progress=told.append)

@@ -1,0 +1,61 @@
+"""Which engine a bulk frame belongs to: stream 0 carries averaging, the others state transfers, probes and model
+descriptions.
+
+Averaging has a stream of its own so that a transfer at full speed never stands in its way.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
+from chaos_protocols.names import SiteId
+from chaosd.model_check import ModelCheck
+from chaosd.monitor.probe import LinkProbe
+from chaosd.reduce_engine import ReduceEngine
+from chaosd.replication import ReplicationEngine
+
+
+class BulkStreams:
+    """The engines of a site behind one door."""
+
+    def __init__(
+        self, reduce: ReduceEngine, replication: ReplicationEngine, probe: LinkProbe, models: ModelCheck
+    ) -> None:
+        self.reduce, self.replication, self.probe, self.models = reduce, replication, probe, models
+
+    def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
+        if stream == STREAM_AVERAGING:
+            return self.reduce.bulk_buffer(site, stream, header, size_bytes)
+        kind = bulk_kind(header)
+        if self.models.is_ours(kind):
+            return self.models.bulk_buffer(site, size_bytes)
+        if LinkProbe.is_probe(kind):
+            return None
+        return self.replication.bulk_buffer(site, stream, header, size_bytes)
+
+    def received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
+        """A frame is complete. Raises RemoteProtocolError."""
+        if stream == STREAM_AVERAGING:
+            self.reduce.bulk_received(site, stream, header, payload)
+            return
+        kind = bulk_kind(header)
+        if self.models.is_ours(kind):
+            self.models.bulk_received(site, kind, payload)
+        elif LinkProbe.is_probe(kind):
+            self.probe.bulk_received(site, stream, header)
+        else:
+            self.replication.bulk_received(site, stream, header, payload)
+
+    def link_up(self, site: SiteId) -> None:
+        self.reduce.link_up(site)
+        self.replication.link_up(site)
+
+    def link_lost(self, site: SiteId, reason: str) -> None:
+        self.reduce.link_lost(site)
+        self.replication.link_lost(site)
+        self.probe.link_lost(site, reason)
+
+    async def close(self) -> None:
+        await self.reduce.close()
+        await self.replication.close()
+        await self.probe.close()

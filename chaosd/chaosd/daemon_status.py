@@ -1,0 +1,107 @@
+"""What `chaosd status` shows, read off the driver and its machine."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from chaos_protocols.names import SiteId
+from chaosd.config import SiteConfig
+from chaosd.driver import Driver
+from chaosd.status import LinkStatus, SiteStatus, Status, TransferStatus, WorkerStatus
+
+
+def version() -> str:
+    try:
+        return metadata.version("chaos-train")
+    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
+        return "unknown"
+
+
+def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
+    """A snapshot of everything that an operator asks first."""
+    machine = driver.machine
+    roster, rounds = machine.roster, machine.rounds
+    return Status(
+        version=version(),
+        run=config.run,
+        site=machine.site,
+        name=config.name,
+        address=address,
+        pid=os.getpid(),
+        incarnation=machine.incarnation,
+        state=machine.standing.state,
+        paused=machine.standing.pause_reason(),
+        epoch=roster.epoch,
+        term=machine.raft.term,
+        scheduler=machine.scheduler_site(),
+        round=rounds.done,
+        round_s=machine.scheduler.round_s,
+        result_digest=rounds.digest,
+        sites=_sites(driver),
+        links=_links(driver),
+        worker=WorkerStatus(
+            connected=driver.workers.connected,
+            pid=driver.hello.pid if driver.hello is not None and driver.workers.connected else None,
+            round=rounds.worker_round,
+            phase=rounds.phase,
+        ),
+        transfer=_transfer(driver),
+        uptime_s=driver.now_s() - driver.started_s,
+    )
+
+
+def _sites(driver: Driver) -> tuple[SiteStatus, ...]:
+    machine = driver.machine
+    voters = machine.configuration.voters
+    found = []
+    for record in machine.roster.sites:
+        done: int | None = None
+        phase: str | None = None
+        if record.site == machine.site:
+            done, phase = machine.rounds.done, machine.rounds.phase
+        elif (heard := machine.heard_steps.get(record.site)) is not None:
+            done, phase = heard
+        found.append(
+            SiteStatus(
+                site=record.site,
+                name=record.name,
+                address=record.address,
+                state=record.state,
+                voter=record.site in voters,
+                round=done,
+                phase=phase,
+            )
+        )
+    return tuple(found)
+
+
+def _links(driver: Driver) -> tuple[LinkStatus, ...]:
+    machine = driver.machine
+    found = []
+    for link in machine.roster.links:
+        far: SiteId | None = None
+        if machine.site in link.key:
+            far = link.other if link.one == machine.site else link.one
+        neighbour = machine.links.neighbours.get(far) if far is not None else None
+        found.append(
+            LinkStatus(
+                one=link.one,
+                other=link.other,
+                rate_bytes_per_s=link.rate_bytes_per_s or None,
+                rtt_s=neighbour.rtt_s if neighbour is not None else (link.rtt_s or None),
+                up=machine.link_is_up(link.one, link.other),
+            )
+        )
+    return tuple(found)
+
+
+def _transfer(driver: Driver) -> TransferStatus | None:
+    plan = driver.machine.standing.transfer
+    if plan is None:
+        return None
+    progress = driver.bulk.replication.progress()
+    if progress is None:
+        return None
+    verified, total, sources = progress
+    return TransferStatus(round=plan.round, verified_bytes=verified, total_bytes=total, sources=dict(sources))

@@ -1,0 +1,393 @@
+"""The driver: facts from sockets, timers and engines go into the site's machine, its effects are carried out, in order.
+
+It decides nothing. Everything that can be decided is decided in `chaos_protocols.site.SiteMachine`, which the
+simulator runs as well; here a fact becomes an event, an effect becomes bytes, a timer, a file record or a message to
+the worker. One event at a time: events that arise while effects run wait in a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from chaos_protocols import effects, events
+from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.messages import CodecError, Envelope, decode_envelope, encode_envelope, signed_bytes
+from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaos_protocols.plans import Tag
+from chaos_protocols.raft import Persist
+from chaos_protocols.roster import ModelFacts
+from chaos_protocols.site import SiteMachine
+from chaos_protocols.worker import (
+    ApplyResult,
+    LeaveRequested,
+    ResultApplied,
+    RoundContributed,
+    SnapshotMissed,
+    SnapshotTaken,
+    StateLoaded,
+    UpdateStarted,
+    WorkerHello,
+    WorkerMessage,
+    WorkerRefused,
+    WorkerWelcome,
+)
+from chaosd.arena import Arena
+from chaosd.bulk_streams import BulkStreams
+from chaosd.history import History, HistoryRecord
+from chaosd.identity import Identity, site_of, verify
+from chaosd.journal import Journal
+from chaosd.measuring import LinkMeter
+from chaosd.model_check import ModelCheck
+from chaosd.rounds_log import RoundsLog
+from chaosd.transport import DialError, Transport
+from chaosd.vector_file import read_vector, write_vector
+from chaosd.worker_server import WorkerServer
+
+log = logging.getLogger("chaosd")
+SIGNED_KEPT_MAX = 64
+"""A flooded envelope goes to several neighbours: it is signed once."""
+
+
+class Driver:
+    """See the module. `parts` are attached by the daemon before `start`; `stopped` is set when the machine says that
+    this daemon ends."""
+
+    def __init__(self, machine: SiteMachine, identity: Identity, journal: Journal, history: History) -> None:
+        self.machine = machine
+        self.transport: Transport
+        self.workers: WorkerServer
+        self.bulk: BulkStreams
+        self.meter: LinkMeter
+        self.models: ModelCheck
+        self.arena: Arena | None = None
+        self.hello: WorkerHello | None = None
+        self.rounds_log: RoundsLog | None = None
+        self.stopped: asyncio.Future[tuple[bool, str]] | None = None
+        self.started_s = 0.0
+        self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
+        self.followers: set[asyncio.Queue[HistoryRecord]] = set()
+        self.on_record: Callable[[HistoryRecord], None] = lambda record: None
+        self._identity, self._journal, self._history = identity, journal, history
+        self._queue: deque[events.Event] = deque()
+        self._running = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._signed: dict[tuple[SiteId, int], bytes] = {}
+        self._old_arenas: list[Arena] = []
+        self._vector_path: Path | None = None
+
+    # -- the loop of events and effects
+
+    def start(self, peers: tuple[tuple[SiteId, str], ...]) -> None:
+        loop = asyncio.get_running_loop()
+        self.stopped = loop.create_future()
+        self.started_s = loop.time()
+        self.feed(events.Started(peers=peers))
+
+    def remember_vector(self, path: Path) -> None:
+        """A daemon that was restarted knows what is averaged before its worker is back: it relays, with weight 0."""
+        self._vector_path = path
+        spec = read_vector(path)
+        if spec is not None:
+            self.bulk.reduce.configure(spec, memoryview(bytearray(spec.size_bytes)))
+            self.bulk.reduce.detach_contribution()
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def feed(self, event: events.Event) -> None:
+        """Take an event, now or as soon as the effects of the one before are carried out."""
+        self._queue.append(event)
+        if self._running or (self.stopped is not None and self.stopped.done()):
+            return
+        self._running = True
+        try:
+            while self._queue:
+                for effect in self.machine.handle(self._queue.popleft(), now_s=self.now_s()):
+                    self._execute(effect)
+        except Exception as error:  # a defect of ours, or a disk that fails: what is not durable must not be answered
+            self._fail(error)
+        finally:
+            self._running = False
+
+    def _fail(self, error: Exception) -> None:
+        log.critical("the daemon must stop: %s", error, exc_info=not isinstance(error, OSError))
+        if self.stopped is not None and not self.stopped.done():
+            self.stopped.set_exception(error)
+
+    def spawn(self, work: Callable[[], object], name: str) -> None:
+        """A task of the driver, with a name; cancelled at `close`."""
+        task = asyncio.get_running_loop().create_task(work(), name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.arena is not None:
+            self._old_arenas.append(self.arena)
+        for arena in self._old_arenas:
+            arena.close()
+        if self.rounds_log is not None:
+            self.rounds_log.close()
+
+    # -- effects
+
+    def _execute(self, effect: effects.Effect) -> None:
+        match effect:
+            case Persist():
+                self._journal.persist(effect)
+            case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
+                self.transport.send_control(neighbour, self._encoded(neighbour, envelope))
+            case effects.SetTimer(at_s=at_s):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_at(at_s, lambda: self.feed(events.TimerFired()))
+            case effects.Dial(site=site, address=address, timeout_s=timeout_s):
+                self.spawn(lambda: self._dial(site, address, timeout_s), f"dial {short(site)}")
+            case effects.CloseLink(site=site, reason=reason):
+                self.transport.close_link(site, reason)
+            case effects.ProbeLink(site=site):
+                self.spawn(lambda: self._probe(site), f"probe {short(site)}")
+            case effects.ToWorker(message=WorkerRefused(reason=reason)):
+                self.spawn(lambda: self._refuse_worker(reason), "refuse worker")
+            case effects.ToWorker(message=message):
+                self.workers.send(message)
+            case effects.DeliverResult(round=number, sites=sites, weight=weight):
+                self._deliver(number, sites, weight)
+            case effects.Record():
+                self._record(effect)
+            case effects.AnswerRequest(request=request, done=done, reason=reason):
+                answer = self.answers.pop(request, None)
+                if answer is not None and not answer.done():
+                    answer.set_result((done, reason))
+            case effects.StopDaemon(graceful=graceful, reason=reason):
+                if self.stopped is not None and not self.stopped.done():
+                    self.stopped.set_result((graceful, reason))
+            case _:
+                self._execute_bulk(effect)
+
+    def _execute_bulk(
+        self,
+        effect: effects.OpenRound
+        | effects.Contribute
+        | effects.StopRound
+        | effects.FetchResult
+        | effects.DropResults
+        | effects.ServeState
+        | effects.ReleaseState
+        | effects.FetchState
+        | effects.CancelTransfer,
+    ) -> None:
+        bulk = self.bulk
+        match effect:
+            case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
+                bulk.reduce.open(tag, plan, listeners, member)
+            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes):
+                bulk.reduce.contribute(tag, weight, has_bytes)
+            case effects.StopRound(tag=tag):
+                bulk.reduce.stop(tag)
+            case effects.FetchResult(round=number, digest=digest):
+                bulk.reduce.fetch_result(number, digest, self.machine.links.up_sites())
+            case effects.DropResults(before_round=before_round):
+                bulk.reduce.drop_results(before_round)
+            case effects.ServeState(plan=plan):
+                if self.arena is not None:
+                    bulk.replication.serve(plan, self.arena.state)
+            case effects.ReleaseState(transfer=transfer):
+                bulk.replication.release(transfer)
+            case effects.FetchState(plan=plan):
+                if self.arena is not None:
+                    bulk.replication.fetch(plan, self.arena.state)
+            case effects.CancelTransfer(transfer=transfer):
+                bulk.replication.cancel(transfer)
+            case _:
+                assert_never(effect)
+
+    def _encoded(self, neighbour: SiteId, envelope: Envelope) -> bytes:
+        """Signed where it is ours and somebody else than the neighbour will read it."""
+        if envelope.source != self.machine.site or envelope.destination == neighbour:
+            return encode_envelope(envelope)
+        key = (envelope.destination, envelope.sequence)
+        signature = self._signed.get(key)
+        if signature is None:
+            signature = self._identity.sign(signed_bytes(envelope))
+            self._signed[key] = signature
+            if len(self._signed) > SIGNED_KEPT_MAX:
+                del self._signed[next(iter(self._signed))]
+        return encode_envelope(msgspec.structs.replace(envelope, signature=signature))
+
+    async def _dial(self, site: SiteId, address: str, timeout_s: float) -> None:
+        try:
+            await self.transport.dial(site, address, timeout_s=timeout_s)
+        except DialError as error:
+            self.feed(events.DialFailed(site=site, reason=str(error)))
+
+    async def _probe(self, site: SiteId) -> None:
+        rate_bytes_per_s, reason = await self.meter.measure(site)
+        self.feed(events.LinkProbed(site=site, rate_bytes_per_s=rate_bytes_per_s, reason=reason))
+
+    async def _refuse_worker(self, reason: str) -> None:
+        """The run has another model: say where it differs, if a neighbour tells."""
+        explained = await self.models.explain(reason, self.hello.state if self.hello else None)
+        log.warning("the worker is refused: %s", explained)
+        self.workers.refuse(explained)
+
+    def _deliver(self, number: int, sites: int, weight: float) -> None:
+        if self.arena is None:
+            return
+        result = self.bulk.reduce.result(number)
+        assert result is not None, f"the result of round {number} was dropped before the worker had it"
+        self.arena.result[:] = result
+        self.workers.send(ApplyResult(round=number, sites=sites, weight=weight))
+
+    def _record(self, effect: effects.Record) -> None:
+        record = HistoryRecord(
+            at_unix_s=time.time(),
+            event_id=self.machine.event_id,
+            kind=effect.kind,
+            subject=effect.subject,
+            cause=effect.cause,
+            outcome=effect.outcome,
+            duration_s=effect.duration_s,
+            epoch=self.machine.roster.epoch,
+            round=self.machine.rounds.done,
+            reason=effect.reason,
+        )
+        number = self._history.append(record)
+        took = f" in {effect.duration_s * 1000:.0f} ms" if effect.duration_s is not None else ""
+        outcome = f" {effect.outcome}{took}" if effect.outcome else ""
+        log.info("%s %s:%s (%s) %s", effect.kind, effect.subject, outcome, effect.cause, effect.reason)
+        stored = HistoryRecord(**{name: getattr(record, name) for name in record.__slots__ if name != "id"}, id=number)
+        for follower in self.followers:
+            if not follower.full():
+                follower.put_nowait(stored)
+
+    # -- facts from the transport (TransportEvents)
+
+    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
+        self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address))
+        self.bulk.link_up(site)
+
+    def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
+        self.bulk.link_lost(site, reason)
+        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason, end_of_file=end_of_file))
+
+    def control_received(self, site: SiteId, frame: bytes) -> None:
+        try:
+            envelope = decode_envelope(frame)
+            self._check_source(site, envelope)
+        except (CodecError, RemoteProtocolError) as error:
+            self.peer_broke_rules(site, str(error))
+            return
+        self.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
+
+    def _check_source(self, neighbour: SiteId, envelope: Envelope) -> None:
+        """A neighbour's own messages are authenticated by TLS; what it relays, by the signature of whoever made it."""
+        if envelope.source == neighbour:
+            return
+        if site_of(envelope.public_key) != envelope.source:
+            raise RemoteProtocolError(f"relayed a message of {short(envelope.source)} with another site's key")
+        if not verify(envelope.public_key, envelope.signature, signed_bytes(envelope)):
+            raise RemoteProtocolError(f"relayed a message of {short(envelope.source)} with a wrong signature")
+
+    def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
+        self.transport.close_link(site, f"bulk stream {stream} was lost: {reason}")
+
+    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
+        """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
+        log.warning("site %s broke the rules: %s", short(site), reason)
+        self._record(
+            effects.Record(
+                kind="refused", subject=short(site), cause=reason, outcome="refused", duration_s=None, reason="closed"
+            )
+        )
+        self.transport.close_link(site, f"broke the rules: {reason}")
+
+    # -- facts from the engines
+
+    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
+        if self.rounds_log is not None:
+            self.rounds_log.append(tag, digest, weights)
+        self.feed(events.ReduceFinished(tag=tag, digest=digest, weights=weights))
+
+    def reduce_stalled(self, tag: Tag) -> None:
+        self.feed(events.ReduceStalled(tag=tag))
+
+    def result_fetched(self, number: int, digest: str) -> None:
+        self.feed(events.ResultFetched(round=number, digest=digest))
+
+    def result_lost(self, tag: Tag, reason: str) -> None:
+        log.info("the result of round %d cannot be had any more: %s", tag.round, reason)
+        self.feed(events.ResultMissed(round=tag.round))
+
+    def transfer_progressed(self, transfer: str, verified_bytes: int) -> None:
+        self.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
+
+    def transfer_finished(self, transfer: str, digest: str) -> None:
+        self.feed(events.TransferFinished(transfer=transfer, digest=digest))
+
+    def transfer_failed(self, transfer: str, reason: str) -> None:
+        self.feed(events.TransferFailed(transfer=transfer, reason=reason))
+
+    # -- facts from the worker (WorkerEvents)
+
+    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
+        if hello.version != PROTOCOL_VERSION:
+            arena.close()
+            self.workers.refuse(
+                f"the script's chaos package speaks version {hello.version}, this daemon {PROTOCOL_VERSION}; "
+                "install the same chaos-train in both environments"
+            )
+            return
+        if self.arena is not None:
+            self._old_arenas.append(self.arena)  # a transfer under way may still read from it
+            while len(self._old_arenas) > 2:
+                self._old_arenas.pop(0).close()
+        self.arena, self.hello = arena, hello
+        self.bulk.reduce.configure(hello.contribution, arena.contribution)
+        if self._vector_path is not None:
+            write_vector(self._vector_path, hello.contribution)
+        self.workers.send(WorkerWelcome(site=self.machine.site, run=self.machine.facts.run))
+        model = ModelFacts(
+            spec_digest=hello.state.digest,
+            state_bytes=hello.state.size_bytes,
+            shard_bytes=hello.state.shard_bytes,
+        )
+        self.feed(events.WorkerReady(model=model, round=hello.round))
+
+    def worker_message(self, message: WorkerMessage) -> None:
+        match message:
+            case RoundContributed(round=number, weight=weight):
+                self.feed(events.WorkerContributed(round=number, weight=weight))
+            case UpdateStarted(round=number):
+                self.feed(events.WorkerUpdating(round=number))
+            case ResultApplied(round=number, digest=digest):
+                self.feed(events.WorkerApplied(round=number, digest=digest))
+            case SnapshotTaken(round=number):
+                self.feed(events.WorkerSnapshotTaken(round=number))
+            case SnapshotMissed(round=number, now=now):
+                self.feed(events.WorkerSnapshotMissed(round=number, now=now))
+            case StateLoaded(round=number, digest=digest):
+                self.feed(events.WorkerLoaded(round=number, digest=digest))
+            case LeaveRequested(reason=reason, contributes=contributes):
+                self.feed(events.LeaveRequested(request="", reason=reason, contributes=contributes))
+            case WorkerHello():
+                pass  # the server takes the first one, and refuses a second
+            case _:
+                assert_never(message)
+
+    def worker_lost(self, reason: str) -> None:
+        self.bulk.reduce.detach_contribution()
+        self.feed(events.WorkerLost(reason=reason))

@@ -1,0 +1,82 @@
+"""Why a model does not fit: a site that is refused for its model asks a neighbour what the run's state looks like, and
+names the first tensor that differs. Only trusted neighbours are asked, or answer; what comes is bounded and typed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.names import SiteId
+from chaos_protocols.state_spec import first_difference
+from chaos_protocols.worker import StateSpec
+from chaosd.transport import LinkClosed, Transport
+
+STREAM = 1
+ASK = "model?"
+TELL = "model!"
+DESCRIPTION_BYTES_MAX = 16 << 20
+ANSWER_TIMEOUT_S = 2.0
+_decoder: msgspec.msgpack.Decoder[StateSpec] = msgspec.msgpack.Decoder(StateSpec)
+
+
+class ModelCheck:
+    """`own` gives this site's state spec, if a worker has said hello."""
+
+    def __init__(
+        self, transport: Transport, own: Callable[[], StateSpec | None], neighbours: Callable[[], list[SiteId]]
+    ):
+        self._transport, self._own, self._neighbours = transport, own, neighbours
+        self._answer: asyncio.Future[StateSpec] | None = None
+        self._asked: SiteId | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def explain(self, reason: str, ours: StateSpec | None) -> str:
+        """`reason`, with the first difference where a neighbour tells."""
+        if ours is None or "model" not in reason:
+            return reason
+        for site in self._neighbours()[:3]:
+            self._asked, self._answer = site, asyncio.get_running_loop().create_future()
+            try:
+                await self._transport.send_bulk(site, STREAM, msgspec.msgpack.encode({"kind": ASK}))
+                theirs = await asyncio.wait_for(self._answer, ANSWER_TIMEOUT_S)
+            except (TimeoutError, LinkClosed):
+                continue
+            finally:
+                self._asked = self._answer = None
+            if theirs.digest != ours.digest:
+                return f"{reason}: {first_difference(ours, theirs)}"
+        return reason
+
+    @staticmethod
+    def is_ours(kind: str) -> bool:
+        return kind in (ASK, TELL)
+
+    def bulk_buffer(self, site: SiteId, size_bytes: int) -> memoryview | None:
+        if site != self._asked or size_bytes > DESCRIPTION_BYTES_MAX:
+            return None
+        return memoryview(bytearray(size_bytes))
+
+    def bulk_received(self, site: SiteId, kind: str, payload: memoryview | None) -> None:
+        if kind == ASK:
+            spec = self._own()
+            if spec is not None:
+                task = asyncio.get_running_loop().create_task(self._tell(site, spec), name="describe model")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        elif site == self._asked and self._answer is not None and not self._answer.done() and payload is not None:
+            try:
+                self._answer.set_result(_decoder.decode(payload))
+            except msgspec.DecodeError as error:
+                raise RemoteProtocolError(f"model description: {error}") from None
+
+    async def _tell(self, site: SiteId, spec: StateSpec) -> None:
+        body = msgspec.msgpack.encode(spec)
+        if len(body) > DESCRIPTION_BYTES_MAX:
+            return
+        try:
+            await self._transport.send_bulk(site, STREAM, msgspec.msgpack.encode({"kind": TELL}), body)
+        except LinkClosed:
+            return

@@ -1,0 +1,111 @@
+"""Bulk engines joined by a transport that lives in memory: frames are copied through, links can be cut and renewed.
+
+It keeps the transport's promises: `send_bulk` waits for room and raises LinkClosed, a link is ordered, `bulk_buffer`
+before `bulk_received`, a frame that was under way when the link was cut never completes. Several links move side by
+side, frame by frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from chaos_protocols.names import SiteId
+from chaosd.transport.errors import LinkClosed
+
+ROOM_FRAMES = 4
+
+
+class Engine(Protocol):
+    """What both engines offer to the transport."""
+
+    def link_up(self, site: SiteId) -> None: ...
+    def link_lost(self, site: SiteId) -> None: ...
+    def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None: ...
+    def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None: ...
+
+
+class _Direction:
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[tuple[int, bytes, bytes]] = asyncio.Queue(ROOM_FRAMES)
+        self.open = True
+        self.task: asyncio.Task[None] | None = None
+
+
+class MemoryTransport:
+    """One site's end."""
+
+    def __init__(self, network: MemoryNetwork, site: SiteId) -> None:
+        self._network, self._site = network, site
+        self.received_bytes: dict[SiteId, int] = {}
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
+        direction = self._network.directions.get((self._site, site))
+        if direction is None:
+            raise LinkClosed("no link")
+        data = self._network.spoil(self._site, site, header, bytes(payload))
+        put = asyncio.ensure_future(direction.frames.put((stream, header, data)))
+        while not put.done():
+            await asyncio.wait([put], timeout=0.01)
+            if not direction.open:
+                put.cancel()
+                raise LinkClosed("the link was cut")
+
+    def bulk_progress(self, site: SiteId) -> tuple[int, int]:
+        return self.received_bytes.get(site, 0), 0
+
+
+class MemoryNetwork:
+    """All links. `spoil(source, to, header, payload)` may change what is sent; `pace_s`: seconds a frame takes."""
+
+    def __init__(self) -> None:
+        self.engines: dict[SiteId, Any] = {}
+        self.transports: dict[SiteId, MemoryTransport] = {}
+        self.directions: dict[tuple[SiteId, SiteId], _Direction] = {}
+        self.spoil: Callable[[SiteId, SiteId, bytes, bytes], bytes] = lambda _source, _to, _header, payload: payload
+        self.pace_s: dict[tuple[SiteId, SiteId], float] = {}
+        self.frames = 0
+
+    def transport(self, site: SiteId) -> MemoryTransport:
+        return self.transports.setdefault(site, MemoryTransport(self, site))
+
+    def connect(self, one: SiteId, other: SiteId) -> None:
+        self.cut(one, other)
+        for source, to in ((one, other), (other, one)):
+            direction = self.directions[source, to] = _Direction()
+            direction.task = asyncio.get_running_loop().create_task(self._carry(source, to, direction))
+        self.engines[one].link_up(other)
+        self.engines[other].link_up(one)
+
+    def cut(self, one: SiteId, other: SiteId) -> None:
+        for source, to in ((one, other), (other, one)):
+            direction = self.directions.pop((source, to), None)
+            if direction is not None:
+                direction.open = False
+                if direction.task is not None:
+                    direction.task.cancel()
+                self.engines[to].link_lost(source)
+
+    async def close(self) -> None:
+        tasks = [direction.task for direction in self.directions.values() if direction.task is not None]
+        for one, other in list(self.directions):
+            self.cut(one, other)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _carry(self, source: SiteId, to: SiteId, direction: _Direction) -> None:
+        engine, transport = self.engines[to], self.transport(to)
+        while True:
+            stream, header, data = await direction.frames.get()
+            self.frames += 1
+            if not data:
+                engine.bulk_received(source, stream, header, None)
+                continue
+            buffer = engine.bulk_buffer(source, stream, header, len(data))
+            middle = len(data) // 2
+            for start, stop in ((0, middle), (middle, len(data))):
+                await asyncio.sleep(self.pace_s.get((source, to), 0) / 2)
+                if buffer is not None:
+                    buffer[start:stop] = data[start:stop]
+                transport.received_bytes[source] = transport.received_bytes.get(source, 0) + stop - start
+            engine.bulk_received(source, stream, header, buffer)
