@@ -24,6 +24,7 @@ from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested, L
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
 from chaos_protocols.site import SiteFacts, SiteMachine, founding_roster
+from chaos_protocols.transfer import TransferSettings
 from chaosd.api import LocalApi
 from chaosd.bulk_streams import BulkStreams
 from chaosd.config import SiteConfig, parse_address
@@ -94,9 +95,9 @@ class Daemon:
             ReduceEngine(self.identity.site, self.transport, driver),
             ReplicationEngine(
                 self.identity.site,
-                self.transport.send_bulk,
+                self.transport,
                 driver,
-                stall_timeout_s=2 * self.config.failure_timeout_s,
+                settings=TransferSettings(stall_timeout_s=2 * self.config.failure_timeout_s),
             ),
             probe,
             driver.models,

@@ -100,8 +100,11 @@ def _transfer(driver: Driver) -> TransferStatus | None:
     plan = driver.machine.standing.transfer
     if plan is None:
         return None
-    progress = driver.bulk.replication.progress()
-    if progress is None:
-        return None
-    verified, total, sources = progress
-    return TransferStatus(round=plan.round, verified_bytes=verified, total_bytes=total, sources=dict(sources))
+    standing = driver.machine.standing
+    sources = {part.source: driver.transfer_rates.get(part.source, 0.0) for part in plan.ranges}
+    return TransferStatus(
+        round=plan.round,
+        verified_bytes=standing.transfer_bytes,
+        total_bytes=plan.state_bytes,
+        rate_of_source=dict(sources),
+    )

@@ -69,6 +69,7 @@ class Driver:
         self.models: ModelCheck
         self.arena: Arena | None = None
         self.hello: WorkerHello | None = None
+        self.transfer_rates: dict[SiteId, float] = {}
         self.rounds_log: RoundsLog | None = None
         self.stopped: asyncio.Future[tuple[bool, str]] | None = None
         self.started_s = 0.0
@@ -204,7 +205,7 @@ class Driver:
                 bulk.reduce.drop_results(before_round)
             case effects.ServeState(plan=plan):
                 if self.arena is not None:
-                    bulk.replication.serve(plan, self.arena.state)
+                    bulk.replication.serve(plan.transfer, plan.joiner, plan.round, self.arena.state)
             case effects.ReleaseState(transfer=transfer):
                 bulk.replication.release(transfer)
             case effects.FetchState(plan=plan):
@@ -332,11 +333,19 @@ class Driver:
         log.info("the result of round %d cannot be had any more: %s", tag.round, reason)
         self.feed(events.ResultMissed(round=tag.round))
 
-    def transfer_progressed(self, transfer: str, verified_bytes: int) -> None:
+    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
+        self.transfer_rates = rates
         self.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
 
     def transfer_finished(self, transfer: str, digest: str) -> None:
         self.feed(events.TransferFinished(transfer=transfer, digest=digest))
+
+    def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
+        cause = f"sent bytes that fail their hash: {reason}" if wrong else reason
+        subject, what = short(site), "no longer a source of the state transfer"
+        self._record(
+            effects.Record(kind="source", subject=subject, cause=cause, outcome="", duration_s=None, reason=what)
+        )
 
     def transfer_failed(self, transfer: str, reason: str) -> None:
         self.feed(events.TransferFailed(transfer=transfer, reason=reason))

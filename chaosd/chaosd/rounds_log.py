@@ -6,6 +6,7 @@ With it a run can be replayed afterwards in a single process, member for member 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from chaos_protocols.names import SiteId
@@ -22,7 +23,7 @@ class RoundsLog:
 
     def append(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         if self._file.tell() < LOG_BYTES_MAX:
-            line = {"round": tag.round, "epoch": tag.epoch, "digest": digest, "weights": dict(weights)}
+            line = {"at_unix_s": time.time(), "round": tag.round, "epoch": tag.epoch, "digest": digest, "weights": dict(weights)}  # fmt: skip
             self._file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:

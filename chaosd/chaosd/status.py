@@ -39,12 +39,12 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A running state transfer to this site: verified bytes of the whole, and the same for each source."""
+    """A running state transfer to this site: verified bytes of the whole, bytes per second from each source lately."""
 
     round: int
     verified_bytes: int
     total_bytes: int
-    sources: dict[str, tuple[int, int]]
+    rate_of_source: dict[str, float]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,6 +80,7 @@ def train(options: argparse.Namespace, training: Patients, test: Patients) -> di
         "auc_common": area_under_roc(scores_of(model, test), test.sick),
         "auc_alone": area_under_roc(scores_of(alone, test), test.sick),
         "parameters_digest": parameters_digest(model),
+        "parameters": {name: value.tolist() for name, value in model.state_dict().items()},
         "state_digest": state_digest,
         "state_digests": digests,
     }

@@ -25,6 +25,9 @@ CHUNKS_MAX = 1 << 24
 WEIGHT_MAX = 1e15
 """As in `RoundContributed`."""
 
+BLOCK_BYTES_MAX = 1 << 20
+"""Hashing and framing cost nothing much at this size, and a wrong or lost block is soon fetched again."""
+
 STREAM_AVERAGING = 0
 STREAM_REPLICATION = 1
 
@@ -123,11 +126,12 @@ class ResultGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class BlockWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.want"):
-    """Joiner to source: send bytes [start, stop) of the state, as blocks of at most BLOCK_BYTES from `start` on."""
+    """Joiner to source: send bytes [start, stop) of the state, cut into blocks of `block_bytes` from `start` on."""
 
     transfer: Transfer
     start: Offset
     stop: Offset
+    block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)]
 
 
 class BlockData(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.data"):

@@ -153,6 +153,9 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 settling=False,
                 settled_round=adopted,
                 settled_digest="",
+                settled_epoch=index,
+                adopted_epoch=index,
+                adopted_from=(record.site, record.incarnation),
                 replication=None,
             )
         case AddSite(record=record, links=links, replication=replication):
@@ -182,7 +185,15 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
             links = tuple(link for link in roster.links if link.key != (one, other))
             changed = replace(roster, links=links, settling=roster.settling or settle)
         case Settled(round=settled, digest=digest):
-            changed = replace(roster, settling=False, settled_round=settled, settled_digest=digest)
+            plan = roster.replication  # a snapshot of a round that is void would mix two histories
+            changed = replace(
+                roster,
+                settling=False,
+                settled_round=settled,
+                settled_digest=digest,
+                settled_epoch=index,
+                replication=None if plan is not None and plan.round > settled else plan,
+            )
     return _installed(changed, command.views, index)
 
 

@@ -144,12 +144,16 @@ def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
 def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
     roster, site = situation.roster, negotiation.site
     left = [link for link in roster.links if site not in link.key]
-    others = [other for other in roster.site_ids() if other != site]
+    members = [other for other in roster.member_ids() if other != site]
+    learners = [other for other in roster.learner_ids() if other != site]
     last_round = situation.first_round - 1 if negotiation.graceful else situation.done
+    whole = connects(members, learners, left)
+    if not negotiation.graceful and not whole:
+        negotiation.settle = True  # more than this site is cut off: the round is settled over those that are left
     if negotiation.settle:
         views = roster.views
     else:
-        if not connects(others, left):
+        if not whole:
             raise CannotPropose("its leaving would split the overlay", final=False, split=True)
         views = changed_views(
             roster,
@@ -198,10 +202,13 @@ def add_link(situation: Situation, negotiation: ConnectLink) -> Proposal:
 def remove_link(situation: Situation, negotiation: DisconnectLink) -> Proposal:
     roster = situation.roster
     one, other = negotiation.one, negotiation.other
-    if roster.link(one, other) is None:
+    if roster.link(one, other) is None and not negotiation.settle:
         raise CannotPropose("there is no such link any more", final=True)
     left = [link for link in roster.links if link.key != (one, other)]
-    if not negotiation.settle and not connects(roster.site_ids(), left):
+    whole = connects(roster.member_ids(), roster.learner_ids(), left)
+    if not whole and negotiation.request is None:
+        negotiation.settle = True  # the link is dead, whatever hangs on it
+    if not negotiation.settle and not whole:
         raise CannotPropose(
             "removing this link would split the overlay; connect another link first (chaosd link add SITE)",
             final=True,

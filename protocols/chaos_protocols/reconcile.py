@@ -26,8 +26,8 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord, components
-from chaos_protocols.views import make_view, settled_views
+from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord, plan_links
+from chaos_protocols.views import connected_with, make_view, settled_views
 
 if TYPE_CHECKING:
     from chaos_protocols.scheduler import SchedulerMachine
@@ -44,10 +44,7 @@ def connected_sites(scheduler: SchedulerMachine) -> set[SiteId]:
     it."""
     roster, host = scheduler.host.roster, scheduler.host
     live = [link.key for link in roster.links if host.link_is_up(link.one, link.other)]
-    for part in components(roster.site_ids(), live):
-        if host.site in part:
-            return set(part)
-    return {host.site}
+    return set(connected_with(host.site, roster.member_ids(), roster.learner_ids(), live))
 
 
 def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
@@ -65,8 +62,11 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
             _site_failed(scheduler, site, "all its links are down", now_s)
         elif newer and record is not None and record.state == "learner":
             _site_failed(scheduler, site, "its daemon was restarted", now_s)
-    suspects = {link.key for link in roster.links if not host.link_is_up(link.one, link.other)}
-    suspects = {key for key in suspects if key[0] in connected and key[1] in connected}
+    in_force = roster.views_in_force(host.done_round)
+    needed = {link.key for link in roster.links}.union(*(plan_links(view.plan) for view in in_force))
+    gone = set(roster.concerned()) - set(roster.site_ids())  # leavers that have rounds left
+    there = connected | gone
+    suspects = {key for key in needed if key[0] in there and key[1] in there and not host.link_is_up(*key)}
     scheduler.suspects = {key: scheduler.suspects.get(key, now_s) for key in sorted(suspects)}
     for key, since_s in scheduler.suspects.items():
         if now_s >= since_s + host.settings.link_grace_s and not roster.settling:
@@ -91,11 +91,7 @@ def _site_failed(scheduler: SchedulerMachine, site: SiteId, reason: str, now_s: 
     if any(isinstance(one, ScaleIn) and one.site == site for one in scheduler.negotiations.values()):
         return
     record = roster.record(site)
-    concerned = any(
-        site in view.members
-        for number, view in enumerate(roster.views)
-        if number + 1 == len(roster.views) or roster.views[number + 1].first_round > host.done_round
-    )
+    concerned = any(site in view.members for view in roster.views_in_force(host.done_round))
     if record is None and not concerned:
         return
     gone = next((one for one in roster.departed if one.site == site), None)
@@ -132,8 +128,15 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
     """Leavers whose last round is everywhere; transfers that stand still."""
     host, roster = scheduler.host, scheduler.host.roster
     done = {site: report.done_round for site, (report, _) in scheduler.reports.items()} | {host.site: host.done_round}
+    if scheduler.active_sites():
+        scheduler.idle_since_s = None
+    elif scheduler.idle_since_s is None:
+        scheduler.idle_since_s = now_s
+    idle = scheduler.idle_since_s is not None and now_s >= scheduler.idle_since_s + 2 * host.settings.beat_s
     for identifier, negotiation in list(scheduler.negotiations.items()):
         if isinstance(negotiation, ScaleIn) and negotiation.state is ScaleInState.FINISHING:
+            if idle:  # nobody contributes any more: the round that the leaver waits for never comes
+                negotiation.last_round = min(negotiation.last_round, host.done_round)
             others = [site for site in roster.member_ids() if site != negotiation.site]
             if not roster.started or all(done.get(site, -1) >= negotiation.last_round for site in others):
                 scheduler.feed(identifier, EverybodyDone(), now_s=now_s)
@@ -182,9 +185,11 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     answers = {**scheduler.answers, host.site: host.settle_answer()}
     if any(site not in answers for site in asked):
         return False
-    furthest = max(answers[site].done_round for site in (*asked, host.site))
-    holders = tuple(sorted(site for site in (*asked, host.site) if answers[site].done_round == furthest))
-    digests = {answers[site].digest for site in holders if answers[site].digest}
+    # Who holds no result (a newcomer that waits for its state) counts from a round that may never have been done.
+    held = {site: answers[site].done_round for site in (*asked, host.site) if answers[site].digest}
+    furthest = max(held.values(), default=roster.settled_round)
+    holders = tuple(sorted(site for site, done in held.items() if done == furthest))
+    digests = {answers[site].digest for site in holders}
     if len(digests) > 1:
         raise LocalProtocolError(f"results of round {furthest} differ between {', '.join(map(short, holders))}")
     views = settled_views(roster, host.planner, first_round=furthest + 1)

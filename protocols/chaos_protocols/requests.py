@@ -185,7 +185,7 @@ def link_requested(scheduler: SchedulerMachine, site: SiteId, request: LinkReque
         answer(False, "there is no such link")
         return
     left = [link for link in roster.links if link.key != existing.key]
-    if not connects(roster.site_ids(), left):
+    if not connects(roster.member_ids(), roster.learner_ids(), left):
         answer(False, "removing this link would split the overlay; connect another link first (chaosd link add SITE)")
         return
     removal = DisconnectLink(

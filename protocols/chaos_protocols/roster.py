@@ -77,7 +77,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True):
     """See the module. `settled_round`, `settled_digest`: after a failure, the last round that stands, and its result's
-    digest."""
+    digest. `settled_epoch`: when that was agreed; `adopted_epoch`: when the run last took over a worker's state. A site
+    compares these two with what it has acted on, so it makes no difference whether it hears the entry or a snapshot."""
 
     run: Label
     epoch: Count
@@ -93,6 +94,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     replication: ReplicationPlan | None
     departed: Annotated[tuple[Departure, ...], msgspec.Meta(max_length=DEPARTED_KEPT_MAX)]
     banned: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    settled_epoch: Count = 0
+    adopted_epoch: Count = 0
+    adopted_from: tuple[Site, Count] | None = None
 
     def record(self, site: SiteId) -> SiteRecord | None:
         return next((record for record in self.sites if record.site == site), None)
@@ -100,6 +104,16 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     def member_ids(self) -> tuple[SiteId, ...]:
         """Sites that are full members (not learners), ascending."""
         return tuple(record.site for record in self.sites if record.state == "member")
+
+    def learner_ids(self) -> tuple[SiteId, ...]:
+        return tuple(record.site for record in self.sites if record.state == "learner")
+
+    def views_in_force(self, done: int) -> tuple[View, ...]:
+        """Views that some round from `done` on belongs to."""
+        nexts = [view.first_round for view in self.views[1:]]
+        return tuple(
+            view for number, view in enumerate(self.views) if number == len(nexts) or nexts[number] > done
+        )
 
     def site_ids(self) -> tuple[SiteId, ...]:
         return tuple(record.site for record in self.sites)
@@ -139,12 +153,12 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     def plan_uses(self, one: SiteId, other: SiteId) -> bool:
         """Whether some view still in force averages over this link."""
         key = link_key(one, other)
-        return any(
-            link_key(child, parent) == key
-            for view in self.views
-            for tree in view.plan.trees
-            for child, parent in tree.parent
-        )
+        return any(key in plan_links(view.plan) for view in self.views)
+
+
+def plan_links(plan: SyncPlan) -> frozenset[tuple[SiteId, SiteId]]:
+    """The links that the trees of a plan use."""
+    return frozenset(link_key(child, parent) for tree in plan.trees for child, parent in tree.parent)
 
 
 def components(sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> tuple[tuple[SiteId, ...], ...]:

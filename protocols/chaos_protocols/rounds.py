@@ -100,8 +100,16 @@ class RoundMachine:
         self.roster = roster
         effects: list[Effect] = []
         if roster.settling:
+            self._fetching = None
             effects += self._stop()
         return effects + self.advance()
+
+    def settled(self, round_number: int) -> list[Effect]:
+        """The round that stands was agreed. Whoever counted further without having held a result begins there."""
+        if self.done <= round_number:
+            return []
+        self._fall_behind(f"it counted from round {self.done}, but round {round_number} is the last that stands")
+        return self.begin_at(round_number)
 
     def begin_at(self, done: int) -> list[Effect]:
         """Take part from round `done + 1` on; the state of `done` is being fetched: collect the results after it."""
@@ -199,7 +207,8 @@ class RoundMachine:
         return self._complete(tag.round, tag.epoch, digest, weights)
 
     def result_fetched(self, round_number: int, digest: str) -> list[Effect]:
-        if self._fetching != round_number or round_number != self.done + 1:
+        agreed = (self.roster.settled_round, self.roster.settled_digest)
+        if self._fetching != round_number or round_number != self.done + 1 or agreed != (round_number, digest):
             return []
         self._fetching = None
         return self._complete(round_number, self.roster.epoch, digest, ())
@@ -207,7 +216,10 @@ class RoundMachine:
     def result_missed(self, round_number: int) -> None:
         """Nobody near keeps that result any more."""
         if round_number == self.done + 1:
+            self._fetching = None
             self._fall_behind(f"the result of round {round_number} is not kept any more")
+            if self.done < self.roster.settled_round:
+                self.done, self.digest = self.roster.settled_round, ""  # goes on in standby: nobody waits for it
 
     def _complete(
         self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
@@ -269,7 +281,8 @@ class RoundMachine:
         effects = self._stop()
         if self.done != roster.settled_round - 1 or not roster.settled_digest:
             self._fall_behind(f"round {roster.settled_round} was settled while this site held only {self.done}")
-            return effects
+            self.done, self.digest = roster.settled_round, ""  # goes on in standby: no round waits for its state
+            return effects + self.advance()
         self._fetching = roster.settled_round
         return [*effects, FetchResult(round=roster.settled_round, digest=roster.settled_digest)]
 

@@ -16,6 +16,8 @@ from chaos_protocols.names import SITES_MAX, SiteId, link_key
 from chaos_protocols.roster import Roster
 
 REPORTS_MAX = SITES_MAX * 8
+ROUTES_CACHED_MAX = 64
+"""Routes are the same until a report or a roster is new; messages come far more often."""
 REPLAY_WINDOW = 1024
 """Sequence numbers that may still arrive late, by another route, from one source."""
 
@@ -54,6 +56,8 @@ class OverlayView:
     def __init__(self, site: SiteId) -> None:
         self.site = site
         self._reports: dict[tuple[SiteId, SiteId], Envelope] = {}
+        self._incarnations: dict[SiteId, int] = {}
+        self._cache: dict[object, dict[SiteId, SiteId]] = {}
 
     def learn(self, envelope: Envelope) -> bool:
         """Take in a flooded report; True if it is news (and must be passed on)."""
@@ -66,6 +70,10 @@ class OverlayView:
         if known is None and len(self._reports) >= REPORTS_MAX:
             return False
         self._reports[key] = envelope
+        self._incarnations[envelope.source] = max(
+            envelope.incarnation, self._incarnations.get(envelope.source, 0)
+        )
+        self._cache.clear()
         return True
 
     def envelopes(self) -> tuple[Envelope, ...]:
@@ -79,15 +87,16 @@ class OverlayView:
         assert isinstance(envelope.message, LinkReport)
         return envelope.message
 
-    def forget(self, roster: Roster, site: SiteId) -> None:
-        """Drop what a site said that is neither in the roster nor a neighbour any more."""
-        for key in [key for key in self._reports if site in key]:
-            del self._reports[key]
-
     def is_up(self, one: SiteId, other: SiteId) -> bool:
-        """For a link of the roster: up unless one end says it is down."""
-        reports = (self.report(one, other), self.report(other, one))
-        return all(report is None or report.up for report in reports)
+        """For a link of the roster: up unless one end says it is down, or was restarted since it said it is up."""
+        return self._not_denied(one, other) and self._not_denied(other, one)
+
+    def _not_denied(self, reporter: SiteId, neighbour: SiteId) -> bool:
+        envelope = self._reports.get((reporter, neighbour))
+        if envelope is None:
+            return True
+        assert isinstance(envelope.message, LinkReport)
+        return envelope.message.up and envelope.incarnation == self._incarnations[reporter]
 
     def live_links(self, roster: Roster) -> set[tuple[SiteId, SiteId]]:
         """Links that can carry a message as far as is known here: the roster's, and others that both ends or a member
@@ -101,6 +110,15 @@ class OverlayView:
 
     def next_hops(self, roster: Roster, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
         """For every reachable site, the neighbour to hand a message to: breadth first, ties by site id."""
+        key = (roster.epoch, own_up)
+        known = self._cache.get(key)
+        if known is None:
+            if len(self._cache) >= ROUTES_CACHED_MAX:
+                self._cache.clear()
+            known = self._cache[key] = self._find_hops(roster, own_up)
+        return known
+
+    def _find_hops(self, roster: Roster, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
         near: dict[SiteId, list[SiteId]] = {}
         for one, other in self.live_links(roster):
             if self.site not in (one, other):

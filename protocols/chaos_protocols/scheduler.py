@@ -109,6 +109,7 @@ class SchedulerMachine:
         self.asked_s = float("-inf")
         self.led_since_s = 0.0
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
+        self.idle_since_s: float | None = None
         self._counter = 0
         self.progress: dict[str, tuple[tuple[int, int], float]] = {}
 

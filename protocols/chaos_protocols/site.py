@@ -133,6 +133,7 @@ class SiteMachine:
         self.scheduler = SchedulerMachine(self)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         self.leader_seen_s = now_s
+        self._knew_leader = False
         self.heard_steps: dict[SiteId, tuple[int, str]] = {}
         self.event_id = ""
         self._roster = roster if roster is not None else empty_roster(facts.run)
@@ -226,7 +227,10 @@ class SiteMachine:
         return self.standing.leaving
 
     def can_propose(self) -> bool:
-        return self.raft.can_propose
+        """Only when everything that went before is committed, and so applied here: a command is made from the roster
+        that it will be applied to."""
+        raft = self.raft
+        return raft.can_propose and raft.term_at(raft.commit_index) == raft.term
 
     def tell(self, site: SiteId, message: Message) -> None:
         """Send a control message; to itself it goes by the same door."""
@@ -351,8 +355,9 @@ class SiteMachine:
             self.emit(self.rounds.advance())
 
     def _role_changed(self, role: Role, term: int, leader: SiteId | None, reason: str) -> None:
-        if leader is not None:
+        if leader is not None or self._knew_leader:
             self.leader_seen_s = self.now_s
+        self._knew_leader = leader is not None
         leads = role is Role.LEADER
         if leads and not self.scheduler.leading:
             self.scheduler.lead(now_s=self.now_s)

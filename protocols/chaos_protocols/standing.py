@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from chaos_protocols.commands import AdoptState, Command
+from chaos_protocols.commands import Command, RemoveLink
 from chaos_protocols.effects import (
     AnswerRequest,
     CancelTransfer,
@@ -89,6 +89,8 @@ class Standing:
         self._links: dict[str, PendingLink] = {}
         self._closing: dict[SiteId, int] = {}
         self._snapshot_due: ReplicationPlan | None = None
+        self._adopted_epoch = machine.roster.adopted_epoch
+        self._settled_epoch = machine.roster.settled_epoch
 
     # -- what holds
 
@@ -126,9 +128,13 @@ class Standing:
         machine, roster = self._machine, self._machine.roster
         if self.evicted_epoch is not None and roster.epoch > self.evicted_epoch:
             self.evicted_epoch = None
-        self._follow_links(old, roster)
-        if isinstance(command, AdoptState):
-            self._adopted(command)
+        self._follow_links(old, roster, failed=isinstance(command, RemoveLink) and command.settle)
+        if roster.adopted_epoch > self._adopted_epoch:
+            self._adopted(roster)
+        elif roster.settled_epoch > self._settled_epoch and self.begun and not roster.settling:
+            machine.rounds.roster = roster
+            machine.emit(machine.rounds.settled(roster.settled_round))
+        self._adopted_epoch, self._settled_epoch = roster.adopted_epoch, roster.settled_epoch
         if self.in_roster:
             self._begin_if_new(roster)
         elif not self._takes_part():
@@ -138,16 +144,17 @@ class Standing:
             self._activate_if_ready()
         self._serve(roster)
 
-    def _adopted(self, command: AdoptState) -> None:
+    def _adopted(self, roster: Roster) -> None:
+        """The run goes on from a worker's state: ours, or another's."""
         machine = self._machine
         self._cancel_transfer("the run goes on from another state")
-        own = command.record.site == machine.site and command.record.incarnation == machine.incarnation
+        own = roster.adopted_from == (machine.site, machine.incarnation)
         self.begun = self.in_roster
-        if own and self.worker is not None and self.worker_round == command.round:
-            machine.rounds.roster = machine.roster
-            machine.emit(machine.rounds.adopt_worker(command.round))
+        machine.rounds.roster = roster
+        if own and self.worker is not None and self.worker_round == roster.settled_round:
+            machine.emit(machine.rounds.adopt_worker(roster.settled_round))
         elif self.in_roster:
-            machine.emit(machine.rounds.begin_at(command.round))
+            machine.emit(machine.rounds.begin_at(roster.settled_round))
 
     def _begin_if_new(self, roster: Roster) -> None:
         machine = self._machine
@@ -177,8 +184,9 @@ class Standing:
             self._machine.emit([ReleaseState(transfer=self.serving.transfer)])
             self.serving = None
 
-    def _follow_links(self, old: Roster, new: Roster) -> None:
-        """Have the links that the roster says; let go of those that it no longer has."""
+    def _follow_links(self, old: Roster, new: Roster, *, failed: bool) -> None:
+        """Have the links that the roster says; let go of those that it no longer has. A configured link that `failed`
+        is dialled on: when the cut has healed it is asked for again."""
         machine = self._machine
         if old.record(machine.site) is not None and new.record(machine.site) is None:
             return  # we left, or were removed: links stay until the last round is over, or the way back is found
@@ -191,8 +199,10 @@ class Standing:
             if new.record(site) is None:  # it left, or failed: it will close, or is gone
                 machine.links.forget(site)
                 continue
-            last_round = new.views[-1].first_round - 1 if new.views and new.started else machine.rounds.done
-            self._closing[site] = last_round
+            if site in self.peers and (failed or not machine.links.is_up(site)):
+                continue
+            # Who has done the first round without the link knows that the far end had the result before.
+            self._closing[site] = new.views[-1].first_round if new.views and new.started else machine.rounds.done
         self._close_links()
 
     def _close_links(self) -> None:
@@ -346,11 +356,16 @@ class Standing:
         self._asked_s = float("-inf")
         if self.worker is not None:
             machine.emit([ToWorker(message=LeaveOrdered(reason=reason))])
-        alone = machine.roster.site_ids() == (machine.site,)
-        if not self._takes_part() or alone:
+        if not self._takes_part() or self._alone():
             self._leave_answer = LeaveAnswer(incarnation=machine.incarnation, last_round=0, finished=True)
         self._ask()
         self._finish_if_done()
+
+    def _alone(self) -> bool:
+        """Nobody else is in the run, and no leaver waits for us."""
+        machine = self._machine
+        known = {*machine.configuration.voters, *machine.configuration.learners, *machine.roster.site_ids()}
+        return known <= {machine.site}
 
     def leave_answered(self, answer: LeaveAnswer) -> None:
         if self.leaving and answer.incarnation == self._machine.incarnation:
@@ -446,6 +461,8 @@ class Standing:
     def beat(self) -> None:
         """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
         machine = self._machine
+        if self.leaving and self._alone():
+            self.leave_answered(LeaveAnswer(incarnation=machine.incarnation, last_round=0, finished=True))
         if self._takes_part():
             machine.tell_scheduler(machine.own_report())
         self._report_level()

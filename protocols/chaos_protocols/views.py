@@ -49,9 +49,29 @@ class Planner(Protocol):
     ) -> ReplicationPlan: ...
 
 
-def connects(sites: Iterable[SiteId], links: Iterable[LinkRecord]) -> bool:
-    """Whether the links connect all these sites with each other."""
-    return len(components(sites, [link.key for link in links])) <= 1
+def connected_with(
+    origin: SiteId, members: Iterable[SiteId], learners: Iterable[SiteId], links: Iterable[LinkKey]
+) -> frozenset[SiteId]:
+    """The members that `origin` can average with over these links, and the learners next to one of them. A learner
+    relays nothing for a round: two members that meet only in a learner are apart."""
+    keys = list(links)
+    parts = components({*members, origin}, keys)
+    near = set(next(part for part in parts if origin in part))
+    listening = {
+        learner
+        for learner in learners
+        if any((one == learner and other in near) or (other == learner and one in near) for one, other in keys)
+    }
+    return frozenset(near | listening)
+
+
+def connects(members: Iterable[SiteId], learners: Iterable[SiteId], links: Iterable[LinkRecord]) -> bool:
+    """Whether the links connect all members with each other, and every learner with a member."""
+    contributing, listening = tuple(members), tuple(learners)
+    if not contributing:
+        return True
+    keys = [link.key for link in links]
+    return len(connected_with(contributing[0], contributing, listening, keys)) == len({*contributing, *listening})
 
 
 def changed_views(
@@ -87,8 +107,10 @@ def changed_views(
 
 
 def settled_views(roster: Roster, planner: Planner, *, first_round: int) -> tuple[View, ...]:
-    """Every view still to come, made again over the sites and links that are left."""
+    """Every view still to come, made again over the sites and links that are left. A site that is promoted from some
+    later round on is level already: it contributes at once, so that all views have the same members."""
     left = set(roster.site_ids())
+    members = roster.member_ids()
     current = None
     later: list[View] = []
     for view in roster.views:
@@ -104,8 +126,8 @@ def settled_views(roster: Roster, planner: Planner, *, first_round: int) -> tupl
             make_view(
                 planner,
                 first_round=begin,
-                members=left & set(base.members),
-                listeners=left & set(base.listeners),
+                members=members,
+                listeners=(left & set(base.listeners)) - set(members),
                 links=roster.links,
             )
         )

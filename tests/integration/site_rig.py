@@ -1,6 +1,7 @@
 """Real sites for the tests: `chaosd` daemons and training processes as children, on free ports of this machine.
 
-Everything is started in its own process group and killed at the end, whatever happened; `leftovers` tells what a site left behind.
+Everything is started in its own process group and killed at the end, whatever happened; `leftovers` tells what a site
+left behind.
 """
 
 from __future__ import annotations
@@ -105,7 +106,9 @@ class Site:
             return False
         return True
 
-    def train(self, *, rounds: int = 100_000, pace_s: float = 0.02, seed: int = 1, extra: list[str] | None = None) -> None:
+    def train(
+        self, *, rounds: int = 100_000, pace_s: float = 0.02, seed: int = 1, extra: list[str] | None = None
+    ) -> None:
         command = [sys.executable, str(HEART), "--hospital", self.hospital, "--rounds", str(rounds)]
         command += ["--seed", str(seed), "--socket", str(self.folder / "worker.sock"), "--pace", str(pace_s)]
         command += ["--report", str(self.report), *(extra or [])]
@@ -120,6 +123,9 @@ class Site:
 
     def events(self, kind: str = "") -> list[Any]:
         return [event for event in self.client.last_events(1000) if not kind or event.kind == kind]
+
+    def is_alive(self) -> bool:
+        return self.daemon is not None and self.daemon.poll() is None
 
     def is_member(self) -> bool:
         status = self.client.status()
@@ -186,7 +192,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster_of(folder: Path, hospitals: dict[str, str], *, min_sites: int, failure_timeout_s: float = 1.0) -> Iterator[Cluster]:
+def cluster_of(
+    folder: Path, hospitals: dict[str, str], *, min_sites: int, failure_timeout_s: float = 1.0
+) -> Iterator[Cluster]:
     """A wired cluster, nothing started; killed at the end. On a failure the logs' ends are in the message."""
     cluster = Cluster(folder, failure_timeout_s=failure_timeout_s)
     for name, hospital in hospitals.items():

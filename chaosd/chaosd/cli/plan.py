@@ -105,17 +105,20 @@ def plan_command(
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """What to do when these workers fail now: reroute their work, form other pipelines, or restart them.
+    """What to do when these workers fail now: reroute, form other pipelines, restart.
 
-    Shows every candidate with its step time, transition and score, the chosen plan as a timeline of one step (one row
-    a worker: F forward, B backward, G a rerouted micro-batch, R all-reduce, S optimizer), the state that moves, and
-    the reason. Workers are numbered from 0 along the pipelines. Nothing is changed.
+    Shows every candidate with its step time, transition and score, the chosen
+    plan as a timeline of one step (a row for each worker: F forward, B backward,
+    G a rerouted micro-batch, R all-reduce, S optimizer), the state that moves,
+    and the reason. Workers are numbered from 0 along the pipelines. Nothing is
+    changed.
 
       $ chaosd plan --model llama2-7b --devices 32 --dp 8 --pp 4 --fail 3,17
-      $ chaosd plan --devices 8 --dp 2 --pp 4 --micro-batches 32 --fail 5 --plot step.png
-      $ chaosd plan --profile model.json --cluster site.json --current plan.json --fail 3 --json
+      $ chaosd plan --devices 8 --dp 2 --fail 5 --plot step.png
+      $ chaosd plan --profile model.json --cluster site.json --fail 3 --json
 
-    Exit codes: 0 planned, 1 no plan is possible (the line says what would make it possible), 2 wrong input.
+    Exit codes: 0 planned, 1 no plan is possible (the line says what would make
+    it possible), 2 wrong input.
     """
     from chaosd.recovery.compile import streams_of
     from chaosd.recovery.costs import Costs

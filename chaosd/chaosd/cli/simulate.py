@@ -48,11 +48,11 @@ def policies(
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Adaptive recovery against one policy for everything, while devices fail and do not return.
+    """Adaptive recovery against one policy for everything, while devices fail.
 
-    The defaults are the setting of the Chameleon paper: 32 devices, 10 % an hour, 9 hours, Llama-2 7B. The table gives
-    each policy's throughput over a run without failures, and the adaptive policy's gain over it. Below stand the
-    assumptions that each policy is simulated under.
+    The defaults are the setting of the Chameleon paper: 32 devices, 10 % of them
+    failing in an hour and not returning, 9 hours, Llama-2 7B. The table gives each
+    policy's throughput over a run without failures; below stand its assumptions.
 
       $ chaosd simulate policies
       $ chaosd simulate policies --runs 100 --plot policies.png
@@ -93,9 +93,10 @@ def elastic(
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Going on without the rank that failed, against going back to the last checkpoint (FlexiTrain, tables 1 and 2).
+    """Going on without the failed rank, against the last checkpoint (FlexiTrain).
 
-    The defaults are the paper's; its figure stands beside ours, and where they differ the note says why.
+    Tables 1 and 2 of the paper. The defaults are its own; its figures stand beside
+    ours, and where they differ the note says why.
 
       $ chaosd simulate elastic
       $ chaosd simulate elastic --checkpoint-h 1 --months 1000
@@ -134,10 +135,10 @@ def recovery(
     plot: PlotOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Checkpoints at their best interval against recovery from live replicas, by scale (FlashRecovery).
+    """Checkpoints at their best interval against live replicas (FlashRecovery).
 
-    Equations 1 to 5 of the paper beside a simulation in which failures also strike during recoveries, with the restart
-    times of its tables II and III, which are printed too. The failure rate is that of Llama 3's training.
+    Equations 1 to 5 of the paper beside a simulation in which failures also strike
+    during recoveries, with its tables II and III. The failure rate is Llama 3's.
 
       $ chaosd simulate recovery
       $ chaosd simulate recovery --devices 1000,10000,100000 --checkpoint-s 5 --plot recovery.png

@@ -12,6 +12,7 @@ pair rates are this project's.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 
@@ -217,9 +218,8 @@ class ClusterFacts:
             require_number(f"cluster.{name}", getattr(self, name))
         require_number("cluster.mtbf_s", self.mtbf_s, above=True, inf=True)
         if len(self._by_worker) != len(self.devices):
-            seen: set[int] = set()
-            twice = next(d.worker for d in self.devices if d.worker in seen or seen.add(d.worker))  # type: ignore[func-returns-value]
-            raise refuse("cluster.devices", twice, "each worker once")
+            counted = Counter(device.worker for device in self.devices)
+            raise refuse("cluster.devices", counted.most_common(1)[0][0], "each worker once")
         for pair in self.pair_rates:
             for worker in (pair.source, pair.target):
                 if worker not in self._by_worker:

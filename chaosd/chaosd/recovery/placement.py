@@ -5,8 +5,8 @@ free it takes one of the passes whose input has arrived. A worker's own passes s
 from it left out. A guest's forward pass may be taken while it is fewer than N_pp - i routed micro-batches ahead of the
 stage's lowest that has not come back, the lead that 1F1B itself allows. (A mere count of micro-batches held would not
 do: later ones that arrive early could fill the stage and shut out the one that all wait for.) Three rules for the
-choice (own passes first and guests only into bubbles, guests first, backward passes first) are played with two leads
-each; of the orders that fit in memory the one that ends first is kept.
+choice (own passes first and guests only into bubbles, guests first, backward passes first) are played, then again with
+a longer lead; of the orders that fit in memory the one that ends first is kept.
 
 No order so found can deadlock: it is the order of an execution that ended. It always ends: in each pipeline no pass
 waits for one of a micro-batch that 1F1B puts after it, and no rule keeps a free worker from a pass that may be taken.
@@ -36,8 +36,12 @@ class Pass(NamedTuple):
     hop: Hop
 
 
-LEADS = (0, 2)
-"""By how many micro-batches guests may be further ahead than 1F1B lets them; costs memory, may fill more bubbles."""
+FURTHER_LEAD = 2
+"""Also tried: guests so many micro-batches further ahead than 1F1B lets them; costs memory, may fill more bubbles."""
+
+
+FURTHER_PASSES_MAX = 1_000
+"""With more passes than this only the best rule is played with the longer lead: some 20 ms a playing."""
 
 
 class Rule(Enum):
@@ -80,12 +84,24 @@ def place(plan: ExecutionPlan, costs: Costs) -> Placed:
     orders: Orders = {}
     ends_s: dict[int, float] = {}
     for tied in tied_pipelines(plan):
-        played = [_Player(plan, costs, rule, lead, tied).play() for lead in LEADS for rule in Rule]
-        timed = [(_over_memory(plan, costs, found), *_replay(plan, costs, found)) for found in played]
-        best = min(range(len(timed)), key=lambda index: timed[index][:2])
-        orders.update(played[best])
-        ends_s.update(timed[best][2])
+        tried = [_tried(plan, costs, rule, 0, tied) for rule in Rule]
+        rules = list(Rule)
+        if sum(len(order) for order in tried[0][1].values()) > FURTHER_PASSES_MAX:
+            rules = [min(zip(tried, Rule, strict=True), key=lambda entry: entry[0][0])[1]]
+        tried += [_tried(plan, costs, rule, FURTHER_LEAD, tied) for rule in rules]
+        _, found, ends = min(tried, key=lambda entry: entry[0])
+        orders.update(found)
+        ends_s.update(ends)
     return Placed(orders=orders, ends_s=ends_s)
+
+
+def _tried(
+    plan: ExecutionPlan, costs: Costs, rule: Rule, lead: int, tied: tuple[int, ...]
+) -> tuple[tuple[int, float], Orders, dict[int, float]]:
+    """((bytes over memory, seconds), orders, ends) of one way to place the guests."""
+    found = _Player(plan, costs, rule, lead, tied).play()
+    last_s, ends_s = _replay(plan, costs, found)
+    return (_over_memory(plan, costs, found), last_s), found, ends_s
 
 
 def peak_of_order(plan: ExecutionPlan, worker: int, order: list[Pass], costs: Costs) -> int:

@@ -28,6 +28,7 @@ from enum import Enum
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 
 from chaosd.planner.shards import assign
@@ -118,7 +119,7 @@ def restore(
     ]
     held = {worker: _layers_held(old.get(worker, {})) for worker in candidates}
     wanted = [range(new.stage(worker).first_layer, new.stage(worker).last_layer) for worker in places]
-    allowed = [[_fits(cluster, worker, place) for place in places] for worker in candidates]
+    allowed = _fits(cluster, candidates, places)
     chosen = match_places([held[worker] for worker in candidates], wanted, layer_bytes, allowed)
     ways = {place: candidates[index] for place, index in zip(places, chosen, strict=True)}
     plan = relabel(new, ways)
@@ -148,7 +149,7 @@ def match_places(
     held: Sequence[Iterable[int]],
     wanted: Sequence[Iterable[int]],
     layer_bytes: Sequence[float],
-    allowed: Sequence[Sequence[bool]] | None = None,
+    allowed: npt.ArrayLike | None = None,
 ) -> tuple[int, ...]:
     """For each place the index of the worker that takes it, so that the bytes to move are fewest (Kuhn-Munkres).
 
@@ -343,11 +344,13 @@ def _layers_held(holding: Holding) -> list[int]:
     return sorted({layer for layer, _ in holding})
 
 
-def _fits(cluster: ClusterFacts, worker: int, place: int) -> bool:
-    if worker == place:
-        return True
-    here, planned = cluster.device(worker), cluster.device(place)
-    return here.speed >= planned.speed and here.memory_bytes >= planned.memory_bytes
+def _fits(cluster: ClusterFacts, workers: Sequence[int], places: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Which worker's device is at least as fast and large as the one that each place was planned for."""
+    here, planned = (
+        np.array([(cluster.device(name).speed, cluster.device(name).memory_bytes) for name in names])
+        for names in (workers, places)
+    )
+    return np.asarray((here[:, None, :] >= planned[None, :, :]).all(axis=2), dtype=np.bool_)
 
 
 def _transfer(piece: Piece, span: tuple[int, int], source: int | None, target: int) -> Transfer:

@@ -25,9 +25,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from chaosd.recovery.bounds import Bound
 from chaosd.recovery.costs import Costs
 from chaosd.recovery.joint import Joint, PipelineClass
-from chaosd.recovery.pipeline_times import Shape, Tables, best_bound_split
+from chaosd.recovery.pipeline_times import Tables
 from chaosd.recovery.splits import KEPT_MAX, SplitSearch
 
 EXACT_WORKERS_MAX = 10
@@ -38,10 +39,6 @@ JOINT_MAX = 60_000
 
 SHAPES_MAX = 200_000
 """Lengths and micro-batches that branch and bound may look at."""
-
-BOUND_WORK_MAX = 2_000_000
-"""Workers times stages times layers squared up to which the bound of every length is computed, 20 ms per DP degree;
-on larger sites the work over the workers is as good."""
 
 BISECTIONS_MAX = 24
 NEGLIGIBLE = 1e-4
@@ -85,6 +82,7 @@ class Search:
             exact=workers <= EXACT_WORKERS_MAX,
         )
         self.joint = Joint(costs, speed)
+        self.bound = Bound(tables, speed=speed, workers=workers, micro_batches=self.micro_batches, members=self.members)
         self.best: tuple[float, tuple[PipelineClass, ...]] = (math.inf, ())
         self.examined = 0
         self.shapes = 0
@@ -108,8 +106,8 @@ class Search:
         if not self.best[1]:
             return None
         step_s = self.best[0]
-        bound_s = step_s if complete else min(step_s, self._bound_s())
-        complete = complete or step_s <= bound_s * (1 + TOLERANCE)
+        bound_s = step_s if complete else self.bound.below_s(step_s)
+        complete = complete or step_s * (1 - 2e-9) <= bound_s
         return Found(classes=self.best[1], step_s=step_s, bound_s=bound_s, complete=complete, examined=self.examined)
 
     def least_s(self, stages: int, micro_batches: int, members: int) -> float:
@@ -139,27 +137,6 @@ class Search:
                 guess = (low + high + 1) // 2
             step *= 2
         return low
-
-    def _bound_s(self) -> float:
-        """Work over workers; and, for each DP degree, a pipeline with at least its share of the micro-batches."""
-        work_s = self.micro_batches * (self.model.forward_s + self.model.backward_s) / self.speed / self.workers
-        least = math.inf
-        for members in self.members:
-            share = -(-self.micro_batches // members)
-            longest = min(self.tables.layers, self.workers - members + 1)
-            latency_s = (self.model.forward_s + self.model.backward_s) / self.speed
-            if self.workers * longest * self.tables.layers**2 <= BOUND_WORK_MAX:
-                bounds = [self._bound_of(stages, share, members) for stages in range(1, longest + 1)]
-                least = min(least, *bounds)
-            else:
-                slowest = max(layer.forward_s + layer.backward_s for layer in self.model.layers) / self.speed
-                least = min(least, max(latency_s, share * slowest))
-        return max(work_s, least) * (1 - TOLERANCE) if math.isfinite(least) else work_s
-
-    def _bound_of(self, stages: int, micro_batches: int, members: int) -> float:
-        shape = Shape(micro_batches=micro_batches, members=members, speeds=(self.speed,) * stages)
-        found = best_bound_split(self.tables, shape, self.splits.memory_bytes)
-        return math.inf if found is None else found[0]
 
     # --- any size -----------------------------------------------------------------------------------------------
 

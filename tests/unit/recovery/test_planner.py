@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from dataclasses import replace
 
 import pytest
 from tests.unit.recovery.exhaustive import Exhaustive
 from tests.unit.recovery.random_plans import random_cluster, random_model, random_plan
 
+from chaosd.recovery.bounds import Bound
 from chaosd.recovery.costs import Costs
 from chaosd.recovery.estimator import estimate
 from chaosd.recovery.facts import ClusterFacts, DeviceFacts, LayerFacts, ModelFacts, PairRate
+from chaosd.recovery.pipeline_times import Tables
 from chaosd.recovery.planner import Decision, NoPlan, Settings, plan
 from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
 from chaosd.recovery.search import partitions
@@ -91,6 +94,30 @@ def test_the_planner_finds_the_optimum_of_all_plans_of_every_size_up_to_seven_wo
 def test_the_planner_finds_the_optimum_of_larger_sites_too(workers: int, layers: int, micro_batches: int) -> None:
     for seed in range(3):
         check_against_every_plan(seed, workers, layers, micro_batches)
+
+
+def test_the_bound_is_never_above_the_optimum_and_mostly_at_it() -> None:
+    """What an incomplete search says about its answer must hold, whatever time it is asked about."""
+    ratios = []
+    for seed in range(60):
+        rng = random.Random(seed)
+        workers, layers, m = rng.randint(1, 6), rng.randint(1, 6), rng.randint(1, 8)
+        costs = Costs(random_model(rng, layers, m, uneven=seed % 2 > 0), random_cluster(rng, workers, uniform=True))
+        best = Exhaustive(costs, workers, 10**9).optimum_s()
+        members = range(1, min(workers, m) + 1)
+        bound = Bound(Tables(costs), speed=1.0, workers=workers, micro_batches=m, members=members)
+        for factor in (1.0, 1.02, 1.3, 3.0):
+            assert bound.below_s(best * factor) <= best * (1 + 1e-9)
+        ratios.append(bound.below_s(best) / best)
+    assert statistics.median(ratios) > 0.99
+
+
+def test_an_incomplete_search_of_a_large_site_says_how_good_its_answer_is() -> None:
+    """Two devices of 256 lost: too many plans to try, an answer within a seventh of the best nevertheless."""
+    model = model_of(layers=32, micro_batches=256)
+    decision = plan(model, site(256), grid(32, 8, layers=32, micro_batches=256), frozenset({3, 17}))
+    assert not decision.complete
+    assert decision.bound_s <= of(decision, Policy.DYNAMIC) <= decision.bound_s * 7 / 6
 
 
 def test_partitions_are_all_descending_lengths_within_the_workers() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from chaosd.recovery.facts import ClusterFacts, DeviceFacts, LayerFacts, ModelFacts
 from chaosd.recovery.formulas import symmetric_step_s
 from chaosd.recovery.models import built_in, uniform_cluster
+from chaosd.recovery.plans import Policy
 from chaosd.recovery.sim_baselines import (
     BAMBOO_OVERHEAD,
     Change,
@@ -247,6 +249,54 @@ def test_redundant_computation_pays_always_and_takes_over_at_once() -> None:
     again = strategy.fail(4, MTBF_S)
     assert again is not None
     assert again.transition_s > 1e6
+
+
+def test_adaptive_takes_the_planners_decision_and_never_a_dead_worker() -> None:
+    strategy = Adaptive(small_setting())
+    for worker in (1, 6, 3):
+        change = strategy.fail(worker, MTBF_S)
+        assert change is not None
+        assert change.step_s == strategy.step_s
+    assert not strategy.plan.workers & {1, 6, 3}
+    assert sum(strategy.decisions.values()) == 3
+
+
+def test_adaptive_reroutes_when_the_next_failure_comes_before_a_re_partition_pays() -> None:
+    strategy = Adaptive(small_setting(rebuild_s=1.0))
+    slow = small_setting(rebuild_s=1.0).ruler.cluster
+    strategy.ruler.cluster = replace(slow, rate_bytes_per_s=1e6)
+    change = strategy.fail(1, 10.0)
+    assert change == Change(transition_s=1.0, step_s=strategy.step_s)
+    assert strategy.decisions[Policy.REROUTE] == 1
+
+
+def test_adaptive_stops_where_no_plan_is_possible() -> None:
+    strategy = Adaptive(small_setting(dp=1, pp=3, memory_bytes=25 * 10**6))
+    assert strategy.fail(0, MTBF_S) is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "dp", "pp", "tensor_parallel", "kept_at_least"),
+    [(8, 2, 4, 1, 7 / 8), (16, 4, 4, 1, 0.8900), (4, 2, 2, 8, 0.9917 * 24 / 32)],
+)
+def test_single_failures_keep_what_the_paper_measured(
+    workers: int, dp: int, pp: int, tensor_parallel: int, kept_at_least: float
+) -> None:
+    """Chameleon V-B, figure 9: 15 of 16 keep 89.00 %, 24 of 32 keep 99.17 % of their share.
+
+    Its 96.22 % with 7 of 8 is above their share of 7/8 and is not reached with 64 micro-batches: 0.89 is the figure.
+    """
+    cluster = uniform_cluster(
+        workers,
+        memory_bytes=tensor_parallel * 64 * 1024**3,
+        speed=float(tensor_parallel),
+        rate_bytes_per_s=tensor_parallel * 25e9,
+    )
+    strategy = Adaptive(Setting(ruler=Ruler(built_in("llama2-7b"), cluster), dp=dp, pp=pp))
+    before_s = strategy.step_s
+    change = strategy.fail(0, cluster.mtbf_s)
+    assert change is not None
+    assert before_s / change.step_s >= kept_at_least
 
 
 def test_bad_starts_are_refused() -> None:

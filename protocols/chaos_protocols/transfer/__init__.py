@@ -1,0 +1,37 @@
+"""State transfer between sites: pure machines of the joiner and of its sources (protocols.md section 5)."""
+
+from chaos_protocols.transfer.effects import (
+    CheckBlock,
+    JoinerEffect,
+    SendHeader,
+    SourceDropped,
+    SourceEffect,
+    StreamBlocks,
+    TransferFailed,
+    TransferFinished,
+)
+from chaos_protocols.transfer.joiner import TransferMachine
+from chaos_protocols.transfer.ranges import Range, RangeSet, Replan, SourceRate, split_by_rate
+from chaos_protocols.transfer.source import Block, TransferSource
+from chaos_protocols.transfer.sources import SourceState, TransferSettings
+
+__all__ = [
+    "Block",
+    "CheckBlock",
+    "JoinerEffect",
+    "Range",
+    "RangeSet",
+    "Replan",
+    "SendHeader",
+    "SourceDropped",
+    "SourceEffect",
+    "SourceRate",
+    "SourceState",
+    "StreamBlocks",
+    "TransferFailed",
+    "TransferFinished",
+    "TransferMachine",
+    "TransferSettings",
+    "TransferSource",
+    "split_by_rate",
+]

@@ -1,0 +1,95 @@
+"""A source as its joiner sees it: what it has to send, what it was asked for, how fast it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from chaos_protocols.bulk import BLOCK_BYTES_MAX
+from chaos_protocols.names import SiteId
+from chaos_protocols.transfer.ranges import Range, size_of
+
+WINDOW_S = 0.5
+"""Asked from a source: what it delivers in this time. Longer than any round trip, short enough that a slow source does
+not hold up the end."""
+
+BLOCK_S = 0.1
+"""A block of a slow source takes about this long, so that progress is seen often enough to tell it from a stall."""
+
+BLOCK_BYTES_MIN = 64 << 10
+BLOCK_BYTES_FIRST = 256 << 10
+WINDOW_BYTES_FIRST = 4 << 20
+RATE_SAMPLE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSettings:
+    """Times in seconds; raises ValueError when made with one that is not above 0."""
+
+    stall_timeout_s: float = 5.0
+    """A source that was asked and shows no progress for so long is given up; also: how long all links may be down."""
+    wait_timeout_s: float = 300.0
+    """How long a source may say that its snapshot is not taken yet (a round of training may pass)."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("stall_timeout_s", self.stall_timeout_s), ("wait_timeout_s", self.wait_timeout_s)):
+            if not value > 0:
+                raise ValueError(f"{name} = {value}: must be above 0 seconds")
+
+
+class SourceState(Enum):
+    """Of one source, as the joiner sees it."""
+
+    DOWN = "no link"
+    READY = "can be asked"
+    WAITING = "its snapshot is not taken yet"
+    STALLED = "was asked and showed no progress"
+    EXCLUDED = "has nothing right to give"
+
+
+@dataclass(slots=True)
+class Source:
+    site: SiteId
+    planned_bytes: int
+    state: SourceState = SourceState.DOWN
+    todo: deque[Range] = field(default_factory=deque)
+    asked: dict[int, int] = field(default_factory=dict)
+    """Blocks asked for: start to stop."""
+    checking: dict[int, int] = field(default_factory=dict)
+    progress_s: float = 0.0
+    waiting_since_s: float = 0.0
+    rate: float = 0.0
+    sample_s: float = 0.0
+    sample_bytes: int = 0
+    wrong: int = 0
+    received_bytes: int = 0
+
+    @property
+    def usable(self) -> bool:
+        return self.state in (SourceState.READY, SourceState.WAITING)
+
+    @property
+    def outstanding_bytes(self) -> int:
+        return size_of(self.asked.items()) + size_of(self.checking.items())
+
+    @property
+    def left_bytes(self) -> int:
+        return size_of(self.todo) + size_of(self.asked.items())
+
+    def window_bytes(self) -> int:
+        return max(2 * self.block_bytes(), int(self.rate * WINDOW_S)) if self.rate else WINDOW_BYTES_FIRST
+
+    def block_bytes(self) -> int:
+        if not self.rate:
+            return BLOCK_BYTES_FIRST
+        return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, int(self.rate * BLOCK_S) >> 16 << 16))
+
+    def measure(self, size_bytes: int, now_s: float) -> None:
+        """Blend what arrived into the rate."""
+        self.sample_bytes += size_bytes
+        elapsed = now_s - self.sample_s
+        if elapsed >= RATE_SAMPLE_S:
+            sample = self.sample_bytes / elapsed
+            self.rate = (self.rate + sample) / 2 if self.rate else sample
+            self.sample_s, self.sample_bytes = now_s, 0
