@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
@@ -57,17 +56,8 @@ from chaos_protocols.reduce import (
 from chaos_protocols.worker import ContributionSpec
 from chaosd.bulk_outbox import BulkSender, Frame, Outbox
 from chaosd.reduce_events import ReduceEvents
-from chaosd.reduce_memory import FetchMemory, Result, RoundMemory, VectorMemory, bytes_of
-from chaosd.vector import Buffer, Bytes, vector_digest
-
-
-@dataclass(slots=True)
-class _Incoming:
-    """A payload that is being received. `memory`: of the round it was meant for when it began."""
-
-    place: Place
-    buffer: Buffer
-    memory: RoundMemory | FetchMemory
+from chaosd.reduce_memory import FetchMemory, Incoming, Result, RoundMemory, VectorMemory, bytes_of
+from chaosd.vector import Bytes, vector_digest
 
 
 class ReduceEngine:
@@ -78,13 +68,17 @@ class ReduceEngine:
         self._events = events
         self._machine = ReduceMachine(site)
         self._exchange = ResultExchange(site)
-        self._outbox: Outbox[Tag | None] = Outbox(sender, STREAM_AVERAGING, self._overflowed)
+        self._outbox: Outbox[Tag | None] = Outbox(
+            sender,
+            STREAM_AVERAGING,
+            lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
+        )
         self._vectors: VectorMemory | None = None
         self._contribution: memoryview | None = None
         self._own: tuple[int, Bytes] | None = None
         self._memory: RoundMemory | None = None
         self._fetching: FetchMemory | None = None
-        self._incoming: dict[SiteId, _Incoming] = {}
+        self._incoming: dict[SiteId, Incoming] = {}
         self._deferred: list[tuple[Tag | None, Callable[[], None]]] = []
         """What waits for the first `configure`: a round with our part of it, and a fetch (without a tag)."""
 
@@ -108,8 +102,7 @@ class ReduceEngine:
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
         self._contribution = None
-        own = self._own
-        self._own = None
+        own, self._own = self._own, None
         if own is not None and self.result(own[0]) is None:
             self._own = (own[0], own[1].copy())
         if self._memory is not None and self._memory.own is not None:
@@ -160,11 +153,8 @@ class ReduceEngine:
 
     def result(self, round_number: int) -> memoryview | None:
         """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
-        vectors = self._vectors
-        found = vectors.results.get(round_number) if vectors is not None else None
-        if vectors is None or found is None:
-            return None
-        return found.buffer.view(0, vectors.spec.size_bytes).toreadonly()
+        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        return found.buffer.view(0, len(found.buffer.array)).toreadonly() if found is not None else None
 
     def drop_results(self, before_round: int) -> None:
         """The worker needs no result of a round below; the newest few stay for neighbours."""
@@ -239,13 +229,14 @@ class ReduceEngine:
                 raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
 
     def _begin(self, site: SiteId, place: Place, size_bytes: int) -> memoryview:
+        """Take memory for a chunk that is about to arrive."""
         memory = self._fetching if isinstance(place, FetchedRef) else self._memory
         assert memory is not None
         expected = memory.size_bytes(place)
         if size_bytes != expected:
             raise RemoteProtocolError(f"site {short(site)} sent a chunk of {size_bytes} bytes where {expected} belong")
         buffer, view = memory.destination(place)
-        self._incoming[site] = _Incoming(place=place, buffer=buffer, memory=memory)
+        self._incoming[site] = Incoming(place=place, buffer=buffer, memory=memory)
         return view
 
     def _message(self, site: SiteId, message: BulkHeader, has_payload: bool) -> None:
@@ -280,8 +271,7 @@ class ReduceEngine:
         return True
 
     def _drop_incoming(self, site: SiteId) -> None:
-        incoming = self._incoming.pop(site, None)
-        if incoming is not None:
+        if (incoming := self._incoming.pop(site, None)) is not None:
             incoming.buffer.release()
 
     # -- effects -------------------------------------------------------------------------------------------------------
@@ -398,9 +388,6 @@ class ReduceEngine:
         self._own = None
         self._vectors = VectorMemory(spec)
         self._machine.results_kept = self._vectors.results_kept
-
-    def _overflowed(self, site: SiteId) -> None:
-        self._tell(self._events.peer_broke_rules, site, "it asks for more than it takes")
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         asyncio.get_running_loop().call_soon(partial(callback, *arguments))

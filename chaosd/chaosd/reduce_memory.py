@@ -178,6 +178,15 @@ class FetchMemory:
         self.result.buffer.release()
 
 
+@dataclass(slots=True)
+class Incoming:
+    """A payload that is being received. `memory`: of the round, or the fetch, that it was meant for when it began."""
+
+    place: Place
+    buffer: Buffer
+    memory: RoundMemory | FetchMemory
+
+
 def bytes_of(region: memoryview) -> Bytes:
     """The region as an array, without a copy."""
     return np.frombuffer(region, dtype=np.uint8)

@@ -185,9 +185,9 @@ def decode_bulk_header(data: bytes) -> BulkHeader:
     """Raises RemoteProtocolError on anything that is not a header of ours."""
     if len(data) > BULK_HEADER_BYTES_MAX:
         raise RemoteProtocolError(f"bulk header of {len(data)} bytes; at most {BULK_HEADER_BYTES_MAX} are allowed")
-    try:
+    try:  # ValueError: msgspec's own errors, and the UnicodeDecodeError that it lets through
         return _decoder.decode(data)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not a bulk header: {error}") from None
 
 
@@ -195,5 +195,5 @@ def bulk_kind(data: bytes) -> str:
     """The `kind` of any header on a bulk stream, probes included. Raises RemoteProtocolError if it has none."""
     try:
         return _kind_decoder.decode(data).kind
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a bulk header without a kind: {error}") from None

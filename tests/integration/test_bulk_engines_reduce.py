@@ -90,7 +90,7 @@ class Rig:
 
     async def until(self, *conditions: object) -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while not all(condition() for condition in conditions):  # type: ignore[operator]
+            while not all(condition() for condition in conditions):  # type: ignore[operator]  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
     async def round(self, tag: Tag, plan: SyncPlan, weights: dict[SiteId, float], listeners: list[SiteId]) -> None:

@@ -78,7 +78,7 @@ class Rig:
 
     async def until(self, condition: object) -> None:
         async with asyncio.timeout(TIMEOUT_S):
-            while not condition():  # type: ignore[operator]
+            while not condition():  # type: ignore[operator]  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
     async def finish(self, transfer: str = "t") -> None:
@@ -251,7 +251,7 @@ async def test_several_joiners_are_served_at_once_and_only_with_their_own_transf
         source.engine.serve(plan.transfer, site, 1, memoryview(state))
         joiners[site].engine.fetch(plan, memoryview(arenas[site]))
     async with asyncio.timeout(TIMEOUT_S):
-        while not all(driver.finished for driver in joiners.values()):
+        while not all(driver.finished for driver in joiners.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
     assert all(arena == state for arena in arenas.values())
     thief = joiners[JOINER]

@@ -37,7 +37,8 @@ class SimulatedBulk:
         self.open: OpenedRound | None = None
         self.results: dict[int, tuple[str, tuple[tuple[str, float], ...]]] = {}
         self.finished: Tag | None = None
-        self._early: dict[str, Any] = {}
+        self.tags: dict[int, Tag] = {}
+        self._early: dict[tuple[str, str], Any] = {}
         self._wanted: dict[int, set[str]] = {}
         self._fetching: tuple[int, str] | None = None
         self.serving: tuple[ReplicationPlan, Any] | None = None
@@ -56,7 +57,7 @@ class SimulatedBulk:
             assert parent is not None
             self._send(parent, ("want", effect.tag.round))
         early, self._early = self._early, {}
-        for source, message in sorted(early.items()):
+        for (source, _), message in sorted(early.items(), key=lambda item: item[0]):
             self.receive(source, message)
 
     def contribute(self, effect: effects.Contribute) -> None:
@@ -105,7 +106,7 @@ class SimulatedBulk:
         _, children, _ = self._tree()
         self.open = None
         self.finished = tag
-        self.results[tag.round] = (digest, weights)
+        self.results[tag.round], self.tags[tag.round] = (digest, weights), tag
         for child in children:
             self._send(child, ("down", tag, digest, weights))
         for wanting in sorted(self._wanted.pop(tag.round, ())):
@@ -136,12 +137,13 @@ class SimulatedBulk:
         tag: Tag = message[1]
         opened = self.open
         if opened is None or opened.effect.tag != tag:
-            newer = opened is None or tag > opened.effect.tag
-            if newer and (self.finished is None or tag.round > self.finished.round):
-                self._early[source] = message
-            elif message[0] == "up" and tag.round in self.results and opened is None:
+            if message[0] == "up" and tag.round in self.results and tag == self.tags[tag.round]:
                 digest, weights = self.results[tag.round]
                 self._send(source, ("down", tag, digest, weights))
+            elif opened is None or tag > opened.effect.tag:
+                known = self._early.get((source, message[0]))
+                if known is None or tag > known[1]:
+                    self._early[source, message[0]] = message
             return
         parent, children, _ = self._tree()
         if message[0] == "up" and source in children:
@@ -183,6 +185,7 @@ class SimulatedBulk:
         if self._fetching == (round_number, digest):
             self._fetching = None
             self.results[round_number] = (digest, weights)
+            self.tags[round_number] = Tag(epoch=0, round=round_number)
             for wanting in sorted(self._wanted.pop(round_number, ())):
                 self._send(wanting, ("result", round_number, digest, weights))
             self._emit(events.ResultFetched(round=round_number, digest=digest))
@@ -192,6 +195,7 @@ class SimulatedBulk:
     def drop_results(self, before_round: int) -> None:
         for round_number in [one for one in self.results if one < before_round]:
             del self.results[round_number]
+            self.tags.pop(round_number, None)
 
     # -- state
 

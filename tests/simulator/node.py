@@ -176,7 +176,7 @@ class Node:
         if not self.alive or self.machine is None:
             return
         if self.stopped:
-            self.mailbox.append(event)
+            self.mailbox.append(lambda: self.handle(event))
             return
         self.world.steps += 1
         generation = self._generation
@@ -192,8 +192,18 @@ class Node:
     def go_on(self) -> None:
         self.stopped = False
         waiting, self.mailbox = self.mailbox, []
-        for event in waiting:
-            self.handle(event)
+        for action in waiting:
+            if self.alive:
+                action()
+
+    def to_bulk(self, action: Any) -> None:
+        """Something for the bulk engines: they stand still with the process, and read it when it goes on."""
+        if self.bulk is None:
+            return
+        if self.stopped:
+            self.mailbox.append(lambda: self.to_bulk(action))
+        else:
+            action(self.bulk)
 
     # -- effects out
 

@@ -121,8 +121,7 @@ class World:
         for one, far in ((node, other), (other, node)):
             up = events.LinkUp(site=far.site, incarnation=far.disk.incarnation, address=far.site)  # type: ignore[arg-type]
             one.handle(up)
-            if one.bulk is not None and not one.stopped:
-                one.bulk.link_up(far.site)
+            one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
 
     def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:
         node, source = self.nodes[site], connection.far(site)
@@ -130,19 +129,15 @@ class World:
             return
         if kind == "control":
             node.handle(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
-        elif node.bulk is not None:
-            if node.stopped:
-                node.mailbox.append(events.LinkProgressed(site=source))  # type: ignore[arg-type]
-                return
-            node.bulk.receive(source, message)
+        else:
+            node.to_bulk(lambda bulk: bulk.receive(source, message))
 
     def _lost(self, connection: Connection, site: str, reason: str) -> None:
         node, far = self.nodes[site], connection.far(site)
         if not node.alive or node.connections.get(far) is not connection:
             return
         del node.connections[far]
-        if node.bulk is not None:
-            node.bulk.source_lost(far)
+        node.to_bulk(lambda bulk: bulk.source_lost(far))
         incarnation = connection.incarnations[far]
         node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
 

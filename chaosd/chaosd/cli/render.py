@@ -111,11 +111,12 @@ def _worker(status: Status) -> Text:
 
 def _transfer(transfer: TransferStatus, names: dict[str, str]) -> Table:
     table = Table.grid(padding=(0, 1))
-    rows = [(f"state of round {transfer.round}", transfer.verified_bytes, transfer.total_bytes)]
-    rows += [(f"  from {names.get(site, short(site))}", *sizes) for site, sizes in sorted(transfer.sources.items())]
-    for label, done_bytes, whole_bytes in rows:
-        amount = f"{done_bytes / 2**20:,.1f} of {whole_bytes / 2**20:,.1f} MiB"
-        table.add_row(Text(label), ProgressBar(total=max(whole_bytes, 1), completed=done_bytes, width=30), Text(amount))
+    done, whole = transfer.verified_bytes, transfer.total_bytes
+    amount = f"{done / 2**20:,.1f} of {whole / 2**20:,.1f} MiB"
+    bar = ProgressBar(total=max(whole, 1), completed=done, width=30)
+    table.add_row(Text(f"state of round {transfer.round}"), bar, Text(amount))
+    for site, rate in sorted(transfer.rate_of_source.items()):
+        table.add_row(Text(f"  from {names.get(site, short(site))}"), Text(""), Text(rate_text(rate)))
     return table
 
 

@@ -25,7 +25,9 @@ WORKERS_MAX = 65_536
 """Thirty times the largest site the planner is measured with."""
 
 WORKER_ID_MAX = 2**31 - 1
-MICRO_BATCHES_MAX = 1_000_000
+MICRO_BATCHES_MAX = 65_536
+"""Of one step; the largest published batches are some thousand samples. Times are linear in the passes."""
+
 SIZE_BYTES_MAX = 2**53
 """Sizes stay exact when they meet a float."""
 

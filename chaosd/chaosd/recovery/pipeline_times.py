@@ -126,7 +126,7 @@ def ends_of_one(
     return free
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _order(stages: int, micro_batches: int) -> tuple[tuple[int, bool, int], ...]:
     """All passes of a 1F1B pipeline in an order in which each comes after what it depends on."""
     orders = [list(order_1f1b(stages, s, micro_batches)) for s in range(stages)]

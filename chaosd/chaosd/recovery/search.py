@@ -34,6 +34,9 @@ from chaosd.recovery.splits import KEPT_MAX, SplitSearch
 EXACT_WORKERS_MAX = 10
 """Up to here branch and bound is tried."""
 
+EXACT_MICRO_BATCHES_MAX = 96
+"""Up to here branch and bound is tried: it times pipelines of every number of micro-batches without extrapolation."""
+
 JOINT_MAX = 60_000
 """Plans that branch and bound may time together, about 20 µs each."""
 
@@ -73,13 +76,15 @@ class Search:
     ) -> None:
         self.model, self.tables, self.workers, self.speed = costs.model, tables, workers, speed
         self.micro_batches = costs.model.global_micro_batches
+        self.few = workers <= EXACT_WORKERS_MAX and self.micro_batches <= EXACT_MICRO_BATCHES_MAX
+        self.passed_over = False
         self.members = [d for d in members if 1 <= d <= min(workers, self.micro_batches)]
         self.splits = SplitSearch(
             tables,
             memory_bytes=memory_bytes,
             speed=speed,
             per_worker=self.micro_batches / workers,
-            exact=workers <= EXACT_WORKERS_MAX,
+            exact=self.few,
         )
         self.joint = Joint(costs, speed)
         self.bound = Bound(tables, speed=speed, workers=workers, micro_batches=self.micro_batches, members=self.members)
@@ -101,7 +106,7 @@ class Search:
                 self.splits.polish(stages, m, members)
             self._time_shape(counts, members)
         complete = False
-        if self.workers <= EXACT_WORKERS_MAX:
+        if self.few:
             complete = self._exact_search()
         if not self.best[1]:
             return None
@@ -231,7 +236,7 @@ class Search:
                         return False
                     if not self._combine(lengths, counts, members):
                         return False
-        return whole
+        return whole and not self.passed_over
 
     def _distributions(self, lengths: tuple[int, ...], members: int) -> Iterator[tuple[int, ...]]:
         """Micro-batches per pipeline, equal lengths in descending order, that may beat the best plan so far."""
@@ -261,11 +266,15 @@ class Search:
         return self.capacity(stages, members, self.best[0] * (1 - TOLERANCE))
 
     def _combine(self, lengths: tuple[int, ...], counts: tuple[int, ...], members: int) -> bool:
-        """Time all splits of these pipelines that may beat the best; False if the limit was reached."""
+        """Time all splits of these pipelines that may beat the best; False if the limit on plans was reached.
+
+        Pipelines with too many splits together are passed over, and the search is then not complete.
+        """
         alike: dict[tuple[int, int], int] = {}
         for key in zip(lengths, counts, strict=True):
             alike[key] = alike.get(key, 0) + 1
         picks = []
+        product = 1
         for (stages, m), count in alike.items():
             values = self.splits.finish_s(stages, m, members)
             rows = np.flatnonzero(values < self.best[0] * (1 - TOLERANCE))
@@ -275,6 +284,10 @@ class Search:
                 (tuple(timed.splits[row].tolist()), m, tuple(timed.ends_s[:, row].tolist()), float(values[row]))
                 for row in order
             ]
+            product *= math.comb(len(options) + count - 1, count)
+            if product > JOINT_MAX:
+                self.passed_over = True
+                return True
             picks.append(list(itertools.combinations_with_replacement(options, count)))
         for combination in itertools.product(*picks):
             chosen = [option for group in combination for option in group]

@@ -68,7 +68,7 @@ def test_status_shows_why_training_is_paused_and_how_far_a_transfer_is(run: Run,
     from chaosd.status import TransferStatus
 
     control = FakeControl()
-    transfer = TransferStatus(round=9, verified_bytes=1 << 20, total_bytes=4 << 20, sources={THERE: (1 << 20, 4 << 20)})
+    transfer = TransferStatus(round=9, verified_bytes=1 << 20, total_bytes=4 << 20, rate_of_source={THERE: 5e6})
     control.current = sample_status(paused="no quorum: lacks beta since 12 s", transfer=transfer)
     with served(tmp_path / "api.sock", control):
         text = run("status", "--data-dir", tmp_path).output

@@ -1,4 +1,4 @@
-"""Several `ReduceMachine`s joined in memory: links that come and go, chunks of float32, every delivery order a seed picks.
+"""Several `ReduceMachine`s joined in memory: links that come and go, chunks of float32, in any order that a seed picks.
 
 Each direction of a connection is a queue; what was sent over a connection that is gone is lost; either end notices the
 loss, and the new connection, when its own queue gets there. The arithmetic is the engine's, on arrays of one dtype.

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.reduce.overlay import Overlay, random_part, random_plan, reference, site
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import SyncPlan, Tag
-from tests.unit.reduce.overlay import Overlay, random_part, random_plan, reference, site
 
 TAG = Tag(epoch=3, round=7)
 
