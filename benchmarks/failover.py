@@ -35,21 +35,18 @@ def run(*, short: bool, seed: int) -> dict[str, Figure]:
         "crash_p99_s": percentile(crash, 0.99),
         "silence_p99_s": percentile(silence, 0.99),
         "scheduler_p99_s": percentile(times["kill scheduler"], 0.99),
-        "rounds_lost_max": 1,
         "digests_equal": digests_equal,
         "faults_each": count,
     }
     for name, values in times.items():
         figures[name] = {"median": percentile(values, 0.5), "min": min(values), "max": max(values)}
-    del figures["rounds_lost_max"]
     return figures
 
 
 def _settled(cluster: Cluster) -> list[Site]:
     """All sites, at a moment when they stand in the same round."""
-    return wait_for(
-        lambda: cluster.sites if len({site.round() for site in cluster.sites}) == 1 else None, "all in one round"
-    )
+    wait_for(lambda: len({site.round() for site in cluster.sites}) == 1, "all in one round")
+    return cluster.sites
 
 
 def _measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]) -> float:
@@ -62,8 +59,7 @@ def _measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None
     struck_s = time.time()
     strike(cluster, victim)
     stays = name in ("kill worker", "stop worker", "black-holed link")
-    for survivor in survivors:
-        wait_for(lambda survivor=survivor: survivor.round() > before + 2, f"{name}: rounds go on", limit_s=20)
+    wait_for(lambda: all(site.round() > before + 2 for site in survivors), f"{name}: rounds go on", limit_s=20)
     took_s = max(_next_round_s(site, victim, struck_s, stays) for site in survivors)
     _recover(cluster, victim, name)
     return took_s

@@ -60,7 +60,8 @@ def _quiet(site: Site) -> tuple[float, float]:
 def _change_links(cluster: Cluster, count: int) -> tuple[list[float], list[float]]:
     """One link of the mesh, removed and added again: the time that the user's request took."""
     one, other = cluster.sites[1], cluster.sites[2]
-    added, removed = [], []
+    added: list[float] = []
+    removed: list[float] = []
     for _ in range(count):
         for times, add in ((removed, False), (added, True)):
             outcome = one.client.change_link(other.identity.site, add=add)

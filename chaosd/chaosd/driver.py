@@ -84,6 +84,7 @@ class Driver:
         self._signed: dict[tuple[SiteId, int], bytes] = {}
         self._old_arenas: list[Arena] = []
         self._vector_path: Path | None = None
+        self._dial_failures: dict[SiteId, str] = {}
 
     # -- the loop of events and effects
 
@@ -233,6 +234,9 @@ class Driver:
         try:
             await self.transport.dial(site, address, timeout_s=timeout_s)
         except DialError as error:
+            if self._dial_failures.get(site) != str(error):  # once for each reason, not at every attempt
+                self._dial_failures[site] = str(error)
+                log.warning("no link to %s at %s: %s", short(site), address, error)
             self.feed(events.DialFailed(site=site, reason=str(error)))
 
     async def _probe(self, site: SiteId) -> None:

@@ -221,6 +221,9 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
         if (record := roster.record(site)) is not None and record.incarnation == request.incarnation
     } | _joining_candidates(scheduler)
     able = {site: one for site, one in candidates.items() if one[0] >= newest}
+    if not able and now_s >= scheduler.led_since_s + host.settings.transfer_stall_s:
+        # Nobody came back with it: at most one round of work is repeated, never more (FlashRecovery III-E).
+        able = {site: one for site, one in candidates.items() if one[0] >= newest - 1}
     if not able:
         return False
     site = min(able, key=lambda one: (-able[one][0], one))

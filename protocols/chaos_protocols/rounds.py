@@ -245,14 +245,16 @@ class RoundMachine:
             return []
         if self.done < roster.settled_round:
             return self._catch_up(roster)
+        effects: list[Effect] = []
+        if self.worker_round is None and not self._collecting:
+            effects += self._skip_ahead(roster)
         next_round = self.done + 1
         view = roster.view_of(next_round)
         if view is None:
-            return []
+            return effects
         member, listener = self.site in view.members, self.site in view.listeners
         if not member and not listener:
-            return self._stop()
-        effects: list[Effect] = []
+            return [*effects, *self._stop()]
         tag = Tag(epoch=view.epoch, round=next_round)
         if self.running != tag:
             effects += self._stop()
@@ -261,6 +263,16 @@ class RoundMachine:
         if member and not self.contributed:
             effects += self._contribute(tag)
         return effects + self._pump()
+
+    def _skip_ahead(self, roster: Roster) -> list[Effect]:
+        """Promoted while its state was lost: the results up to its first round as a member concern it no more, and the
+        others wait for its contribution (of weight 0) from then on."""
+        first = next((view.first_round for view in roster.views if self.site in view.members), None)
+        if first is None or self.done >= first - 1:
+            return []
+        effects = self._stop()
+        self.done, self.digest = first - 1, ""
+        return effects
 
     def _contribute(self, tag: Tag) -> list[Effect]:
         if self.hold_round is not None and tag.round >= self.hold_round:

@@ -336,8 +336,8 @@ class SiteMachine:
 
     def _install(self, roster: Roster, command: Command | None) -> None:
         old, self._roster = self._roster, roster
-        self._release_hold()
         self.standing.roster_changed(old, command)
+        self._release_hold()  # only now: the rounds know the new views, so nothing is contributed under the old tag
 
     def _compact(self) -> None:
         snapshot = self.raft.snapshot

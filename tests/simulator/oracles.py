@@ -29,7 +29,8 @@ class Oracles:
         self.applied_by: dict[tuple[str, int], int] = {}
         self.rounds_done = 0
         self.graceful: set[tuple[str, int]] = set()
-        self._settlements: set[tuple[int, int]] = set()
+        self._settled_epoch = 0
+        self.newest: Roster | None = None
         self._checked_epoch: dict[str, int] = {}
 
     def fail(self, number: int, text: str) -> None:
@@ -50,17 +51,20 @@ class Oracles:
             seen = self.roster_at.setdefault(roster.epoch, roster)
             if seen != roster:
                 self.fail(1, f"{node.name} has another roster of epoch {roster.epoch} than seen before")
+            if self.newest is None or roster.epoch > self.newest.epoch:
+                self.newest = roster
             if seen is roster and not roster.settling:
                 self._settled(roster)
 
     def _settled(self, roster: Roster) -> None:
-        """What was settled stands: results of later rounds, which only removed sites have seen, are void."""
-        if not roster.views or (roster.settled_round, roster.views[0].first_round) in self._settlements:
+        """What was settled stands: results of later rounds, which only removed sites have seen, are void. Where the run
+        goes on from a worker's state, that state counts, and no other."""
+        if roster.settled_epoch <= self._settled_epoch:
             return
-        first = roster.views[0].first_round
-        self._settlements.add((roster.settled_round, first))
-        if roster.settled_round + 1 != first:
-            return
+        self._settled_epoch = roster.settled_epoch
+        adopted = roster.adopted_epoch == roster.settled_epoch
+        if adopted:
+            self.state_of.pop(roster.settled_round, None)
         for number in [one for one in self.result_of if one > roster.settled_round]:
             for node in self.world.nodes.values():
                 machine = node.machine
@@ -79,7 +83,10 @@ class Oracles:
         return
 
     def applied(self, node: Node, number: int, digest: str, state: str) -> None:
-        """A worker has applied the result of a round."""
+        """A worker has applied the result of a round. What a site does that was removed meanwhile concerns nobody: it
+        gets another state before it takes part again."""
+        if not self._counts(node, number):
+            return
         seen = self.result_of.setdefault(number, (digest, None))
         if seen[0] != digest:
             self.fail(2, f"{node.name} applied another result of round {number}: {digest}, others {seen[0]}")
@@ -87,6 +94,16 @@ class Oracles:
         if known != state:
             self.fail(4, f"{node.name} has another state at the end of round {number} than the others")
         self.rounds_done = max(self.rounds_done, number)
+
+    def _counts(self, node: Node, number: int) -> bool:
+        roster, machine = self.newest, node.machine
+        if roster is None:
+            return True
+        record = roster.record(node.site)  # type: ignore[arg-type]
+        if record is not None:
+            return record.incarnation == node.disk.incarnation
+        view = roster.view_of(number)
+        return machine is not None and view is not None and node.site in view.members
 
     def recorded(self, node: Node, effect: effects.Record) -> None:
         return

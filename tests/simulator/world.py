@@ -142,9 +142,9 @@ class World:
         node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
 
     def state_is_lost(self) -> bool:
-        """No worker alive has the state of the newest round that any worker has applied."""
+        """No worker alive has the state of the newest round that any worker has applied, or of the one before it."""
         workers = [node.worker.round for node in self.nodes.values() if node.worker is not None]
-        return max(workers, default=0) < self.oracles.rounds_done
+        return max(workers, default=0) < self.oracles.rounds_done - 1
 
     # -- what is watched
 

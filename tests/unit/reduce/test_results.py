@@ -1,0 +1,152 @@
+"""Whole results handed from site to site: who is asked, who answers when, what happens when a source fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaos_protocols.bulk import ResultData, ResultGone, ResultHeader, ResultHeld, ResultPull, ResultWant
+from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.names import SiteId
+from chaos_protocols.reduce import (
+    FetchedRef,
+    HeldRef,
+    ResultComplete,
+    ResultEffect,
+    ResultExchange,
+    ResultUnavailable,
+    SendBulk,
+)
+from chaos_protocols.reduce.results import WANTS_PENDING_MAX
+
+A, B, C = (SiteId(name) for name in "abc")
+WANT = ResultWant(round=4, digest="d")
+HELD = ResultHeld(round=4, digest="d")
+GONE = ResultGone(round=4, digest="d")
+
+
+def pull(start: int) -> ResultPull:
+    return ResultPull(round=4, digest="d", next=start)
+
+
+def data(chunk: int) -> ResultData:
+    return ResultData(round=4, digest="d", chunk=chunk)
+
+
+def sent(effects: list[ResultEffect]) -> list[tuple[SiteId, ResultHeader]]:
+    assert all(isinstance(effect, SendBulk) for effect in effects), effects
+    return [(effect.site, effect.header) for effect in effects if isinstance(effect, SendBulk)]  # type: ignore[misc]
+
+
+def fetching(*holders: SiteId) -> ResultExchange:
+    exchange = ResultExchange(A)
+    exchange.fetch(4, "d", chunk_count=3, holders=holders)
+    return exchange
+
+
+def test_every_holder_is_asked_and_the_first_offer_is_pulled() -> None:
+    exchange = ResultExchange(A)
+    assert sent(exchange.fetch(4, "d", chunk_count=3, holders=[C, B, A])) == [(B, WANT), (C, WANT)]
+    assert exchange.fetch(4, "d", chunk_count=3, holders=[B]) == []
+    assert sent(exchange.received(C, HELD)) == [(C, pull(0))]
+    assert exchange.received(B, HELD) == []
+    assert exchange.place(B, data(0)) is None
+    assert exchange.place(C, data(0)) == FetchedRef(round=4, index=0)
+    assert exchange.received(C, data(0)) == []
+    exchange.received(C, data(1))
+    assert exchange.received(C, data(2)) == [ResultComplete(round=4, digest="d", source=C)]
+    assert exchange.received(C, data(2)) == []
+    assert exchange.received(B, HELD) == []
+    exchange.hold(4, "d", 3)
+    assert exchange.refuted(4) == []
+
+
+def test_another_holder_goes_on_where_a_lost_one_stopped() -> None:
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    exchange.received(C, HELD)
+    exchange.received(B, data(0))
+    assert sent(exchange.link_lost(B)) == [(C, pull(1))]
+    assert exchange.link_lost(SiteId("x")) == []
+    assert exchange.received(B, data(1)) == []
+    assert sent(exchange.received(C, GONE)) == []
+    assert sent(exchange.link_up(B)) == [(B, WANT)]
+    assert sent(exchange.received(B, HELD)) == [(B, pull(1))]
+
+
+def test_an_offer_in_reserve_is_forgotten_with_its_link_or_its_result() -> None:
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    exchange.received(C, HELD)
+    assert exchange.link_lost(C) == []
+    assert exchange.link_lost(B) == []
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    exchange.received(C, HELD)
+    assert exchange.received(C, GONE) == []
+    assert exchange.received(B, GONE) == [ResultUnavailable(round=4, digest="d")]
+
+
+def test_a_wrong_digest_begins_again_with_another_holder() -> None:
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    for chunk in range(3):
+        exchange.received(B, data(chunk))
+    exchange.received(C, HELD)
+    assert exchange.refuted(3) == []
+    assert exchange.refuted(4) == []
+    assert sent(exchange.received(C, HELD)) == [(C, pull(0))]
+    for chunk in range(3):
+        exchange.received(C, data(chunk))
+    assert exchange.link_lost(C) == [], "it is complete already"
+    assert exchange.refuted(4) == [ResultUnavailable(round=4, digest="d")]
+
+
+def test_nobody_to_ask_is_told_and_the_next_link_is_asked() -> None:
+    exchange = ResultExchange(A)
+    assert exchange.fetch(4, "d", chunk_count=3, holders=[]) == [ResultUnavailable(round=4, digest="d")]
+    assert sent(exchange.link_up(B)) == [(B, WANT)]
+    assert sent(exchange.fetch(5, "e", chunk_count=3, holders=[B])) == [(B, ResultWant(round=5, digest="e"))]
+    assert exchange.received(B, HELD) == [], "of a fetch that was replaced"
+
+
+def test_a_holder_answers_when_it_has_the_result() -> None:
+    exchange = ResultExchange(A)
+    assert exchange.received(B, WANT) == []
+    assert exchange.received(B, WANT) == []
+    assert exchange.received(C, ResultWant(round=4, digest="other")) == []
+    assert sent(exchange.hold(3, "x", 3)) == []
+    effects = exchange.hold(4, "d", 3)
+    assert sent(effects) == [(B, HELD), (C, ResultGone(round=4, digest="other"))]
+    assert exchange.received(B, pull(1)) == [
+        SendBulk(site=B, header=data(index), payload=HeldRef(round=4, index=index)) for index in (1, 2)
+    ]
+    assert sent(exchange.received(B, WANT)) == [(B, HELD)]
+    exchange.drop(4)
+    assert sent(exchange.received(B, pull(0))) == [(B, GONE)]
+
+
+def test_an_older_result_than_those_held_is_gone() -> None:
+    exchange = ResultExchange(A)
+    exchange.hold(6, "x", 1)
+    assert sent(exchange.received(B, WANT)) == [(B, GONE)]
+
+
+def test_what_waits_is_bounded_and_goes_with_the_link() -> None:
+    exchange = ResultExchange(A)
+    for number in range(10, 30):
+        exchange.received(B, ResultWant(round=number, digest="d"))
+    answered = [number for number in range(10, 30) if exchange.hold(number, "d", 1)]
+    assert answered == list(range(30 - WANTS_PENDING_MAX, 30))
+    exchange = ResultExchange(A)
+    exchange.received(B, WANT)
+    exchange.link_lost(B)
+    assert exchange.hold(4, "d", 1) == []
+
+
+def test_a_site_that_was_not_asked_and_a_chunk_out_of_order_are_not_taken() -> None:
+    exchange = fetching(B)
+    assert exchange.received(C, HELD) == []
+    exchange.received(B, HELD)
+    assert exchange.place(B, ResultData(round=4, digest="e", chunk=0)) is None
+    with pytest.raises(RemoteProtocolError, match="chunks of a result must come in order"):
+        exchange.received(B, data(1))
