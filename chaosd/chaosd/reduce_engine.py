@@ -74,7 +74,7 @@ class ReduceEngine:
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
         )
         self._vectors: VectorMemory | None = None
-        self._contribution: memoryview | None = None
+        self._region: Bytes | None = None
         self._own: tuple[int, Bytes] | None = None
         self._memory: RoundMemory | None = None
         self._fetching: FetchMemory | None = None
@@ -91,7 +91,7 @@ class ReduceEngine:
         """
         if contribution.nbytes != spec.size_bytes:
             raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
-        self._contribution = contribution
+        self._region = bytes_of(contribution)
         if self._vectors is not None and spec == self._vectors.spec:
             return
         self._reset(spec)
@@ -99,14 +99,19 @@ class ReduceEngine:
         for _, call in deferred:
             call()
 
+    def keep_contribution(self, round_number: int) -> None:
+        """The worker said that its part of a round lies in the arena: it is that round's, whoever comes after it."""
+        if self._region is not None:
+            self._own = (round_number, self._region)
+
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
-        self._contribution = None
-        own, self._own = self._own, None
-        if own is not None and self.result(own[0]) is None:
-            self._own = (own[0], own[1].copy())
-        if self._memory is not None and self._memory.own is not None:
-            self._memory.own = self._own[1] if self._own is not None else None
+        region, self._region = self._region, None
+        own, memory = self._own, self._memory
+        if own is not None and own[1] is region:
+            self._own = (own[0], region.copy()) if self.result(own[0]) is None else None
+        if memory is not None and region is not None and memory.own is region:
+            memory.own = self._own[1] if self._own is not None else region.copy()
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -139,9 +144,9 @@ class ReduceEngine:
             return
         if has_bytes:
             if self._own is None or self._own[0] != tag.round:
-                if self._contribution is None:
+                if self._region is None:
                     raise LocalProtocolError(f"no worker's contribution to round {tag.round} is attached")
-                self._own = (tag.round, bytes_of(self._contribution))
+                self._own = (tag.round, self._region)
             memory.own = self._own[1]
         self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes))
 

@@ -8,6 +8,7 @@ pool only when nobody holds it any more.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from chaos_protocols.errors import LocalProtocolError
 PAGE_BYTES = 4096
 
 Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.floating[Any]]
+"""float32 or float64: whatever the segment is summed in."""
 
 
 class Buffer:
@@ -46,7 +49,7 @@ class Buffer:
         """Writable bytes [start, stop)."""
         return memoryview(self.array[start:stop])  # type: ignore[arg-type]
 
-    def numbers(self, start: int, stop: int, dtype: str) -> npt.NDArray[np.floating[npt.NBitBase]]:
+    def numbers(self, start: int, stop: int, dtype: str) -> Numbers:
         """The same bytes as numbers."""
         return self.array[start:stop].view(dtype)
 
@@ -79,10 +82,10 @@ class BufferPool:
 
 
 def weighted_sum(
-    out: npt.NDArray[np.floating[npt.NBitBase]],
-    own: npt.NDArray[np.floating[npt.NBitBase]] | None,
+    out: Numbers,
+    own: Numbers | None,
     weight: float | None,
-    others: Iterable[npt.NDArray[np.floating[npt.NBitBase]]],
+    others: Iterable[Numbers],
 ) -> None:
     """out = weight * own + others[0] + others[1] ..., in exactly this order and in the type of `out`.
 
@@ -97,9 +100,7 @@ def weighted_sum(
         np.add(out, other, out=out)
 
 
-def divide(
-    out: npt.NDArray[np.floating[npt.NBitBase]], total_sum: npt.NDArray[np.floating[npt.NBitBase]], total: float
-) -> None:
+def divide(out: Numbers, total_sum: Numbers, total: float) -> None:
     """out = total_sum / total, in the type of `out`."""
     np.divide(total_sum, out.dtype.type(total), out=out)
 

@@ -52,7 +52,7 @@ def train(options: argparse.Namespace, training: Patients, test: Patients) -> di
     digests: dict[int, str] = {}
     with Coordinator(socket=options.socket, standalone=options.standalone) as coordinator:
         coordinator.register(model=model, optimizer=optimizer)
-        while coordinator.round < options.rounds:
+        while coordinator.round < last_round(options):
             began_s = time.monotonic()
             features, sick = batch_of(
                 training, hospital=options.hospital, seed=options.seed, round=coordinator.round + 1
@@ -66,7 +66,7 @@ def train(options: argparse.Namespace, training: Patients, test: Patients) -> di
             if coordinator.capture_exit_event():
                 break
             time.sleep(max(0.0, options.pace - (time.monotonic() - began_s)))
-        coordinator.request_node_exit("the hospital is done" if coordinator.round >= options.rounds else "")
+        coordinator.request_node_exit("the hospital is done" if coordinator.round >= last_round(options) else "")
         status = coordinator.status()
         state_digest = coordinator.state_digest()
     alone = train_alone(options, training, status.round)
@@ -84,6 +84,13 @@ def train(options: argparse.Namespace, training: Patients, test: Patients) -> di
         "state_digest": state_digest,
         "state_digests": digests,
     }
+
+
+def last_round(options: argparse.Namespace) -> int:
+    """`--rounds`, or what the file of `--until` says as soon as it exists: so can several hospitals end in one round."""
+    if options.until is not None and options.until.exists():
+        return min(options.rounds, int(options.until.read_text(encoding="utf-8")))
+    return int(options.rounds)
 
 
 def train_alone(options: argparse.Namespace, training: Patients, rounds: int) -> torch.nn.Module:
@@ -108,6 +115,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--standalone", action="store_true", help="train alone, without a daemon")
     parser.add_argument(
         "--pace", type=float, default=0.0, metavar="SECONDS", help="least length of a round, to watch it"
+    )
+    parser.add_argument(
+        "--until", type=Path, metavar="FILE", help="stop after the round that this file names, once it is there"
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here (default: stdout)")
     parser.add_argument("--digests", action="store_true", help="record the digest of the whole state of every round")

@@ -169,12 +169,14 @@ class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A promise: from now on this site takes nothing more of an epoch older than `epoch`. It holds the whole result of
-    `done_round`."""
+    """A promise: from now on this site takes nothing more of an epoch older than `epoch`. It counts from `done_round`.
+    `digest`: of the result of that round, empty where this site does not hold it; `has_state`: this site is a member
+    whose worker has the state of the end of that round."""
 
     epoch: Count
     done_round: Count
     digest: Annotated[str, msgspec.Meta(max_length=64)]
+    has_state: bool = False
 
 
 class RaftEnvelope(msgspec.Struct, frozen=True, kw_only=True, tag=True):

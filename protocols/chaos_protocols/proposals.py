@@ -148,7 +148,7 @@ def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
     learners = [other for other in roster.learner_ids() if other != site]
     last_round = situation.first_round - 1 if negotiation.graceful else situation.done
     whole = connects(members, learners, left)
-    if not negotiation.graceful and not whole:
+    if not negotiation.graceful and (roster.settling or not whole):
         negotiation.settle = True  # more than this site is cut off: the round is settled over those that are left
     if negotiation.settle:
         views = roster.views
@@ -178,6 +178,8 @@ def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
 
 
 def release_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
+    if situation.roster.record(negotiation.site) is not None:
+        raise CannotPropose("it has joined again", final=True)
     return SetVoters(), without_site(situation.configuration, negotiation.site)
 
 
@@ -232,6 +234,9 @@ def voters_wanted(members: int) -> int:
 def next_voters(roster: Roster, configuration: Configuration, scheduler: SiteId) -> Configuration | None:
     """One step towards the voters wanted, or None. Members of long standing are kept; the smallest ids come first."""
     members = [site for site in roster.member_ids() if site in {*configuration.voters, *configuration.learners}]
+    unheard = [site for site in roster.site_ids() if site not in {*configuration.voters, *configuration.learners}]
+    if unheard:
+        return with_learner(configuration, unheard[0])
     wanted = voters_wanted(len(members))
     voters = list(configuration.voters)
     strangers = [site for site in voters if site not in members and site != scheduler]

@@ -50,6 +50,15 @@ def connected_sites(scheduler: SchedulerMachine) -> set[SiteId]:
 def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
     """Start a scale-in for every site that is lost and a disconnect-link for every link that is."""
     host, roster = scheduler.host, scheduler.host.roster
+    seen = (
+        host.overlay_version,
+        roster.epoch,
+        tuple(scheduler.negotiations),
+        host.done_round if len(roster.views) > 1 else 0,
+    )
+    if seen == scheduler.looked_at and not scheduler.suspects:
+        return  # nothing is new since the last look
+    scheduler.looked_at = seen
     connected, reachable = connected_sites(scheduler), host.reachable()
     for site in sorted({*roster.concerned(), *(one for one in _subjects(scheduler))}):
         if site == host.site:
@@ -124,9 +133,14 @@ def _link_failed(scheduler: SchedulerMachine, key: tuple[SiteId, SiteId], now_s:
     scheduler.start(negotiation, negotiation.begin(), now_s=now_s)
 
 
+_WATCHED = (ScaleInState.FINISHING, ScaleOutState.REPLICATING)
+
+
 def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
     """Leavers whose last round is everywhere; transfers that stand still."""
     host, roster = scheduler.host, scheduler.host.roster
+    if not any(one.state in _WATCHED for one in scheduler.negotiations.values()):
+        return
     done = {site: report.done_round for site, (report, _) in scheduler.reports.items()} | {host.site: host.done_round}
     if scheduler.active_sites():
         scheduler.idle_since_s = None
@@ -185,11 +199,16 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     answers = {**scheduler.answers, host.site: host.settle_answer()}
     if any(site not in answers for site in asked):
         return False
-    # Who holds no result (a newcomer that waits for its state) counts from a round that may never have been done.
-    held = {site: answers[site].done_round for site in (*asked, host.site) if answers[site].digest}
+    # Who has neither the result nor the state (a newcomer that waits for it) counts from a round that may never have
+    # been done.
+    held = {
+        site: answers[site].done_round
+        for site in (*asked, host.site)
+        if answers[site].digest or answers[site].has_state
+    }
     furthest = max(held.values(), default=roster.settled_round)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
-    digests = {answers[site].digest for site in holders}
+    digests = {answers[site].digest for site in holders if answers[site].digest}
     if len(digests) > 1:
         raise LocalProtocolError(f"results of round {furthest} differ between {', '.join(map(short, holders))}")
     views = settled_views(roster, host.planner, first_round=furthest + 1)
@@ -206,8 +225,11 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     """No live member has the state: the run begins with the founder's worker, or goes on from one that has the newest state. An older
     state is never taken silently: the run waits until a site that has the newest one is back."""
     host, roster = scheduler.host, scheduler.host.roster
-    if scheduler.active_sites() or roster.settling:
+    if roster.settling or (roster.model is not None and host.own_report().active) or scheduler.active_sites():
+        scheduler.inactive_since_s = None
         return False
+    if scheduler.inactive_since_s is None:
+        scheduler.inactive_since_s = now_s
     if roster.model is not None:
         known = {site for site in scheduler.reports} | {host.site}
         if not all(site in known for site in roster.member_ids()):
@@ -221,7 +243,7 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
         if (record := roster.record(site)) is not None and record.incarnation == request.incarnation
     } | _joining_candidates(scheduler)
     able = {site: one for site, one in candidates.items() if one[0] >= newest}
-    if not able and now_s >= scheduler.led_since_s + host.settings.transfer_stall_s:
+    if not able and now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s:
         # Nobody came back with it: at most one round of work is repeated, never more (FlashRecovery III-E).
         able = {site: one for site, one in candidates.items() if one[0] >= newest - 1}
     if not able:
@@ -282,8 +304,11 @@ def choose_voters(scheduler: SchedulerMachine, now_s: float) -> bool:
     host = scheduler.host
     if host.leaving:
         return _step_aside(scheduler, now_s)
+    if scheduler.voters_fit_epoch == host.roster.epoch and scheduler.voters_that_fit is host.configuration:
+        return False
     configuration = proposals.next_voters(host.roster, host.configuration, host.site)
     if configuration is None:
+        scheduler.voters_fit_epoch, scheduler.voters_that_fit = host.roster.epoch, host.configuration
         return False
     return scheduler.propose((SetVoters(), configuration), None, planned=False, now_s=now_s)
 

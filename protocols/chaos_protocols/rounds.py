@@ -246,7 +246,7 @@ class RoundMachine:
         if self.done < roster.settled_round:
             return self._catch_up(roster)
         effects: list[Effect] = []
-        if self.worker_round is None and not self._collecting:
+        if self.worker_round is None:
             effects += self._skip_ahead(roster)
         next_round = self.done + 1
         view = roster.view_of(next_round)

@@ -38,9 +38,9 @@ from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Roster, components
+from chaos_protocols.roster import Roster
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.views import Planner
+from chaos_protocols.views import Planner, connected_with
 
 MARGIN_ROUNDS_MAX = 1000
 SMOOTHING = 0.2
@@ -54,6 +54,7 @@ class Host(Protocol):
     settings: SiteSettings
     planner: Planner
     now_s: float
+    overlay_version: int
 
     @property
     def roster(self) -> Roster: ...
@@ -110,6 +111,10 @@ class SchedulerMachine:
         self.led_since_s = 0.0
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
         self.idle_since_s: float | None = None
+        self.inactive_since_s: float | None = None
+        self.looked_at: tuple[object, ...] = ()
+        self.voters_fit_epoch = -1
+        self.voters_that_fit: Configuration | None = None
         self._counter = 0
         self.progress: dict[str, tuple[tuple[int, int], float]] = {}
 
@@ -159,6 +164,9 @@ class SchedulerMachine:
         self.state_requests.clear()
         self.join_requests.clear()
         self.in_flight = None
+        self.inactive_since_s = None
+        self.looked_at = ()
+        self.voters_fit_epoch, self.voters_that_fit = -1, None
         self.asked_s = float("-inf")
 
     def name(self, kind: str, now_s: float) -> str:
@@ -359,11 +367,14 @@ class SchedulerMachine:
         if any(isinstance(one, ConnectLink) for one in self.negotiations.values()):
             return True
         roster = self.host.roster
-        others = [site for site in roster.site_ids() if site != leaving.site]
-        parts = components(others, [link.key for link in roster.links if leaving.site not in link.key])
-        one, other = parts[0][0], parts[1][0]
-        if leaving.bridged:
+        members = [site for site in roster.member_ids() if site != leaving.site]
+        learners = [site for site in roster.learner_ids() if site != leaving.site]
+        left = [link.key for link in roster.links if leaving.site not in link.key]
+        near = connected_with(self.host.site, members, learners, left)
+        apart = [site for site in (*members, *learners) if site not in near]
+        if leaving.bridged or not apart:
             return False
+        one, other = self.host.site, apart[0]
         leaving.bridged = True
         self.connect(
             one, other, request=None, cause=f"{leaving.subject} leaves and held the overlay together", now_s=now_s

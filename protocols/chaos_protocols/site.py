@@ -133,6 +133,7 @@ class SiteMachine:
         self.scheduler = SchedulerMachine(self)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         self.leader_seen_s = now_s
+        self.overlay_version = 0
         self._knew_leader = False
         self.heard_steps: dict[SiteId, tuple[int, str]] = {}
         self.event_id = ""
@@ -276,8 +277,11 @@ class SiteMachine:
 
     def settle_answer(self) -> SettleAnswer:
         """This site's answer; it may only be asked for once the settling entry is applied here (it is a promise)."""
-        done, digest = (self.rounds.done, self.rounds.digest) if self.standing.begun else (0, "")
-        return SettleAnswer(epoch=self._roster.epoch, done_round=done, digest=digest)
+        rounds, epoch = self.rounds, self._roster.epoch
+        if not self.standing.begun:
+            return SettleAnswer(epoch=epoch, done_round=0, digest="")
+        has_state = rounds.active and rounds.level
+        return SettleAnswer(epoch=epoch, done_round=rounds.done, digest=rounds.digest, has_state=has_state)
 
     def own_report(self) -> Report:
         return Report(
@@ -403,6 +407,7 @@ class SiteMachine:
 
     def overlay_changed(self) -> None:
         """Links came or went, here or elsewhere: is the leader still to be reached?"""
+        self.overlay_version += 1
         leader = self.raft.leader
         if leader is not None and leader != self.site and leader not in self.reachable():
             self.raft_effects(self.raft.leader_lost(now_s=self.now_s))

@@ -84,6 +84,7 @@ class Standing:
         self._leave_requests: list[str] = []
         self._leave_reason = ""
         self._leave_answer: LeaveAnswer | None = None
+        self._released_s: float | None = None
         self._finished = False
         self._asked_s = float("-inf")
         self._links: dict[str, PendingLink] = {}
@@ -234,6 +235,7 @@ class Standing:
     def transfer_finished(self, transfer: str) -> None:
         if self.transfer is not None and self.transfer.transfer == transfer and self.worker is not None:
             self.transfer_bytes = self.transfer.state_bytes
+            self.worker_round = 0  # half overwritten until it says that it has loaded
             self._machine.emit([ToWorker(message=LoadState(round=self.transfer.round))])
 
     def transfer_failed(self, transfer: str, reason: str) -> None:
@@ -247,11 +249,12 @@ class Standing:
     def worker_loaded(self, round_number: int) -> None:
         if self.transfer is None or self.transfer.round != round_number:
             return
+        self.worker_round = round_number
         self._machine.emit(self._machine.rounds.worker_loaded(round_number))
         self._after_worker()
 
     def worker_applied(self, round_number: int) -> None:
-        self.worker_round = max(self.worker_round, round_number)
+        self.worker_round = round_number
         self._machine.emit(self._machine.rounds.worker_applied(round_number))
         self._after_worker()
 
@@ -377,6 +380,11 @@ class Standing:
         machine, answer = self._machine, self._leave_answer
         if self._finished or answer is None or not answer.finished:
             return
+        if self._released_s is None:
+            self._released_s = machine.now_s
+        if machine.now_s >= self._released_s + machine.settings.negotiation_timeout_s:
+            self.stop("left the run; its last round was settled without it", graceful=True)
+            return
         behind = machine.rounds.worker_round is not None and not machine.rounds.level
         if self.worker is not None and (machine.rounds.done < answer.last_round or behind) and self._takes_part():
             return
@@ -470,6 +478,7 @@ class Standing:
             self._ask()
         self._ask_links()
         self._tell_pause()
+        self._finish_if_done()
         if not machine.links.up_sites():
             known = machine.roster if machine.roster.epoch > 1 else machine.last_known
             for record in known.sites[:8]:  # cut off: any site of the run may be the way back

@@ -142,9 +142,12 @@ class World:
         node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
 
     def state_is_lost(self) -> bool:
-        """No worker alive has the state of the newest round that any worker has applied, or of the one before it."""
+        """No worker alive has the state of the newest round that the members have completed, or of the one before."""
         workers = [node.worker.round for node in self.nodes.values() if node.worker is not None]
-        return max(workers, default=0) < self.oracles.rounds_done - 1
+        roster = self.oracles.newest
+        members = roster.member_ids() if roster is not None else ()
+        done = [node.machine.rounds.done for node in self.nodes.values() if node.machine and node.site in members]
+        return max(workers, default=0) < max(done, default=0) - 1
 
     # -- what is watched
 

@@ -53,11 +53,11 @@ class ResultExchange:
     # -- the driver's wishes
 
     def hold(self, round_number: int, digest: str, chunk_count: int) -> list[ResultEffect]:
-        """The result of a round lies here now: whoever waits for it is told."""
+        """The result of a round lies here now: whoever waits for it, or for an older one, is told."""
         self._held[round_number] = (digest, chunk_count)
         effects: list[ResultEffect] = []
         for site in sorted(self._pending):
-            for wanted in [one for one in self._pending[site] if one[0] == round_number]:
+            for wanted in [one for one in self._pending[site] if one[0] <= round_number]:
                 self._pending[site].remove(wanted)
                 effects += self._answer(site, *wanted)
         if self._fetch is not None and self._fetch.round == round_number:

@@ -53,6 +53,8 @@ class TransferSource:
         if self._served.get(transfer, (joiner, 0))[0] != joiner:
             raise LocalProtocolError(f"transfer {transfer} is served to {short(self._served[transfer][0])} already")
         self._served[transfer] = (joiner, size_bytes)
+        for site in [site for site, asked in self._joiners.items() if asked.transfer == transfer and site != joiner]:
+            self._forget(site)  # it asked early for a state that is not meant for it
         waiting = self._joiners.get(joiner)
         if waiting is None or waiting.transfer != transfer:
             return []

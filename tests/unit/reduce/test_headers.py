@@ -32,7 +32,8 @@ NUMBER = st.integers(0, 1 << 24)
 @st.composite
 def headers(draw: st.DrawFn) -> BulkHeader:
     kind = draw(st.sampled_from(KINDS))
-    return kind(**{field: draw(VALUES.get(field, NUMBER)) for field in kind.__struct_fields__})  # type: ignore[no-any-return]
+    fields = {field: draw(VALUES.get(field, NUMBER)) for field in kind.__struct_fields__}
+    return kind(**fields)  # type: ignore[no-any-return]
 
 
 @given(headers())

@@ -180,7 +180,7 @@ def test_the_newest_grant_and_want_before_opening_are_used() -> None:
 
 def test_what_came_early_over_a_lost_link_is_forgotten() -> None:
     machine = ReduceMachine(B, chunks_in_flight_max=2)
-    machine.received(A, grant(0, 2))
+    machine.received(A, grant(0, 1))
     machine.link_lost(A)
     machine.open(TAG, PLAN, chunk_counts=[1], listeners=frozenset([L]), member=True)
     machine.contribute(TAG, 1.0, has_bytes=True)
@@ -284,3 +284,11 @@ def test_wrong_use_is_refused() -> None:
         machine.contribute(TAG, 1.0, has_bytes=True)
     with pytest.raises(LocalProtocolError, match="no \\(further\\) part"):
         opened(L).contribute(TAG, 1.0, has_bytes=True)
+
+
+def test_grants_of_a_renewed_link_begin_where_the_parent_is_and_listeners_are_granted_nothing() -> None:
+    machine = opened(B)
+    machine.received(C, up(0, 1.0))
+    assert sent(machine.link_up(C)) == [(C, grant(1, 2))]
+    assert machine.link_up(L) == []
+    assert machine.link_up(D) == []

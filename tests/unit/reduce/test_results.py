@@ -150,3 +150,13 @@ def test_a_site_that_was_not_asked_and_a_chunk_out_of_order_are_not_taken() -> N
     assert exchange.place(B, ResultData(round=4, digest="e", chunk=0)) is None
     with pytest.raises(RemoteProtocolError, match="chunks of a result must come in order"):
         exchange.received(B, data(1))
+
+
+def test_a_lost_source_without_offers_is_waited_for_and_its_refuted_bytes_have_no_owner() -> None:
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    assert exchange.link_lost(B) == []
+    assert exchange.refuted(4) == []
+    assert exchange.link_lost(B) == []
+    assert sent(exchange.received(C, HELD)) == [(C, pull(0))]
+    assert exchange.received(C, HELD) == []

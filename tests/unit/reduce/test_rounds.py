@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.reduce.overlay import Overlay, random_part, random_plan, reference, site
+from tests.unit.reduce.overlay import Overlay, Vector, random_part, random_plan, reference, site
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import SyncPlan, Tag
@@ -24,7 +24,12 @@ def weights_of(rng: random.Random, members: list[SiteId], standby: int) -> dict[
     return chosen
 
 
-def check(overlay: Overlay, tag: Tag, plan: SyncPlan, counts: list[int], weights: dict[SiteId, float], parts) -> None:  # type: ignore[no-untyped-def]
+Parts = dict[SiteId, dict[int, list[Vector]]]
+
+
+def check(
+    overlay: Overlay, tag: Tag, plan: SyncPlan, counts: list[int], weights: dict[SiteId, float], parts: Parts
+) -> None:
     expected = {
         (index, chunk): reference(tree, index, chunk, weights, parts).tobytes()
         for index, tree in enumerate(plan.trees)

@@ -1,0 +1,212 @@
+"""Carries out the script of a scenario: each action is started at its time, and watched until its effect shows.
+
+An action is a generator: it does something, then yields until what it did is seen in the sites' own status; its
+duration is measured on the way. The lab's loop drives it between two looks.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+
+from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.lab.processes import LabError, LabSite, Processes
+from chaosd.lab.scenario import ActionSpec, LinkSpec
+from chaosd.lab.watching import Incident, Watch
+from chaosd.status import Outcome
+
+Steps = Generator[None, None, str]
+"""Yields until done; returns what came of it."""
+
+
+class Script:
+    """The actions of a scenario, one after the other; `done` when the last has shown its effect."""
+
+    def __init__(self, processes: Processes, watch: Watch) -> None:
+        self._processes, self._watch = processes, watch
+        self._left = list(processes.scenario.actions)
+        self._running: tuple[Steps, Incident] | None = None
+        self._finished_s = time.monotonic()
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="lab action")
+        self._cut: set[tuple[str, str]] = set()
+        self.done = False
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def step(self) -> None:
+        """Go on with the running action, or begin the next if its time has come."""
+        if self._running is not None:
+            steps, incident = self._running
+            try:
+                next(steps)
+            except StopIteration as stop:
+                incident.outcome = str(stop.value)
+                if incident.duration_s is None:
+                    incident.duration_s = self._watch.elapsed_s - incident.at_s
+                self._running, self._finished_s = None, time.monotonic()
+            return
+        if not self._left:
+            self.done = self._watch.everybody_trains()
+            return
+        action = self._left[0]
+        if self._is_due(action):
+            self._left.pop(0)
+            incident = Incident(at_s=self._watch.elapsed_s, text=action.say or f"{action.do} {action.subject}")
+            self._watch.incidents.append(incident)
+            self._running = (self._perform(action, incident), incident)
+
+    def _is_due(self, action: ActionSpec) -> bool:
+        watch = self._watch
+        if watch.training_since_s is None or time.monotonic() - self._finished_s < action.after_s:
+            return False
+        if action.at_round is not None and watch.round < action.at_round:
+            return False
+        return action.at_s is None or watch.training_s >= action.at_s
+
+    def _perform(self, action: ActionSpec, incident: Incident) -> Steps:
+        site = self._processes.sites[action.site] if action.site is not None else None
+        match action.do:
+            case "join" | "restart":
+                assert site is not None
+                return self._join(site)
+            case "kill":
+                assert site is not None
+                return self._kill(site, action, incident)
+            case "stop":
+                assert site is not None
+                return self._stop(site, action, incident)
+            case "continue":
+                assert site is not None
+                return self._continue(site, action)
+            case "leave":
+                assert site is not None
+                return self._leave(site, incident)
+            case "link add" | "link remove":
+                return self._link(action, incident)
+            case "partition" | "heal":
+                return self._partition(action)
+            case "shape":
+                return self._shape(action)
+
+    # -- the actions
+
+    def _join(self, site: LabSite) -> Steps:
+        self._processes.start(site)
+        yield
+        while not site.is_training_member():
+            yield
+        return f"a member from round {site.status.round if site.status else '?'} on"
+
+    def _kill(self, site: LabSite, action: ActionSpec, incident: Incident) -> Steps:
+        survivors = [other for other in self._watch.running() if other is not site or action.what == "worker"]
+        struck_unix_s = time.time()
+        self._processes.kill(site, action.what)
+        yield
+        while (took_s := self._watch.next_round_after(struck_unix_s, survivors)) is None:
+            yield
+        incident.duration_s = took_s
+        told = f"the others completed their next round {took_s * 1000:.0f} ms after it"
+        if action.back_after_s is not None:
+            yield from self._come_back(site, action.back_after_s)
+            told += f"; {site.name} is back as a newcomer"
+        return told
+
+    def _come_back(self, site: LabSite, after_s: float) -> Steps:
+        """What systemd or an orchestrator does at an institution: start again what ended."""
+        back_s = time.monotonic() + after_s
+        while time.monotonic() < back_s:
+            yield
+        yield from self._join(site)
+        return ""
+
+    def _stop(self, site: LabSite, action: ActionSpec, incident: Incident) -> Steps:
+        survivors = [other for other in self._watch.running() if other is not site or action.what == "worker"]
+        struck_unix_s = time.time()
+        self._processes.signal(site, action.what, signal.SIGSTOP)
+        yield
+        while (took_s := self._watch.next_round_after(struck_unix_s, survivors)) is None:
+            yield
+        incident.duration_s = took_s
+        return f"the others completed their next round {took_s * 1000:.0f} ms after it"
+
+    def _continue(self, site: LabSite, action: ActionSpec) -> Steps:
+        self._processes.signal(site, action.what, signal.SIGCONT)
+        yield
+        while not site.is_training_member():
+            yield
+        return "a training member again"
+
+    def _leave(self, site: LabSite, incident: Incident) -> Steps:
+        """Ctrl+C in the site's script."""
+        site.expected = False
+        before = self._watch.round
+        self._processes.signal(site, "worker", signal.SIGINT)
+        yield
+        while site.daemon_runs():
+            yield
+        incident.duration_s = self._watch.elapsed_s - incident.at_s
+        if site.daemon is None or site.daemon.returncode != 0:
+            raise LabError(f"the daemon of {site.name} did not end well after the leave\n{site.tail()}")
+        while self._watch.round < before + 3:
+            yield
+        return "left; the others go on"
+
+    def _link(self, action: ActionSpec, incident: Incident) -> Steps:
+        one, other = (self._processes.sites[name] for name in action.sites)
+        add = action.do == "link add"
+        answer = self._pool.submit(_change_link, one.client, other.identity.site, add)
+        while not answer.done():
+            yield
+        outcome = answer.result()
+        incident.duration_s = outcome.duration_s
+        if not outcome.done:
+            raise LabError(f"{action.do} {action.subject}: {outcome.reason}")
+        return outcome.reason
+
+    def _partition(self, action: ActionSpec) -> Steps:
+        """`partition` cuts the named sites off from all others, both ways and silently; `heal` ends every cut."""
+        inside, before = set(action.sites), self._watch.round
+        for one in self._watch.running():
+            for other in self._processes.sites.values():
+                if one is other:
+                    continue
+                cut = action.do == "partition" and (one.name in inside) != (other.name in inside)
+                was_cut = (one.name, other.name) in self._cut
+                if cut or was_cut:
+                    self._apply(one, other, cut=cut)
+                    (self._cut.add if cut else self._cut.discard)((one.name, other.name))
+        yield
+        if action.do == "partition":
+            while self._watch.round < before + 5:
+                yield
+            return "the larger part goes on"
+        while not self._watch.everybody_trains():
+            yield
+        return "everybody trains again"
+
+    def _shape(self, action: ActionSpec) -> Steps:
+        one, other = (self._processes.sites[name] for name in action.sites)
+        link = LinkSpec(between=(one.name, other.name), rate_mbit=action.rate_mbit, latency_ms=action.latency_ms)
+        for near, far in ((one, other), (other, one)):
+            self._apply(near, far, cut=False, link=link)
+        yield
+        return "shaped"
+
+    def _apply(self, one: LabSite, other: LabSite, *, cut: bool, link: LinkSpec | None = None) -> None:
+        """Shape what `one` sends to `other`, and cut both ways where asked."""
+        between = {one.name, other.name}
+        known = next((each for each in self._processes.scenario.links if set(each.between) == between), None)
+        link = link or known
+        rate = None if link is None or link.rate_mbit is None else link.rate_mbit * 125_000
+        latency_s = 0.0 if link is None else link.latency_ms / 1000
+        try:
+            one.client.shape(other.identity.site, rate_bytes_per_s=rate, latency_s=latency_s, cut_in=cut, cut_out=cut)
+        except (NoDaemonError, RequestRefusedError) as error:
+            raise LabError(f"the link {one.name} - {other.name} cannot be shaped: {error}") from error
+
+
+def _change_link(client: LocalClient, site: str, add: bool) -> Outcome:
+    return client.change_link(site, add=add)

@@ -1,0 +1,154 @@
+"""What a lab run has shown: the models, the digests, the timeline; and whether everything held that had to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from chaosd.lab.watching import Watch
+
+
+@dataclass
+class Verdict:
+    """`failures`: each a sentence about what did not hold; `figures` for programs."""
+
+    failures: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def judge(watch: Watch) -> Verdict:
+    """Check everything against the sites' own reports and logs."""
+    verdict = Verdict()
+    scenario = watch.processes.scenario
+    reports = {site.name: site.report() for site in watch.processes.sites.values() if site.started_once}
+    for name, report in reports.items():
+        if report is None:
+            verdict.failures.append(f"{name} has written no report")
+    written = {name: report for name, report in reports.items() if report is not None}
+    _judge_digests(written, verdict)
+    _judge_results(watch, verdict)
+    rounds = max((report["rounds"] for report in written.values()), default=0)
+    if rounds < scenario.checks.rounds_at_least:
+        verdict.failures.append(f"{rounds} rounds were trained; at least {scenario.checks.rounds_at_least} are wanted")
+    _judge_events(watch, verdict)
+    _judge_models(written, scenario.checks.mean_auc_at_least_alone_minus, verdict)
+    verdict.figures |= {
+        "rounds": rounds,
+        "seconds": watch.elapsed_s,
+        "reports": written,
+        "timeline": [
+            {"at_s": one.at_s, "action": one.text, "duration_s": one.duration_s, "outcome": one.outcome}
+            for one in watch.incidents
+        ],
+    }
+    return verdict
+
+
+def _judge_digests(reports: dict[str, dict[str, Any]], verdict: Verdict) -> None:
+    """Equal rounds, equal bits: the whole state of every site that reports a round, optimizer included."""
+    by_round: dict[str, dict[str, str]] = {}
+    for name, report in reports.items():
+        for number, digest in report.get("state_digests", {}).items():
+            by_round.setdefault(number, {})[name] = digest
+    compared = [digests for digests in by_round.values() if len(digests) > 1]
+    differing = [number for number, digests in by_round.items() if len(set(digests.values())) > 1]
+    if differing:
+        verdict.failures.append(f"the sites' states differ at the end of round {min(differing, key=int)}")
+    if len(reports) > 1 and not compared:
+        verdict.failures.append("no round's state was reported by two sites: nothing was compared")
+    last = max((report["rounds"] for report in reports.values()), default=0)
+    final = {name: report["parameters_digest"] for name, report in reports.items() if report["rounds"] == last}
+    if len(set(final.values())) > 1:
+        verdict.failures.append("the final parameters differ: " + ", ".join(f"{n} {d}" for n, d in final.items()))
+    verdict.figures |= {"rounds_compared": len(compared), "final_digests": final}
+
+
+def _judge_results(watch: Watch, verdict: Verdict) -> None:
+    """All daemons that completed a round in the same epoch completed it with the same result and the same members."""
+    seen: dict[tuple[int, int], tuple[str, str]] = {}
+    for site in watch.processes.sites.values():
+        for entry in site.rounds():
+            key = (entry["round"], entry["epoch"])
+            found = (entry["digest"], str(sorted(entry["weights"].items())))
+            if seen.setdefault(key, found) != found:
+                verdict.failures.append(
+                    f"{site.name} has another result of round {key[0]} (epoch {key[1]}) than others"
+                )
+                return
+    verdict.figures["results_compared"] = len(seen)
+
+
+def _judge_events(watch: Watch, verdict: Verdict) -> None:
+    scenario = watch.processes.scenario
+    joins = [event for _, event in watch.events if event.kind == "scale-out" and event.outcome == "done"]
+    sources = max((event.reason.count(",") + 1 for event in joins if "links to" in event.reason), default=0)
+    wanted = scenario.checks.join_sources_at_least
+    if any(action.do == "join" for action in scenario.actions) and sources < wanted:
+        verdict.failures.append(f"a newcomer got its state from {sources} neighbours at most; {wanted} are wanted")
+    limit_s = scenario.checks.survivors_go_on_within_s
+    for one in watch.incidents:
+        slow = limit_s is not None and one.duration_s is not None and one.duration_s > limit_s
+        if slow and "next round" in one.outcome:
+            verdict.failures.append(f"{one.text}: the others went on after {one.duration_s:.2f} s, not {limit_s:g} s")
+    for action in scenario.actions:
+        if action.do != "leave" or action.site is None:
+            continue
+        leaver = watch.processes.sites[action.site].identity.site[:8]
+        killed = any(other.do in ("kill", "stop") and other.site == action.site for other in scenario.actions)
+        for _, event in watch.events:
+            if event.kind == "scale-in" and event.subject == leaver and "links are down" in event.cause and not killed:
+                verdict.failures.append(f"the graceful leave of {action.site} was recorded as a failure")
+
+
+def _judge_models(reports: dict[str, dict[str, Any]], margin: float | None, verdict: Verdict) -> None:
+    scored = [report for report in reports.values() if "auc_common" in report]
+    if margin is None or not scored:
+        return
+    common = sum(report["auc_common"] for report in scored) / len(scored)
+    alone = sum(report["auc_alone"] for report in scored) / len(scored)
+    verdict.figures |= {"mean_auc_common": common, "mean_auc_alone": alone}
+    if common < alone - margin:
+        verdict.failures.append(
+            f"the common model's mean AUC is {common:.3f}, that of models trained alone {alone:.3f}"
+        )
+
+
+def show(watch: Watch, verdict: Verdict, console: Console) -> None:
+    """The end of a run, for people."""
+    timeline = Table("at", "what", "took", "seen", title="What happened")
+    for one in watch.incidents:
+        took = "" if one.duration_s is None else f"{one.duration_s * 1000:,.0f} ms"
+        timeline.add_row(f"{one.at_s:.1f} s", one.text, took, one.outcome)
+    if watch.incidents:
+        console.print(timeline)
+    _show_models(verdict, console)
+    console.print(
+        Text(
+            f"{verdict.figures['rounds']} rounds in {verdict.figures['seconds']:.0f} s; states compared after "
+            f"{verdict.figures['rounds_compared']} rounds, results of {verdict.figures['results_compared']}."
+        )
+    )
+    for failure in verdict.failures:
+        console.print(Text(f"FAILED: {failure}", style="bold red"))
+    if not verdict.failures:
+        console.print(Text("Everything held.", style="bold green"))
+
+
+def _show_models(verdict: Verdict, console: Console) -> None:
+    reports: dict[str, dict[str, Any]] = verdict.figures["reports"]
+    if not any("auc_common" in report for report in reports.values()):
+        return
+    table = Table(
+        "site", "common model", "trained alone", "last round", "parameter digest", title="Area under the ROC curve"
+    )
+    for name, report in reports.items():
+        if "auc_common" not in report:
+            continue
+        common, alone = f"{report['auc_common']:.3f}", f"{report['auc_alone']:.3f}"
+        label = report.get("hospital", name)
+        table.add_row(label, common, alone, str(report["rounds"]), report["parameters_digest"][:16])
+    console.print(table)

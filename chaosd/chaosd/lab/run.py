@@ -1,0 +1,61 @@
+"""One run of a scenario, from start to verdict."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from chaosd.lab.actions import Script
+from chaosd.lab.processes import Processes
+from chaosd.lab.report import Verdict, judge, show
+from chaosd.lab.scenario import Scenario
+from chaosd.lab.table import Screen
+from chaosd.lab.watching import Watch
+
+LOOK_S = 0.1
+
+
+def run_scenario(scenario: Scenario, console: Console, *, plain: bool, keep: bool) -> Verdict:
+    """Start the sites, carry the script out, let the members end in one common round, judge. Raises LabError when it
+    cannot go on; leaves nothing behind in any case."""
+    with Processes(scenario, keep=keep) as processes:
+        if keep:
+            console.print(f"logs and configurations: {processes.folder}")
+        for site in processes.sites.values():
+            if site.spec.start:
+                processes.start(site)
+        watch = Watch(processes)
+        script = Script(processes, watch)
+        try:
+            with Screen(watch, console, plain=plain) as screen:
+                while not script.done:
+                    _look(watch, screen)
+                    script.step()
+                _end_together(processes, watch, screen)
+        finally:
+            script.close()
+        verdict = judge(watch)
+        show(watch, verdict, console)
+        return verdict
+
+
+def _look(watch: Watch, screen: Screen) -> None:
+    begun_s = time.monotonic()
+    watch.look()
+    screen.show()
+    time.sleep(max(0.0, LOOK_S - (time.monotonic() - begun_s)))
+
+
+def _end_together(processes: Processes, watch: Watch, screen: Screen) -> None:
+    """All members stop after the same round, so that their final models can be compared bit for bit."""
+    last = watch.round + processes.scenario.last_rounds
+    fresh = Path(f"{processes.until}.new")
+    fresh.write_text(str(last), encoding="utf-8")
+    fresh.replace(processes.until)
+    members = [site for site in processes.sites.values() if site.expected]
+    for site in members:
+        site.expected = False
+    while any(site.daemon_runs() or (site.worker is not None and site.worker.poll() is None) for site in members):
+        _look(watch, screen)

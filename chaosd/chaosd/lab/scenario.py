@@ -1,0 +1,145 @@
+"""A scenario: sites, links and a script of actions, from a TOML file. Everything is checked before anything starts."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+SITES_MAX = 32
+"""More daemons and training processes than that on one machine measure the machine."""
+ACTIONS_MAX = 500
+Label = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,32}$")]
+Kind = Literal[
+    "join", "kill", "restart", "stop", "continue", "leave", "link add", "link remove", "partition", "heal", "shape"
+]
+PAIRS = ("link add", "link remove", "shape")
+
+
+class ScenarioError(ValueError):
+    """The scenario cannot be used; the text names file, field, value and what is allowed."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WorkerSpec(_Strict):
+    """The training script, beside the scenario file; `{name}` and the site's `values` are filled into the arguments."""
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+
+
+class SiteSpec(_Strict):
+    name: Label
+    label: str = Field(default="", max_length=64)
+    values: dict[str, str] = {}
+    start: bool = True
+
+
+class LinkSpec(_Strict):
+    """A link that both ends are configured with; shaped in both directions."""
+
+    between: tuple[Label, Label]
+    rate_mbit: float | None = Field(default=None, gt=0, le=100_000)
+    latency_ms: float = Field(default=0.0, ge=0, le=5_000)
+
+
+class ActionSpec(_Strict):
+    """One thing that happens. When: at a round of the run, at a second since training began, or so long after the
+    action before."""
+
+    do: Kind
+    site: Label | None = None
+    sites: tuple[Label, ...] = ()
+    what: Literal["daemon", "worker", "both"] = "both"
+    at_round: int | None = Field(default=None, ge=0)
+    at_s: float | None = Field(default=None, ge=0)
+    after_s: float = Field(default=0.0, ge=0)
+    back_after_s: float | None = Field(default=None, ge=0)
+    rate_mbit: float | None = Field(default=None, gt=0)
+    latency_ms: float = Field(default=0.0, ge=0)
+    say: str = Field(default="", max_length=200)
+
+    @model_validator(mode="after")
+    def _whom(self) -> ActionSpec:
+        if self.do in PAIRS and len(self.sites) != 2:
+            raise ValueError(f"'{self.do}' needs sites = [one, other]")
+        if self.do in ("join", "kill", "restart", "stop", "continue", "leave") and self.site is None:
+            raise ValueError(f"'{self.do}' needs site = NAME")
+        if self.do == "partition" and not self.sites:
+            raise ValueError("'partition' needs sites = [those to cut off from the others]")
+        return self
+
+    @property
+    def subject(self) -> str:
+        return self.site or " - ".join(self.sites) or "all links"
+
+
+class ChecksSpec(_Strict):
+    """What must hold at the end, besides equal digests of all sites in every common round, and no leave recorded as a
+    failure."""
+
+    rounds_at_least: int = Field(default=1, ge=1)
+    join_sources_at_least: int = Field(default=1, ge=1)
+    survivors_go_on_within_s: float | None = Field(default=None, gt=0)
+    mean_auc_at_least_alone_minus: float | None = Field(default=None, ge=0, le=1)
+
+
+class Scenario(_Strict):
+    name: Label
+    description: str = ""
+    failure_timeout_s: float = Field(default=1.0, ge=0.2, le=60)
+    limit_s: float = Field(default=300.0, gt=0, le=86_400)
+    last_rounds: int = Field(default=30, ge=1)
+    min_sites: int | None = Field(default=None, ge=1)
+    worker: WorkerSpec
+    sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=SITES_MAX)
+    links: tuple[LinkSpec, ...] = ()
+    actions: tuple[ActionSpec, ...] = Field(default=(), max_length=ACTIONS_MAX)
+    checks: ChecksSpec = ChecksSpec()
+
+    @model_validator(mode="after")
+    def _names(self) -> Scenario:
+        known = [site.name for site in self.sites]
+        if len(set(known)) != len(known):
+            raise ValueError("two sites have the same name")
+        if not self.sites[0].start:
+            raise ValueError(f"the first site founds the run: {known[0]} needs start = true")
+        used = [name for link in self.links for name in link.between]
+        used += [name for action in self.actions for name in (*action.sites, *([action.site] if action.site else []))]
+        for name in used:
+            if name not in known:
+                raise ValueError(f"there is no site '{name}'; there are {', '.join(known)}")
+        return self
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Raises ScenarioError. Paths in the file are relative to the file."""
+    try:
+        with path.open("rb") as file:
+            data = tomllib.load(file)
+    except FileNotFoundError:
+        raise ScenarioError(f"there is no file {path}") from None
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"{path}: {error}") from None
+    try:
+        scenario = Scenario.model_validate(data)
+    except ValidationError as error:
+        raise ScenarioError("\n".join(_explain(path, detail) for detail in error.errors())) from None
+    script = (path.parent / scenario.worker.script).resolve()
+    if not script.is_file():
+        raise ScenarioError(f"{path}: worker.script: there is no file {script}")
+    worker = WorkerSpec(script=script, arguments=scenario.worker.arguments)
+    return scenario.model_copy(update={"worker": worker})
+
+
+def _explain(path: Path, detail: object) -> str:
+    assert isinstance(detail, dict)
+    place = ".".join(str(part) for part in detail["loc"]) or "scenario"
+    shown = repr(detail.get("input"))
+    given = f" = {shown}" if len(shown) <= 60 else ""
+    return f"{path}: {place}{given}: {detail['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,259 @@
+"""The reduce engine with bytes: results kept, fetched and lost; broken rules; memory that is still written to."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from tests.integration.reduce_rig import CHAIN, SITES, SPEC, Rig
+
+from chaos_protocols.bulk import BlockGone, ChunkDown, ChunkUp, encode_bulk_header
+from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import SyncPlan, Tag, Tree
+from chaos_protocols.state_spec import contribution_spec
+
+
+async def test_a_result_is_fetched_from_whoever_has_it_and_a_wrong_one_is_refused() -> None:
+    rig = Rig(SITES[:3])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="a pair")
+    rig.connect(plan)
+    first, second, third = rig.drivers.values()
+    for driver in (first, second, third):
+        driver.configure()
+    tag = Tag(epoch=1, round=1)
+    for driver in (first, second):
+        driver.fill(3)
+        driver.engine.open(tag, plan, [], True)
+        driver.engine.contribute(tag, 1.0, True)
+    await rig.until(lambda: tag in first.finished, lambda: tag in second.finished)
+    digest = first.finished[tag][0]
+
+    def spoil(source: SiteId, to: SiteId, header: bytes, payload: bytes) -> bytes:
+        broken = source == first.site and payload and to == third.site
+        return bytes([payload[0] ^ 1]) + payload[1:] if broken else payload
+
+    rig.network.spoil = spoil
+    rig.network.connect(first.site, third.site)
+    third.engine.fetch_result(1, digest, [first.site])
+    await rig.until(lambda: third.broken)
+    assert third.broken.pop()[0] == first.site
+    assert third.engine.result(1) is None
+    rig.network.connect(second.site, third.site)
+    await rig.until(lambda: third.fetched == {1: digest})
+    assert bytes(third.engine.result(1) or b"") == bytes(second.engine.result(1) or b"")
+    third.fetched.clear()
+    third.engine.fetch_result(1, digest, [])
+    await rig.until(lambda: third.fetched == {1: digest})
+    await rig.close()
+
+
+async def test_results_stay_until_the_worker_needs_them_no_more() -> None:
+    rig = Rig(SITES[:1])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=()),), reason="alone")
+    driver = rig.drivers[SITES[0]]
+    driver.configure()
+    for number in range(1, 41):
+        await rig.round(Tag(epoch=1, round=number), plan, {SITES[0]: 1.0}, [])
+    assert driver.engine.result(1) is not None
+    driver.engine.drop_results(40)
+    kept = [number for number in range(1, 41) if driver.engine.result(number) is not None]
+    assert kept == list(range(25, 41))
+    await rig.close()
+
+
+async def test_frames_that_break_the_rules_are_reported_with_the_rule_and_harm_nothing() -> None:
+    rig = Rig(SITES[:4])
+    rig.connect(CHAIN)
+    for driver in rig.drivers.values():
+        driver.configure()
+    victim, peer = rig.drivers[SITES[1]], SITES[0]
+    tag = Tag(epoch=1, round=1)
+    victim.engine.open(tag, CHAIN, [], True)
+    size = 32 << 10
+
+    def frame(header: object, payload_bytes: int) -> str:
+        data = encode_bulk_header(header)  # type: ignore[arg-type]
+        buffer = victim.engine.bulk_buffer(peer, 0, data, payload_bytes) if payload_bytes else None
+        if buffer is None:
+            victim.engine.bulk_received(peer, 0, data, None)
+        return data.decode("latin-1")
+
+    frame(ChunkUp(tag=tag, tree=0, chunk=0, weights=(1.0,)), size + 1)
+    await asyncio.sleep(0)
+    assert "bytes where" in victim.broken.pop(0)[1]
+    victim.broken.clear()
+    frame(ChunkDown(tag=tag, tree=0, chunk=0, weights=(1.0,) * 4), size)
+    await asyncio.sleep(0)
+    assert "results come from the parent" in victim.broken[0][1]
+    victim.broken.clear()
+    frame(BlockGone(transfer="x"), 0)
+    await asyncio.sleep(0)
+    assert "does not belong" in victim.broken[0][1]
+    victim.broken.clear()
+    frame(BlockGone(transfer="x"), 10)
+    victim.engine.bulk_received(peer, 0, b"\xff\x00garbage", None)
+    await asyncio.sleep(0)
+    assert "with a payload" in victim.broken[0][1]
+    assert "not a bulk header" in victim.broken[-1][1]
+    victim.broken.clear()
+    await rig.round(Tag(epoch=1, round=2), CHAIN, dict.fromkeys(SITES[:4], 1.0), [])
+    await rig.close()
+
+
+async def test_another_contribution_spec_begins_anew() -> None:
+    rig = Rig(SITES[:1])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=()),), reason="alone")
+    driver = rig.drivers[SITES[0]]
+    driver.configure()
+    await rig.round(Tag(epoch=1, round=1), plan, {SITES[0]: 1.0}, [])
+    driver.configure(contribution_spec(0, 10))
+    assert driver.engine.result(1) is None
+    tag = Tag(epoch=1, round=2)
+    driver.arena[:] = np.arange(10, dtype=np.float32).tobytes()
+    driver.engine.open(tag, plan, [], True)
+    driver.engine.contribute(tag, 4.0, True)
+    await rig.until(lambda: tag in driver.finished)
+    assert bytes(driver.engine.result(2) or b"") == np.arange(10, dtype=np.float32).tobytes()
+    with pytest.raises(LocalProtocolError, match="its spec says"):
+        driver.engine.configure(SPEC, memoryview(bytearray(3)))
+    await rig.close()
+
+
+async def test_an_empty_vector_still_averages_weights() -> None:
+    rig = Rig(SITES[:2])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="a pair")
+    rig.connect(plan)
+    tag = Tag(epoch=1, round=1)
+    for number, driver in enumerate(rig.drivers.values()):
+        driver.configure(contribution_spec(0, 0))
+        driver.engine.open(tag, plan, [], True)
+        driver.engine.contribute(tag, number + 1.0, True)
+    await rig.until(*(lambda one=driver: tag in one.finished for driver in rig.drivers.values()))
+    assert {driver.finished[tag][1] for driver in rig.drivers.values()} == {((SITES[0], 1.0), (SITES[1], 2.0))}
+    await rig.close()
+
+
+async def test_what_waits_for_the_first_worker_can_be_stopped_replaced_and_fetched() -> None:
+    rig = Rig(SITES[:2])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="a pair")
+    first, second = rig.drivers.values()
+    first.configure()
+    first.fill(1)
+    for number in (1, 2, 3):
+        tag = Tag(epoch=1, round=number)
+        second.engine.open(tag, plan, [], True)
+        second.engine.contribute(tag, 0.0, False)
+        second.engine.stop(tag)
+    alone = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=()),), reason="alone")
+    tag = Tag(epoch=2, round=1)
+    first.engine.open(tag, alone, [], True)
+    first.engine.contribute(Tag(epoch=2, round=9), 1.0, True)
+    first.engine.contribute(tag, 1.0, True)
+    await rig.until(lambda: tag in first.finished)
+    assert second.engine.result(1) is None
+    second.engine.drop_results(1)
+    second.engine.fetch_result(7, "aa", [])
+    second.engine.fetch_result(1, first.finished[tag][0], [first.site])
+    rig.connect(plan)
+    second.configure()
+    await rig.until(lambda: second.fetched)
+    assert second.engine.result(1) == first.engine.result(1)
+    assert not second.finished
+    await rig.close()
+
+
+async def test_a_listener_that_lags_beyond_what_is_kept_is_told_so() -> None:
+    rig = Rig(SITES[:2])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="a pair")
+    member, listener = rig.drivers.values()
+    for driver in (member, listener):
+        driver.configure()
+    for number in range(1, 20):
+        tag = Tag(epoch=1, round=number)
+        member.fill(number)
+        member.engine.open(tag, plan, [SITES[1]], True)
+        member.engine.contribute(tag, 1.0, True)
+        await rig.until(lambda tag=tag: tag in member.finished)
+        member.engine.drop_results(number)
+    rig.connect(plan)
+    listener.engine.open(Tag(epoch=1, round=18), plan, [SITES[1]], False)
+    await rig.until(lambda: Tag(epoch=1, round=18) in listener.finished)
+    old = Tag(epoch=1, round=19)
+    listener.engine.open(old, plan, [SITES[1]], False)
+    await rig.until(lambda: old in listener.finished)
+    late = Rig(SITES[:2])
+    member, listener = late.drivers.values()
+    for driver in (member, listener):
+        driver.configure()
+    for number in range(1, 20):
+        tag = Tag(epoch=1, round=number)
+        member.fill(number)
+        member.engine.open(tag, plan, [SITES[1]], True)
+        member.engine.contribute(tag, 1.0, True)
+        await late.until(lambda tag=tag: tag in member.finished)
+        member.engine.drop_results(number)
+    late.connect(plan)
+    lost = Tag(epoch=1, round=1)
+    listener.engine.open(lost, plan, [SITES[1]], False)
+    await late.until(lambda: listener.lost == [lost])
+    await rig.close()
+    await late.close()
+
+
+async def test_a_chunk_that_arrives_after_its_round_was_stopped_spoils_no_later_round() -> None:
+    """A socket may still write into memory that a stopped round had given it: a sum's scratch, or the result."""
+    top = SITES[0]
+    three = SyncPlan(
+        trees=(
+            Tree(weight=0.5, root=top, parent=((SITES[1], top), (SITES[2], top))),
+            Tree(weight=0.5, root=SITES[2], parent=((top, SITES[2]), (SITES[1], top))),
+        ),
+        reason="the third site is a child of the first, and its parent",
+    )
+    pair = SyncPlan(trees=(Tree(weight=1.0, root=top, parent=((SITES[1], top),)),), reason="a pair")
+    old = Tag(epoch=1, round=1)
+    for header in (
+        ChunkUp(tag=old, tree=0, chunk=0, weights=(1.0,)),
+        ChunkDown(tag=old, tree=1, chunk=0, weights=(1.0, 2.0, 3.0)),
+    ):
+        rig = Rig(SITES[:2])
+        rig.connect(pair)
+        first, second = rig.drivers.values()
+        for driver in (first, second):
+            driver.configure()
+            driver.fill(9)
+        first.engine.open(old, three, [], True)
+        first.engine.contribute(old, 1.0, True)
+        data = encode_bulk_header(header)
+        slow = first.engine.bulk_buffer(SITES[2], 0, data, 32 << 10)
+        assert slow is not None
+        first.engine.stop(old)
+
+        async def keep_writing(slow: memoryview = slow) -> None:
+            while True:
+                slow[:] = b"\xff" * len(slow)
+                await asyncio.sleep(0)
+
+        writing = asyncio.create_task(keep_writing())
+        await rig.round(Tag(epoch=2, round=1), pair, {top: 1.0, SITES[1]: 2.0}, [])
+        writing.cancel()
+        first.engine.bulk_received(SITES[2], 0, data, slow)
+        await rig.round(Tag(epoch=2, round=2), pair, {top: 1.0, SITES[1]: 2.0}, [])
+        await rig.close()
+
+
+async def test_a_plan_that_cannot_be_opened_leaves_the_engine_as_good_as_before() -> None:
+    rig = Rig(SITES[:1])
+    driver = rig.drivers[SITES[0]]
+    driver.configure()
+    elsewhere = SyncPlan(trees=(Tree(weight=1.0, root=SITES[1], parent=()),), reason="without this site")
+    with pytest.raises(LocalProtocolError, match="is not in the tree"):
+        driver.engine.open(Tag(epoch=1, round=1), elsewhere, [], True)
+    driver.engine.fetch_result(5, "aa", [])
+    driver.engine.fetch_result(6, "bb", [])
+    alone = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=()),), reason="alone")
+    await rig.round(Tag(epoch=1, round=6), alone, {SITES[0]: 1.0}, [])
+    assert driver.fetched == {}
+    await rig.close()

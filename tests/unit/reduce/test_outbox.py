@@ -1,0 +1,120 @@
+"""Frames on their way out: in order, dropped with their link, never sent over another connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from chaos_protocols.bulk import BlockGone, decode_bulk_header
+from chaos_protocols.names import SiteId
+from chaosd import bulk_outbox
+from chaosd.bulk_outbox import Frame, Outbox
+from chaosd.transport.errors import LinkClosed
+from chaosd.vector import BufferPool
+
+A, B = SiteId("a"), SiteId("b")
+
+
+class Sender:
+    """Takes frames only while `gate` is open."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.sent: list[tuple[SiteId, str]] = []
+        self.fails: Exception | None = None
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
+        await self.gate.wait()
+        if self.fails is not None:
+            raise self.fails
+        message = decode_bulk_header(header)
+        assert isinstance(message, BlockGone)
+        self.sent.append((site, message.transfer))
+
+    def bulk_progress(self, site: SiteId) -> tuple[int, int]:
+        return 0, 0
+
+
+def frame(name: str) -> Frame[str]:
+    return Frame(key=name, header=BlockGone(transfer=name))
+
+
+async def rounds_of_the_loop() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_frames_go_out_in_order_and_unwanted_ones_do_not() -> None:
+    sender = Sender()
+    outbox: Outbox[str] = Outbox(sender, 1, lambda site: None)
+    outbox.link_up(A)
+    assert outbox.is_up(A) and not outbox.is_up(B)
+    outbox.put(B, frame("nobody"))
+    for name in ("one", "two", "three"):
+        outbox.put(A, frame(name))
+    await rounds_of_the_loop()
+    outbox.drop(lambda key: key == "two")
+    sender.gate.set()
+    await rounds_of_the_loop()
+    assert sender.sent == [(A, "one"), (A, "three")]
+    await outbox.close()
+
+
+async def test_a_lost_link_takes_its_frames_along_and_gives_their_buffers_back() -> None:
+    sender = Sender()
+    pool = BufferPool(8, kept_max=4)
+    outbox: Outbox[str] = Outbox(sender, 1, lambda site: None)
+    outbox.link_up(A)
+    for name in ("one", "two"):
+        buffer = pool.take()
+        outbox.put(A, Frame(key=name, header=BlockGone(transfer=name), payload=buffer.view(0, 8), buffer=buffer))
+    await rounds_of_the_loop()
+    outbox.link_up(A)
+    outbox.put(A, frame("new"))
+    sender.fails = LinkClosed("gone")
+    sender.gate.set()
+    await rounds_of_the_loop()
+    assert pool.taken == 0
+    assert sender.sent == []
+    outbox.put(A, frame("after the stream was lost"))
+    sender.fails = None
+    outbox.link_up(A)
+    outbox.put(A, frame("again"))
+    await rounds_of_the_loop()
+    assert sender.sent == [(A, "again")]
+    await outbox.close()
+
+
+async def test_a_neighbour_that_takes_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_outbox, "FRAMES_QUEUED_MAX", 3)
+    overflowed: list[SiteId] = []
+    sender = Sender()
+    outbox: Outbox[str] = Outbox(sender, 1, overflowed.append)
+    outbox.link_up(A)
+    for number in range(5):
+        outbox.put(A, frame(str(number)))
+    assert overflowed == [A]
+    sender.gate.set()
+    await rounds_of_the_loop()
+    assert sender.sent == []
+    await outbox.close()
+
+
+async def test_a_defect_of_the_sender_is_logged_and_closing_ends_what_runs(caplog: pytest.LogCaptureFixture) -> None:
+    sender = Sender()
+    outbox: Outbox[str] = Outbox(sender, 1, lambda site: None)
+    outbox.link_up(A)
+    outbox.link_up(B)
+    sender.fails = RuntimeError("a defect")
+    sender.gate.set()
+    with caplog.at_level(logging.ERROR):
+        outbox.put(A, frame("one"))
+        await rounds_of_the_loop()
+    assert "a defect" in caplog.text
+    sender.gate.clear()
+    outbox.put(B, frame("two"))
+    await rounds_of_the_loop()
+    await outbox.close()
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []

@@ -1,0 +1,52 @@
+"""Arithmetic in place and buffers that count their holders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chaos_protocols.errors import LocalProtocolError
+from chaosd.vector import BufferPool, divide, vector_digest, weighted_sum
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_sum_has_the_bits_of_the_written_order(dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    own, first, second = (rng.standard_normal(1000).astype(dtype) for _ in range(3))
+    out = np.empty(1000, dtype=dtype)
+    weighted_sum(out, own, 3.7, [first, second])
+    expected = (own * np.dtype(dtype).type(3.7) + first) + second
+    assert out.tobytes() == expected.tobytes()
+    weighted_sum(out, None, None, [second, first])
+    assert out.tobytes() == (second + first).tobytes()
+    divide(out, expected, 7.3)
+    assert out.tobytes() == (expected / np.dtype(dtype).type(7.3)).tobytes()
+    assert out.dtype == dtype
+
+
+def test_a_buffer_goes_back_to_its_pool_only_when_nobody_holds_it() -> None:
+    pool = BufferPool(10_000, kept_max=1)
+    first = pool.take()
+    first.retain().release()
+    second = pool.take()
+    assert second is not first
+    assert pool.taken == 2
+    first.release()
+    assert pool.take() is first
+    first.release()
+    second.release()
+    assert pool.taken == 0
+    assert pool.take() is first, "no more are kept than was said"
+    with pytest.raises(LocalProtocolError, match="more often than it was held"):
+        second.release()
+
+
+def test_a_view_is_of_the_same_bytes() -> None:
+    buffer = BufferPool(16, kept_max=0).take()
+    buffer.view(0, 16)[:] = np.arange(4, dtype=np.float32).tobytes()
+    assert buffer.numbers(4, 16, "float32").tolist() == [1.0, 2.0, 3.0]
+
+
+def test_the_digest_depends_on_the_order_of_the_chunks() -> None:
+    assert vector_digest([b"a", b"b"]) != vector_digest([b"b", b"a"])
+    assert len(vector_digest([])) == 64
