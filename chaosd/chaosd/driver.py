@@ -383,6 +383,8 @@ class Driver:
     def worker_message(self, message: WorkerMessage) -> None:
         match message:
             case RoundContributed(round=number, weight=weight):
+                if number == self.machine.rounds.done + 1:
+                    self.bulk.reduce.keep_contribution(number)  # its own, even if the worker dies before the round opens
                 self.feed(events.WorkerContributed(round=number, weight=weight))
             case UpdateStarted(round=number):
                 self.feed(events.WorkerUpdating(round=number))

@@ -129,15 +129,16 @@ class ReplicationEngine:
     def fetch(self, plan: ReplicationPlan, destination: memoryview, *, resume: bool = False) -> None:
         """Get the state into `destination` (exactly `plan.state_bytes` bytes); a fetch before is cancelled.
 
-        `resume`: the destination still holds what an earlier fetch of the same round verified; it is not fetched again.
+        `resume`: after a failure; the destination (the same object) still holds what an earlier fetch of the same round
+        verified, and that is not fetched again.
         """
         if destination.nbytes != plan.state_bytes or destination.readonly:
             raise LocalProtocolError(f"a destination of {destination.nbytes} bytes for {plan.state_bytes} of state")
+        verified, kept = None, self._kept
+        if resume and kept is not None and kept[0] == plan.round and kept[1] is destination:
+            verified = kept[2]
         if self._fetch is not None:
             self.cancel(self._fetch.machine.plan.transfer)
-        verified = None
-        if resume and self._kept is not None and self._kept[0] == plan.round and self._kept[1] == destination:
-            verified = self._kept[2]
         machine = TransferMachine(plan, settings=self._settings, replan=self._replan, verified=verified)
         self._kept = (plan.round, destination, machine.verified_ranges)
         now_s = self._now_s()
@@ -146,6 +147,7 @@ class ReplicationEngine:
 
     def cancel(self, transfer: str) -> None:
         """Ask for nothing more; nothing is reported about this transfer any more."""
+        self._kept = None  # its destination may go away now
         fetch = self._fetch
         if fetch is not None and fetch.machine.plan.transfer == transfer:
             self._run_joiner(fetch, fetch.machine.cancel())
@@ -309,6 +311,7 @@ class ReplicationEngine:
 
     def _finished(self, fetch: _Fetch, digest: str) -> None:
         if self._fetch is fetch:
+            self._kept = None
             self._end_fetch(fetch)
             self._tell(self._events.transfer_finished, fetch.machine.plan.transfer, digest)
 

@@ -27,7 +27,7 @@ from chaos_protocols.negotiation import (
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord, plan_links
-from chaos_protocols.views import connected_with, make_view, settled_views
+from chaos_protocols.views import connected_with, connects, make_view, settled_views
 
 if TYPE_CHECKING:
     from chaos_protocols.scheduler import SchedulerMachine
@@ -154,7 +154,19 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
             others = [site for site in roster.member_ids() if site != negotiation.site]
             if not roster.started or all(done.get(site, -1) >= negotiation.last_round for site in others):
                 scheduler.feed(identifier, EverybodyDone(), now_s=now_s)
+                continue
+            known_round, since_s = scheduler.progress.get(identifier, ((-1, 0), now_s))
+            if known_round != (host.done_round, 0):
+                scheduler.progress[identifier] = ((host.done_round, 0), now_s)
+            elif now_s - since_s > host.settings.negotiation_timeout_s and not roster.settling:
+                # Its last rounds do not end (nobody else contributes to them): they are settled without it.
+                scheduler.progress.pop(identifier)
+                _site_failed(scheduler, negotiation.site, "its last rounds do not end", now_s)
         if isinstance(negotiation, ScaleOut) and negotiation.state is ScaleOutState.REPLICATING:
+            plan = roster.replication
+            if plan is None or plan.transfer != identifier:  # settled away, or promoted by the scheduler before
+                scheduler.feed(identifier, SubjectGone(reason="its transfer is no longer agreed"), now_s=now_s)
+                continue
             report, _ = scheduler.reports.get(negotiation.joiner, (None, 0.0))
             now = (report.done_round, report.transfer_bytes) if report else (0, 0)
             known, since_s = scheduler.progress.get(identifier, ((-1, -1), now_s))
@@ -251,6 +263,8 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     site = min(able, key=lambda one: (-able[one][0], one))
     worker_round, model, record, links = able[site]
     member = msgspec.structs.replace(record, state="member")
+    if not connects({*roster.member_ids(), site}, (), (*roster.links, *links)):
+        return False
     view = make_view(
         host.planner,
         first_round=worker_round + 1,
@@ -281,7 +295,7 @@ def _joining_candidates(
     host, roster = scheduler.host, scheduler.host.roster
     found: dict[SiteId, tuple[int, ModelFacts, SiteRecord, tuple[LinkRecord, ...]]] = {}
     for site, (request, _) in scheduler.join_requests.items():
-        near = [one for one in request.neighbours if roster.record(one) is not None and host.link_is_up(site, one)]
+        near = [one for one in request.neighbours if one in roster.member_ids() and host.link_is_up(site, one)]
         if roster.record(site) is not None or not near or site not in host.reachable():
             continue
         links = []

@@ -87,6 +87,7 @@ class Standing:
         self._released_s: float | None = None
         self._finished = False
         self._asked_s = float("-inf")
+        self._linked_s = machine.now_s
         self._links: dict[str, PendingLink] = {}
         self._closing: dict[SiteId, int] = {}
         self._snapshot_due: ReplicationPlan | None = None
@@ -202,6 +203,7 @@ class Standing:
                 continue
             if site in self.peers and (failed or not machine.links.is_up(site)):
                 continue
+            self.peers.pop(site, None)  # on a user's word: it is not asked for again because it is configured
             # Who has done the first round without the link knows that the far end had the result before.
             self._closing[site] = new.views[-1].first_round if new.views and new.started else machine.rounds.done
         self._close_links()
@@ -214,7 +216,6 @@ class Standing:
                 del self._closing[site]
                 machine.tell(site, Farewell(reason="this link was removed"))
                 machine.emit(machine.links.unwant(site, "this link was removed"))
-                self.peers.pop(site, None)
 
     # -- state: getting it, giving it
 
@@ -438,6 +439,8 @@ class Standing:
             self.scheduler_hint, self._hint_epoch = beat.scheduler, beat.epoch
             if news and (self.leaving or not self.in_roster):
                 self._ask()
+        if self.leaving:
+            return  # its removal is what it asked for: it goes when it is told to
         if self.in_roster and not beat.knows_you and beat.epoch > machine.roster.epoch:
             self.evicted_epoch = beat.epoch
             machine.record(
@@ -479,7 +482,9 @@ class Standing:
         self._ask_links()
         self._tell_pause()
         self._finish_if_done()
-        if not machine.links.up_sites():
+        if machine.links.up_sites():
+            self._linked_s = machine.now_s
+        elif machine.now_s - self._linked_s > 3 * machine.settings.failure_timeout_s:
             known = machine.roster if machine.roster.epoch > 1 else machine.last_known
             for record in known.sites[:8]:  # cut off: any site of the run may be the way back
                 if record.site != machine.site:

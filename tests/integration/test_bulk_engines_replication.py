@@ -195,10 +195,11 @@ async def test_a_slow_source_ends_up_with_a_small_part() -> None:
 
 async def test_a_transfer_without_any_source_left_fails_with_the_reason_and_can_be_resumed() -> None:
     rig = Rig()
+    arena = memoryview(rig.arena)
     rig.serve()
     for site in SOURCES:
         rig.network.pace_s[site, JOINER] = 0.01
-    rig.joiner.engine.fetch(rig.plan(), memoryview(rig.arena))
+    rig.joiner.engine.fetch(rig.plan(), arena)
     await rig.until(lambda: rig.joiner.progress and rig.joiner.progress[-1] > 2_000_000)
     for site in SOURCES[:2]:
         rig.sources[site].engine.release("t")
@@ -209,7 +210,7 @@ async def test_a_transfer_without_any_source_left_fails_with_the_reason_and_can_
     before = sum(rig.network.transport(JOINER).received_bytes.values())
     rig.network.connect(JOINER, SOURCES[2])
     rig.serve("again", SOURCES[1:])
-    rig.joiner.engine.fetch(rig.plan("again", SOURCES[1:]), memoryview(rig.arena), resume=True)
+    rig.joiner.engine.fetch(rig.plan("again", SOURCES[1:]), arena, resume=True)
     await rig.finish("again")
     received = sum(rig.network.transport(JOINER).received_bytes.values()) - before
     assert received <= len(rig.state) - verified + (1 << 20)
