@@ -22,7 +22,7 @@ SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/num
 ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench clean distclean
+.PHONY: help demo test check format bench soak mutants clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,8 +46,15 @@ format: $(VENV)/.check  ## format the code and sort the imports
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 
-bench: $(VENV)/.project  ## the figures of the benchmarks folder
-	@$(BIN)/python -m benchmarks
+bench: $(VENV)/.project  ## all benchmarks in their short form (about 10 minutes); one alone: python -m benchmarks NAME
+	@$(BIN)/python -m benchmarks --all --short
+
+soak: $(VENV)/.project  ## real processes under fire for 10 minutes, then 100,000 seeds of the simulator (hours)
+	@$(BIN)/python -m tests.soak
+	@$(BIN)/python -m tests.simulator --seeds 0:100000
+
+mutants: $(VENV)/.project  ## deliberate faults in the protocols: each must be caught by the simulator
+	@$(BIN)/python -m tests.simulation.mutants
 
 clean:  ## remove caches and build outputs
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .lab

@@ -227,7 +227,7 @@ class Daemon:
             stopped_since_s = stopped_since_s or driver.now_s()
             if driver.now_s() - stopped_since_s >= self.config.failure_timeout_s:
                 stopped_since_s = None
-                driver.workers.refuse("this process was stopped for too long; it is taken back when it goes on")
+                driver.workers.drop()
                 driver.worker_lost("the worker process is stopped (SIGSTOP)")
 
     def _worker_is_stopped(self) -> bool:

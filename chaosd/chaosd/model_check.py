@@ -69,7 +69,7 @@ class ModelCheck:
         elif site == self._asked and self._answer is not None and not self._answer.done() and payload is not None:
             try:
                 self._answer.set_result(_decoder.decode(payload))
-            except msgspec.DecodeError as error:
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                 raise RemoteProtocolError(f"model description: {error}") from None
 
     async def _tell(self, site: SiteId, spec: StateSpec) -> None:

@@ -24,7 +24,7 @@ def read_vector(path: Path) -> ContributionSpec | None:
             return msgspec.msgpack.decode(file.read(FILE_BYTES_MAX), type=ContributionSpec)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("%s cannot be used (%s); it is written again when a worker says hello", path, error)
         return None
 

@@ -109,6 +109,13 @@ class WorkerServer:
         if channel is not None:
             self._refuse(channel, reason)
 
+    def drop(self) -> None:
+        """Part with the worker without a word: it sees its daemon gone, and comes back with a new hello when it can (a process that
+        was stopped and goes on). `worker_lost` is not called."""
+        channel, self._worker = self._worker, None
+        if channel is not None:
+            channel.close()
+
     async def close(self) -> None:
         """Close everything and remove the socket file. `worker_lost` is not called."""
         assert self._loop is not None or self._listener is None

@@ -308,6 +308,8 @@ class Standing:
             machine = self._machine
             reason = f"the worker is at round {now} already"
             machine.record("scale-out", short(plan.joiner), "snapshot", "failed", None, reason)
+            self._snapshot_due = None
+            machine.emit([ReleaseState(transfer=plan.transfer)])  # whoever waits for it is told to look elsewhere
 
     # -- the worker
 
@@ -330,10 +332,10 @@ class Standing:
             "worker", machine.facts.name, reason, "", None, "this site is in standby until a worker comes back"
         )
         self._cancel_transfer("the worker is gone")
-        self._snapshot_due = None
-        if self.serving is not None:
-            machine.emit([ReleaseState(transfer=self.serving.transfer)])
-            self.serving = None
+        due = self.serving or self._snapshot_due
+        if due is not None:
+            machine.emit([ReleaseState(transfer=due.transfer)])
+        self.serving = self._snapshot_due = None
         machine.emit(machine.rounds.worker_lost())
         machine.tell_scheduler(machine.own_report())
         self._finish_if_done()
@@ -482,11 +484,12 @@ class Standing:
         self._ask_links()
         self._tell_pause()
         self._finish_if_done()
-        if machine.links.up_sites():
+        waits_outside = self.worker is not None and not self.in_roster and bool(self.refusal)
+        if machine.links.up_sites() and not waits_outside:
             self._linked_s = machine.now_s
         elif machine.now_s - self._linked_s > 3 * machine.settings.failure_timeout_s:
             known = machine.roster if machine.roster.epoch > 1 else machine.last_known
-            for record in known.sites[:8]:  # cut off: any site of the run may be the way back
+            for record in known.sites[:8]:  # cut off, or no neighbour is in: any may be the way back
                 if record.site != machine.site:
                     machine.emit(machine.links.want(record.site, record.address, now_s=machine.now_s))
 

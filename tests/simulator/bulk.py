@@ -47,6 +47,7 @@ class SimulatedBulk:
         self._missing: set[str] = set()
         self._dead: set[str] = set()
         self._state: Any = None
+        self.stalled = False
 
     # -- rounds
 
@@ -203,12 +204,23 @@ class SimulatedBulk:
         self.serving = (plan, state)
         self._serve()
 
+    def stall(self, stalled: bool) -> None:
+        """A source that stands still: what it was asked for waits."""
+        self.stalled = stalled
+        self._serve()
+
+    def abort(self) -> None:
+        """A source that gives up in the middle: whoever asked is told."""
+        if self.serving is not None:
+            for joiner in sorted(self._asked.pop(self.serving[0].transfer, ())):
+                self._send(joiner, ("gone",))
+
     def release_state(self, transfer: str) -> None:
         if self.serving is not None and self.serving[0].transfer == transfer:
             self.serving = None
 
     def _serve(self) -> None:
-        if self.serving is None:
+        if self.serving is None or self.stalled:
             return
         plan, state = self.serving
         for joiner in sorted(self._asked.pop(plan.transfer, ())):

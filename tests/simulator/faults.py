@@ -8,6 +8,11 @@ from chaos_protocols import events
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
+KINDS = (
+    *("kill", "kill daemon", "kill worker", "stop", "cut", "one-way", "leave", "link", "unlink", "isolate"),
+    *("crash", "slow disk", "reset", "slow link", "replay", "stall", "abort"),
+)
+PAIRED = ("cut", "one-way", "link", "unlink", "reset", "slow link")
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -61,12 +66,10 @@ class Nemesis:
     def _strike(self) -> None:
         rng, node = self.rng, self._pick()
         other = self._pick()
-        kind = rng.choice(
-            ("kill", "kill daemon", "kill worker", "stop", "cut", "one-way", "leave", "link", "unlink", "isolate")
-        )
-        if kind in ("kill", "kill daemon", "kill worker", "stop", "leave") and not node.alive:
+        kind = rng.choice(KINDS)
+        if kind in ("kill", "kill daemon", "kill worker", "stop", "leave", "crash", "slow disk") and not node.alive:
             return
-        self.world.tell(f"!! {kind} {node.name} {other.name if kind in ('cut', 'one-way', 'link', 'unlink') else ''}")
+        self.world.tell(f"!! {kind} {node.name} {other.name if kind in PAIRED else ''}")
         if kind == "kill":
             node.kill()
             self._later(rng.uniform(0.05, 4.0), lambda: begin(node))
@@ -79,6 +82,27 @@ class Nemesis:
         elif kind == "stop":
             node.stop()
             self._later(rng.uniform(0.1, 3.0), node.go_on)
+        elif kind == "crash":
+            node.crash_at_persist(
+                durable=rng.random() < 0.5, restart=lambda: self._later(rng.uniform(0.05, 3.0), lambda: begin(node))
+            )
+        elif kind == "slow disk":
+            for _ in range(4):
+                at_s = rng.uniform(0.0, 1.0)
+                self._later(at_s, node.stop)
+                self._later(at_s + rng.uniform(0.02, 0.3), node.go_on)
+        elif kind == "reset" and node is not other:
+            self.world.reset(node.site, other.site)
+        elif kind == "slow link" and node is not other:
+            self._slow(node.site, other.site, rng.uniform(0.5, 3.0))
+        elif kind == "replay":
+            for _ in range(10):
+                self._later(rng.uniform(0.0, 0.5), lambda: self.world.replay(rng))
+        elif kind == "stall":
+            node.to_bulk(lambda bulk: bulk.stall(True))
+            self._later(rng.uniform(0.1, 3.0), lambda: node.to_bulk(lambda bulk: bulk.stall(False)))
+        elif kind == "abort":
+            node.to_bulk(lambda bulk: bulk.abort())
         elif kind in ("cut", "one-way") and node is not other:
             self._cut(node.site, other.site, both=kind == "cut", for_s=rng.uniform(0.2, 4.0))
         elif kind == "isolate":
@@ -104,6 +128,14 @@ class Nemesis:
         for way in ways:
             network.cut(*way)
         self._later(for_s, lambda: [network.heal(*way) for way in ways])
+
+    def _slow(self, one: str, other: str, for_s: float) -> None:
+        """Twenty times the delay both ways, for a while."""
+        latency_s = self.world.network.latency_s
+        for way in ((one, other), (other, one)):
+            before_s = latency_s[way]
+            latency_s[way] = min(0.2, 20 * before_s)
+            self._later(for_s, lambda way=way, before_s=before_s: latency_s.update({way: before_s}))
 
     def _later(self, delay_s: float, action: object) -> None:
         self.world.schedule(delay_s, action)  # type: ignore[arg-type]

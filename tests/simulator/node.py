@@ -79,6 +79,9 @@ class Node:
         self._generation = 0
         self._workers = 0
         self.min_sites = 1
+        self.was_active = False
+        self.crash_at: int | None = None
+        self._restart: Any = None
 
     # -- the process
 
@@ -86,6 +89,7 @@ class Node:
         world = self.world
         self.alive, self.stopped, self.left = True, False, False
         self._generation += 1
+        self.was_active = False
         self.disk.incarnation += 1
         facts = SiteFacts(
             site=self.site,  # type: ignore[arg-type]
@@ -180,11 +184,35 @@ class Node:
             return
         self.world.steps += 1
         generation = self._generation
-        for effect in self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site)):
+        out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
+        for effect in out:
             if generation != self._generation:
+                return
+            if self.crash_at is not None and isinstance(effect, Persist):
+                if self.crash_at == 1:
+                    self._execute(effect)
+                self._crash()
                 return
             self._execute(effect)
         self.world.after_step(self, event)
+
+    def crash_at_persist(self, *, durable: bool, restart: Any) -> None:
+        """Die in the middle of the next list of effects that begins with a `Persist`: just before or just after it."""
+        self.crash_at, self._restart = int(durable), restart
+
+    def _crash(self) -> None:
+        restart, self.crash_at = self._restart, None
+        self.world.tell(f"!! {self.name} dies between two effects")
+        self.kill()
+        restart()
+
+    def replay(self, event: Any) -> None:
+        """An old message once more, from a connection that lives."""
+        if self.alive and not self.stopped and self.machine is not None:
+            out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
+            self.world.oracles.replayed(self, out)
+            for effect in out:
+                self._execute(effect)
 
     def stop(self) -> None:
         self.stopped = True
@@ -271,6 +299,8 @@ class Node:
 
     def _send_bulk(self, site: str, message: Any) -> None:
         if site in self.connections:
+            if message[0] == "state":
+                self.world.oracles.state_sent(self, site)
             self.world.network.send(self.connections[site], self.site, "bulk", message)
 
     # -- the worker

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from chaos_protocols import effects
+from chaos_protocols import effects, events
+from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Roster
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
     from tests.simulator.world import World
+
+
+GIVEN_MAX = 4096
 
 
 class Violation(AssertionError):
@@ -26,9 +30,10 @@ class Oracles:
         self.roster_at: dict[int, Roster] = {}
         self.result_of: dict[int, tuple[str, Any]] = {}
         self.state_of: dict[int, str] = {}
-        self.applied_by: dict[tuple[str, int], int] = {}
         self.rounds_done = 0
         self.graceful: set[tuple[str, int]] = set()
+        self.given: dict[tuple[Tag, str], set[float]] = {}
+        self.members_of: dict[int, tuple[str, ...]] = {}
         self._settled_epoch = 0
         self.newest: Roster | None = None
         self._checked_epoch: dict[str, int] = {}
@@ -45,6 +50,9 @@ class Oracles:
             known = self.leader_of_term.setdefault(machine.term, node.site)
             if known != node.site:
                 self.fail(1, f"term {machine.term} has two schedulers: {known} and {node.site}")
+        if machine.rounds.active and not node.was_active:
+            self.activated(node)
+        node.was_active = machine.rounds.active
         roster = machine.roster
         if roster.epoch != self._checked_epoch.get(node.site):
             self._checked_epoch[node.site] = roster.epoch
@@ -53,8 +61,20 @@ class Oracles:
                 self.fail(1, f"{node.name} has another roster of epoch {roster.epoch} than seen before")
             if self.newest is None or roster.epoch > self.newest.epoch:
                 self.newest = roster
+            if seen is roster:
+                self._departed(roster)
+                for view in roster.views:
+                    self.members_of.setdefault(view.epoch, view.members)
             if seen is roster and not roster.settling:
                 self._settled(roster)
+
+    def _departed(self, roster: Roster) -> None:
+        for gone in roster.departed:
+            key = (gone.site, gone.incarnation)
+            if gone.cause == "left":
+                self.graceful.add(key)
+            elif key in self.graceful:
+                self.fail(9, f"{gone.site} left gracefully, and is recorded as {gone.cause}")
 
     def _settled(self, roster: Roster) -> None:
         """What was settled stands: results of later rounds, which only removed sites have seen, are void. Where the run
@@ -80,7 +100,50 @@ class Oracles:
         self.rounds_done = min(self.rounds_done, roster.settled_round)
 
     def contributed(self, node: Node, effect: effects.Contribute) -> None:
-        return
+        """Noted: what went into a round, to compare with what came out (invariant 3)."""
+        key = (effect.tag, node.site)
+        self.given.setdefault(key, set()).add(effect.weight)
+        while len(self.given) > GIVEN_MAX:
+            self.given.pop(next(iter(self.given)))
+
+    def reduced(self, node: Node, event: events.ReduceFinished) -> None:
+        """A round is done at a site: exactly the members of its epoch are in the result, each with its weight."""
+        if not event.weights:
+            return
+        members = self.members_of.get(event.tag.epoch)
+        there = tuple(sorted(site for site, _ in event.weights))
+        if members is not None and there != members:
+            self.fail(3, f"round {event.tag.round} of epoch {event.tag.epoch} has {there}, its members are {members}")
+        for site, weight in event.weights:
+            given = self.given.get((event.tag, site))
+            if given is not None and weight not in given:
+                self.fail(3, f"round {event.tag.round} counts {site} with {weight}, it gave {given}")
+
+    def state_sent(self, node: Node, joiner: str) -> None:
+        """State leaves a site: only for the joiner of the plan that is agreed there."""
+        machine = node.machine
+        if machine is None:
+            return
+        plan = machine.roster.replication
+        if plan is None or plan.joiner != joiner or machine.roster.record(plan.joiner) is None:
+            self.fail(5, f"{node.name} sends state to {joiner}, which is not agreed to get it")
+
+    def replayed(self, node: Node, out: list[Any]) -> None:
+        """An old message was delivered once more: it must change nothing."""
+        machine = node.machine
+        if machine is None or machine.scheduler.leading:
+            return  # the scheduler looks around at every event: what it does now is not for the message's sake
+        if any(not isinstance(effect, effects.SetTimer) for effect in out):
+            self.fail(6, f"{node.name} acts on a replayed message: {out}")
+
+    def activated(self, node: Node) -> None:
+        """A site begins to contribute: its state is that of the members."""
+        worker = node.worker
+        if worker is None or not self._counts(node, worker.round):
+            return
+        known = self.state_of.get(worker.round)
+        if known is not None and known != worker.state:
+            self.fail(4, f"{node.name} was promoted with another state of round {worker.round} than the members have")
 
     def applied(self, node: Node, number: int, digest: str, state: str) -> None:
         """A worker has applied the result of a round. What a site does that was removed meanwhile concerns nobody: it

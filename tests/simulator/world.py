@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from chaos_protocols import effects, events
+from chaos_protocols.messages import EVERYBODY
 from chaos_protocols.settings import SiteSettings
 from tests.simulator.network import Connection, Network
 from tests.simulator.node import Node
@@ -34,6 +36,7 @@ class World:
         self.compute_range_s = (0.02, 0.05)
         self.drift: dict[str, float] = {}
         self.lost_state = False
+        self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
         self.oracles = Oracles(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -127,6 +130,7 @@ class World:
         node, source = self.nodes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
+        self.delivered.append((site, source, kind, message, node.disk.incarnation))
         if kind == "control":
             node.handle(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
         else:
@@ -140,6 +144,31 @@ class World:
         node.to_bulk(lambda bulk: bulk.source_lost(far))
         incarnation = connection.incarnations[far]
         node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
+
+    def reset(self, one: str, other: str) -> None:
+        """Both ends lose their connection (a middlebox forgot it): what was under way is gone."""
+        connection = self.nodes[one].connections.get(other)
+        if connection is not None:
+            connection.stalled.clear()
+            self.network.connections.pop(connection.number, None)
+            for site in (one, other):
+                connection.alive[site] = False
+                self._lost(connection, site, "connection reset")
+
+    def replay(self, rng: random.Random) -> None:
+        """Something that was delivered lately is delivered once more."""
+        if not self.delivered:
+            return
+        site, source, kind, message, incarnation = rng.choice(list(self.delivered))
+        node = self.nodes[site]
+        if source not in node.connections or node.disk.incarnation != incarnation:
+            return
+        if kind == "control" and message.destination not in (site, EVERYBODY):
+            return  # it would be handed on once more, and stopped where it goes
+        if kind == "control":
+            node.replay(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
+        else:
+            node.to_bulk(lambda bulk: bulk.receive(source, message))
 
     def state_is_lost(self) -> bool:
         """No worker alive has the state of the newest round that the members have completed, or of the one before."""
@@ -158,6 +187,8 @@ class World:
             print(line)
 
     def after_step(self, node: Node, event: Any) -> None:
+        if isinstance(event, events.ReduceFinished):
+            self.oracles.reduced(node, event)
         self.oracles.after_step(node)
 
     def contributed(self, node: Node, effect: effects.Contribute) -> None:

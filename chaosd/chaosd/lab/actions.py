@@ -49,7 +49,8 @@ class Script:
                 self._running, self._finished_s = None, time.monotonic()
             return
         if not self._left:
-            self.done = self._watch.everybody_trains()
+            enough = self._watch.round >= self._processes.scenario.stop_at_round
+            self.done = enough and self._watch.everybody_trains()
             return
         action = self._left[0]
         if self._is_due(action):

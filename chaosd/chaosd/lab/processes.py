@@ -30,7 +30,8 @@ class LabError(Exception):
 
 
 class LabSite:
-    """One site. `expected`: its processes should be running, so their end is an error."""
+    """One site. `expected`: its processes should be running, so their end is an error. `stopped`: which of them are
+    held by SIGSTOP; a stopped daemon is not asked, for it would not answer."""
 
     def __init__(self, spec: SiteSpec, folder: Path) -> None:
         self.spec, self.name, self.folder = spec, spec.name, folder
@@ -41,6 +42,7 @@ class LabSite:
         self.worker: subprocess.Popen[bytes] | None = None
         self.expected = False
         self.started_once = False
+        self.stopped: set[str] = set()
         self.report_path = folder / "report.json"
         self.client = LocalClient(folder / "api.sock")
         self.status: Status | None = None
@@ -149,11 +151,16 @@ class Processes:
             if what in (name, "both") and process is not None and process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(END_TIMEOUT_S)
+                site.stopped.discard(name)
 
     def signal(self, site: LabSite, what: str, number: signal.Signals) -> None:
         for process, name in ((site.worker, "worker"), (site.daemon, "daemon")):
             if what in (name, "both") and process is not None and process.poll() is None:
                 process.send_signal(number)
+                if number == signal.SIGSTOP:
+                    site.stopped.add(name)
+                elif number == signal.SIGCONT:
+                    site.stopped.discard(name)
 
     def unexpected_end(self) -> LabSite | None:
         """A site whose process ended although nothing in the script ended it."""

@@ -94,6 +94,11 @@ def _judge_events(watch: Watch, verdict: Verdict) -> None:
         slow = limit_s is not None and one.duration_s is not None and one.duration_s > limit_s
         if slow and "next round" in one.outcome:
             verdict.failures.append(f"{one.text}: the others went on after {one.duration_s:.2f} s, not {limit_s:g} s")
+    won = {event.reason for _, event in watch.events if event.kind == "election" and event.outcome == "done"}
+    verdict.figures["elections"] = len(won)
+    most = scenario.checks.elections_at_most
+    if most is not None and len(won) > most:
+        verdict.failures.append(f"{len(won)} elections were won; at most {most} are allowed")
     for action in scenario.actions:
         if action.do != "leave" or action.site is None:
             continue

@@ -86,15 +86,20 @@ class ChecksSpec(_Strict):
     rounds_at_least: int = Field(default=1, ge=1)
     join_sources_at_least: int = Field(default=1, ge=1)
     survivors_go_on_within_s: float | None = Field(default=None, gt=0)
+    elections_at_most: int | None = Field(default=None, ge=0)
     mean_auc_at_least_alone_minus: float | None = Field(default=None, ge=0, le=1)
 
 
 class Scenario(_Strict):
+    """`limit_s`: the whole run is given up after so many seconds. It ends when every action has shown its effect and
+    round `stop_at_round` is done; `last_rounds` later all members stop together."""
+
     name: Label
     description: str = ""
     failure_timeout_s: float = Field(default=1.0, ge=0.2, le=60)
     limit_s: float = Field(default=300.0, gt=0, le=86_400)
     last_rounds: int = Field(default=30, ge=1)
+    stop_at_round: int = Field(default=0, ge=0)
     min_sites: int | None = Field(default=None, ge=1)
     worker: WorkerSpec
     sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=SITES_MAX)

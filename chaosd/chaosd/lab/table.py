@@ -51,7 +51,7 @@ class Screen:
 
 def render(watch: Watch) -> RenderableType:
     sites = list(watch.processes.sites.values())
-    names = {site.identity.site: site.name for site in sites}
+    names: dict[str, str] = {site.identity.site: site.name for site in sites}
     head = Text(f"{watch.processes.scenario.name}: round {watch.round}, {watch.elapsed_s:.0f} s", style="bold")
     return Group(head, _sites(sites, names), _links(watch, names), _happened(watch))
 

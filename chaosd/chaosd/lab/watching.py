@@ -47,7 +47,7 @@ class Watch:
     def look(self) -> None:
         """Ask every daemon. Raises LabError when one ended unexpectedly, or the scenario takes too long."""
         for site in self.processes.sites.values():
-            if not site.daemon_runs():
+            if not site.daemon_runs() or "daemon" in site.stopped:
                 site.status = None
                 continue
             status = site.ask()

@@ -135,7 +135,7 @@ class LinkProbe:
         """A probe frame is complete. Raises RemoteProtocolError when it breaks the rules."""
         try:
             message = msgspec.msgpack.decode(header, type=ProbeHeader)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RemoteProtocolError(f"not a probe header: {error}") from None
         match message.kind:
             case "probe.ping":
