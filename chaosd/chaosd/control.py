@@ -1,4 +1,5 @@
-"""The door between the local API and the daemon: what may be asked of a running daemon from outside its loop's own parts."""
+"""The door between the local API and the daemon: what may be asked of a running daemon from outside its loop's own
+parts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """In the lab only: who contributed what weight to which round, one JSON line a round.
 
-With it a run can be replayed afterwards in a single process, member for member and weight for weight (tests/integration).
+With it a run can be replayed afterwards in a single process, member for member and weight for weight
+(tests/integration).
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ class RoundsLog:
 
     def append(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         if self._file.tell() < LOG_BYTES_MAX:
-            line = {"at_unix_s": time.time(), "round": tag.round, "epoch": tag.epoch, "digest": digest, "weights": dict(weights)}  # fmt: skip
+            line = {
+                "at_unix_s": time.time(),
+                "round": tag.round,
+                "epoch": tag.epoch,
+                "digest": digest,
+                "weights": dict(weights),
+            }
             self._file.write(json.dumps(line) + "\n")
 
     def close(self) -> None:

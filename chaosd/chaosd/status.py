@@ -1,7 +1,7 @@
 """What a daemon tells about itself: the schema behind `chaosd status --json`, the lab's table and the API.
 
-Filled in by the daemon (`daemon_status.py`), served by `api.py`, read by the CLI and the lab. Rates are bytes per second, times seconds;
-`None` means not known (yet), never zero.
+Filled in by the daemon (`daemon_status.py`), served by `api.py`, read by the CLI and the lab. Rates are bytes per
+second, times seconds; `None` means not known (yet), never zero.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One link of the overlay. `rate_bytes_per_s` as recorded in the roster; `rtt_s` and `up` only for this site's own links."""
+    """One link of the overlay. `rate_bytes_per_s` as recorded in the roster; `rtt_s` and `up` only for this site's own
+    links."""
 
     one: str
     other: str
@@ -48,8 +49,8 @@ class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks and since when
-    (empty when rounds go on). `epoch` is the log index of the last roster entry."""
+    """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks
+    and since when (empty when rounds go on). `epoch` is the log index of the last roster entry."""
 
     version: str
     run: str
@@ -74,8 +75,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down, settle, pause,
-    resume, worker, refused, start, stop. `outcome`: done, failed, refused, or empty for a plain fact."""
+    """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down,
+    settle, pause, resume, worker, refused, start, stop. `outcome`: done, failed, refused, or empty for a plain fact."""
 
     id: int
     at_unix_s: float
@@ -91,7 +92,8 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request (`link add`, `link remove`, `leave`). `reason` says what happened or why not, and the remedy."""
+    """The answer to a request (`link add`, `link remove`, `leave`). `reason` says what happened or why not, and the
+    remedy."""
 
     done: bool
     reason: str

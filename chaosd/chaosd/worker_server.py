@@ -110,8 +110,8 @@ class WorkerServer:
             self._refuse(channel, reason)
 
     def drop(self) -> None:
-        """Part with the worker without a word: it sees its daemon gone, and comes back with a new hello when it can (a process that
-        was stopped and goes on). `worker_lost` is not called."""
+        """Part with the worker without a word: it sees its daemon gone, and comes back with a new hello when it can (a
+        process that was stopped and goes on). `worker_lost` is not called."""
         channel, self._worker = self._worker, None
         if channel is not None:
             channel.close()

@@ -87,7 +87,8 @@ def train(options: argparse.Namespace, training: Patients, test: Patients) -> di
 
 
 def last_round(options: argparse.Namespace) -> int:
-    """`--rounds`, or what the file of `--until` says as soon as it exists: so can several hospitals end in one round."""
+    """`--rounds`, or what the file of `--until` says as soon as it exists: so can several hospitals end in one
+    round."""
     if options.until is not None and options.until.exists():
         return min(options.rounds, int(options.until.read_text(encoding="utf-8")))
     return int(options.rounds)

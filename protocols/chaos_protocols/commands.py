@@ -29,8 +29,8 @@ Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
 
 class AdoptState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The run's state is, from now on, that of the worker of `record`'s site at the end of `round`: how a run is founded, and how it
-    goes on when every daemon was restarted and no other member has the state."""
+    """The run's state is, from now on, that of the worker of `record`'s site at the end of `round`: how a run is
+    founded, and how it goes on when every daemon was restarted and no other member has the state."""
 
     record: SiteRecord
     links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)]

@@ -199,7 +199,8 @@ class Standing:
             self._closing.pop(site, None)
         for site in sorted(before - after):
             if new.record(site) is None:  # it left, or failed: it will close, or is gone
-                machine.links.forget(site)
+                if site not in self.peers:
+                    machine.links.forget(site)
                 continue
             if site in self.peers and (failed or not machine.links.is_up(site)):
                 continue
@@ -484,7 +485,7 @@ class Standing:
         self._ask_links()
         self._tell_pause()
         self._finish_if_done()
-        waits_outside = self.worker is not None and not self.in_roster and bool(self.refusal)
+        waits_outside = self.worker is not None and not self.in_roster
         if machine.links.up_sites() and not waits_outside:
             self._linked_s = machine.now_s
         elif machine.now_s - self._linked_s > 3 * machine.settings.failure_timeout_s:

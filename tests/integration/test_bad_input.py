@@ -1,4 +1,5 @@
-"""Wrong configurations, hostile bytes and unlucky machines against real daemons: a clear word, no harm, nothing left."""
+"""Wrong configurations, hostile bytes and unlucky machines against real daemons: a clear word, no harm, nothing
+left."""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ def test_three_hospitals_end_with_the_same_bits_and_the_reference_model(tmp_path
 
 @pytest.mark.timeout(240)
 def test_join_kill_and_leave_change_nothing_but_who_contributes(tmp_path: Path) -> None:
-    """The demo's schedule: one joins, one is killed and comes back, one leaves by Ctrl+C; the model is the reference's."""
+    """The demo's schedule: one joins, one is killed and comes back, one leaves by Ctrl+C; the model is the
+    reference's."""
     with cluster_of(tmp_path, HOSPITALS, min_sites=3) as cluster:
         swiss, va, hungary = by_name(cluster, "swiss"), by_name(cluster, "va"), by_name(cluster, "hungary")
         cleveland = by_name(cluster, "cleveland")

@@ -1,6 +1,8 @@
-"""The bulk engines of a simulated site: rounds reduced along the agreed tree, results kept and fetched, states transferred.
+"""The bulk engines of a simulated site: rounds reduced along the agreed tree, results kept and fetched, states
+transferred.
 
-A vector is one chunk here; everything that decides (tags, who waits for whom, what a renewed link sends again) is as in the daemon.
+A vector is one chunk here; everything that decides (tags, who waits for whom, what a renewed link sends again) is as
+in the daemon.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class OpenedRound:
 
 
 class SimulatedBulk:
-    """`send(site, message)` goes over the connection to a neighbour, if there is one; `emit(event)` to the site's machine."""
+    """`send(site, message)` goes over the connection to a neighbour, if there is one; `emit(event)` to the site's
+    machine."""
 
     def __init__(self, site: str, send: Send, emit: Emit) -> None:
         self.site, self._send, self._emit = site, send, emit

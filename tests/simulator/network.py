@@ -1,7 +1,7 @@
 """The simulated Internet between sites: connections that deliver in order, directed cuts, latency, end-of-file.
 
-A connection is what TLS over TCP gives: ordered and reliable while it lives, stalled by a cut, ended by either side. Bytes of a cut
-direction wait and arrive when it heals, unless the connection is closed first.
+A connection is what TLS over TCP gives: ordered and reliable while it lives, stalled by a cut, ended by either side.
+Bytes of a cut direction wait and arrive when it heals, unless the connection is closed first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 @dataclass(slots=True)
 class Connection:
-    """Between `one` and `other`, each with the incarnation of its daemon. `alive[site]`: that side still has its socket."""
+    """Between `one` and `other`, each with the incarnation of its daemon. `alive[site]`: that side still has its
+    socket."""
 
     number: int
     ends: tuple[str, str]

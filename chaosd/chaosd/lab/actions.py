@@ -149,6 +149,8 @@ class Script:
         while site.daemon_runs():
             yield
         incident.duration_s = self._watch.elapsed_s - incident.at_s
+        while site.worker_runs():  # it writes its report; a later join must not meet it
+            yield
         if site.daemon is None or site.daemon.returncode != 0:
             raise LabError(f"the daemon of {site.name} did not end well after the leave\n{site.tail()}")
         while self._watch.round < before + 3:

@@ -77,6 +77,9 @@ class LabSite:
     def daemon_runs(self) -> bool:
         return self.daemon is not None and self.daemon.poll() is None
 
+    def worker_runs(self) -> bool:
+        return self.worker is not None and self.worker.poll() is None
+
     def report(self) -> dict[str, Any] | None:
         try:
             loaded: dict[str, Any] = json.loads(self.report_path.read_text(encoding="utf-8"))
@@ -108,11 +111,17 @@ class Processes:
         self.scenario, self.keep = scenario, keep
         self.folder = Path(tempfile.mkdtemp(prefix="chaos-lab-"))
         self.until = self.folder / "until"
-        self.sites = {spec.name: LabSite(spec, self.folder / spec.name) for spec in scenario.sites}
+        self.sites: dict[str, LabSite] = {}
 
     def __enter__(self) -> Processes:
-        for number, site in enumerate(self.sites.values()):
-            (site.folder / "chaosd.toml").write_text(self._configuration(site, founder=number == 0), encoding="utf-8")
+        try:
+            self.sites = {spec.name: LabSite(spec, self.folder / spec.name) for spec in self.scenario.sites}
+            for number, site in enumerate(self.sites.values()):
+                text = self._configuration(site, founder=number == 0)
+                (site.folder / "chaosd.toml").write_text(text, encoding="utf-8")
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -133,7 +142,8 @@ class Processes:
                 if not site.daemon_runs() or time.monotonic() > end_s:
                     raise LabError(f"the daemon of {site.name} does not answer\n{site.tail()}")
                 time.sleep(0.05)
-        if worker and (site.worker is None or site.worker.poll() is not None):
+        if worker and not site.worker_runs():
+            site.report_path.unlink(missing_ok=True)  # that of an earlier life says nothing about this one
             values = {
                 "name": site.name,
                 "socket": str(site.folder / "worker.sock"),

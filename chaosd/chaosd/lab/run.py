@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +23,7 @@ LOOK_S = 0.1
 def run_scenario(scenario: Scenario, console: Console, *, plain: bool, keep: bool) -> Verdict:
     """Start the sites, carry the script out, let the members end in one common round, judge. Raises LabError when it
     cannot go on; leaves nothing behind in any case."""
-    with Processes(scenario, keep=keep) as processes:
+    with _ended_by_signals(), Processes(scenario, keep=keep) as processes:
         if keep:
             console.print(f"logs and configurations: {processes.folder}")
         for site in processes.sites.values():
@@ -39,6 +42,21 @@ def run_scenario(scenario: Scenario, console: Console, *, plain: bool, keep: boo
         verdict = judge(watch)
         show(watch, verdict, console)
         return verdict
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a lab like Ctrl+C: its children live in process groups of their own and would stay."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def _look(watch: Watch, screen: Screen) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -12,6 +13,8 @@ SITES_MAX = 32
 """More daemons and training processes than that on one machine measure the machine."""
 ACTIONS_MAX = 500
 Label = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,32}$")]
+GIVEN_VALUES = ("name", "socket", "report", "until")
+"""What the lab itself fills into the worker's arguments; a site's `values` add to them."""
 Kind = Literal[
     "join", "kill", "restart", "stop", "continue", "leave", "link add", "link remove", "partition", "heal", "shape"
 ]
@@ -135,11 +138,28 @@ def load_scenario(path: Path) -> Scenario:
         scenario = Scenario.model_validate(data)
     except ValidationError as error:
         raise ScenarioError("\n".join(_explain(path, detail) for detail in error.errors())) from None
+    _check_placeholders(path, scenario)
     script = (path.parent / scenario.worker.script).resolve()
     if not script.is_file():
         raise ScenarioError(f"{path}: worker.script: there is no file {script}")
     worker = WorkerSpec(script=script, arguments=scenario.worker.arguments)
     return scenario.model_copy(update={"worker": worker})
+
+
+def _check_placeholders(path: Path, scenario: Scenario) -> None:
+    """Every `{word}` of the worker's arguments must have a value at every site, before anything is started."""
+    for argument in scenario.worker.arguments:
+        try:
+            words = {field for _, field, _, _ in Formatter().parse(argument) if field is not None}
+        except ValueError as error:
+            raise ScenarioError(f"{path}: worker.arguments = {argument!r}: {error}") from None
+        for site in scenario.sites:
+            known = {*GIVEN_VALUES, *site.values}
+            for word in sorted(words - known):
+                raise ScenarioError(
+                    f"{path}: worker.arguments = {argument!r}: site '{site.name}' has no value '{word}'; "
+                    f"there are {', '.join(sorted(known))}"
+                )
 
 
 def _explain(path: Path, detail: object) -> str:

@@ -1,0 +1,120 @@
+"""`chaosd lab run` as a user runs it: real daemons and training processes; what must hold, holds, and nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+HEART = Path(__file__).resolve().parents[2] / "examples" / "heart"
+LIMIT_S = 100
+TWO_SITES = f"""
+name = "two"
+limit_s = {LIMIT_S}
+last_rounds = 10
+stop_at_round = STOP
+[worker]
+script = "{HEART / "train.py"}"
+arguments = ["--hospital", "{{hospital}}", "--digests", "--rounds", "100000", "--pace", "0.01",
+  "--socket", "{{socket}}", "--report", "{{report}}", "--until", "{{until}}"]
+[[sites]]
+name = "cleveland"
+values = {{ hospital = "Cleveland" }}
+[[sites]]
+name = "hungary"
+values = {{ hospital = "Hungary" }}
+[[links]]
+between = ["cleveland", "hungary"]
+rate_mbit = 100
+latency_ms = 1
+"""
+
+
+def start(tmp_path: Path, scenario: str, *flags: str) -> subprocess.Popen[str]:
+    path = tmp_path / "two.toml"
+    path.write_text(scenario, encoding="utf-8")
+    folder = tmp_path / "t"
+    folder.mkdir()
+    return subprocess.Popen(
+        [sys.executable, "-m", "chaosd", "lab", "run", str(path), "--plain", *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )
+
+
+def leftovers(tmp_path: Path) -> list[str]:
+    """Files of the lab, and processes that were started in its folder."""
+    folder = tmp_path / "t"
+    return [str(path) for path in folder.iterdir()] + [str(process) for process in processes_of(folder)]
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in part for part in process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_two_sites_train_to_equal_bits_and_nothing_is_left(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    lab = start(tmp_path, TWO_SITES.replace("STOP", "30"), "--json", str(figures))
+    text, _ = lab.communicate()
+    assert lab.returncode == 0, text
+    assert "Everything held." in text
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    assert found["rounds"] >= 40 and found["rounds_compared"] >= 30
+    assert len(found["final_digests"]) == 2 and len(set(found["final_digests"].values())) == 1
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_a_check_that_does_not_hold_is_named_and_the_status_is_1(tmp_path: Path) -> None:
+    scenario = TWO_SITES.replace("STOP", "5") + "[checks]\nrounds_at_least = 1000000\n"
+    lab = start(tmp_path, scenario)
+    text, _ = lab.communicate()
+    assert lab.returncode == 1, text
+    assert "FAILED:" in text and "at least 1000000 are wanted" in text
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_a_worker_that_ends_by_itself_ends_the_lab_with_its_last_words(tmp_path: Path) -> None:
+    lab = start(tmp_path, TWO_SITES.replace("STOP", "5").replace('hospital = "Hungary"', 'hospital = "Atlantis"'))
+    text, _ = lab.communicate()
+    assert lab.returncode == 1, text
+    assert "hungary ended unexpectedly" in text and "Atlantis" in text
+    assert "Traceback" not in text
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_lab_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    lab = start(tmp_path, TWO_SITES.replace("STOP", "1000000"))
+    end_s = time.monotonic() + 60
+    while len(processes_of(tmp_path / "t")) < 2:
+        assert time.monotonic() < end_s and lab.poll() is None, "the sites were not started"
+        time.sleep(0.05)
+    lab.send_signal(number)
+    text, _ = lab.communicate(timeout=30)
+    assert lab.returncode == 130, text
+    assert "interrupted" in text and "Traceback" not in text
+    assert leftovers(tmp_path) == []
+
+
+def test_a_scenario_that_cannot_be_used_is_refused_with_status_2(tmp_path: Path) -> None:
+    lab = start(tmp_path, TWO_SITES.replace("STOP", "-1"))
+    text, _ = lab.communicate()
+    assert lab.returncode == 2
+    assert "stop_at_round = -1" in text and "Traceback" not in text
