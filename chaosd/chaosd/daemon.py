@@ -13,6 +13,7 @@ import logging
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -388,7 +389,10 @@ def run_daemon(config: SiteConfig) -> int:
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load(data_dir)
-    with Journal.open(data_dir) as journal, History.open(data_dir / "history.sqlite") as history:
+    with (
+        Journal.open(data_dir, incarnation_floor=int(time.time() * 1000)) as journal,
+        History.open(data_dir / "history.sqlite") as history,
+    ):
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(Daemon(config, identity, journal, history).run())
 

@@ -70,7 +70,7 @@ class Recovered:
 class Journal:
     """The open journal of one site. Made by `open`; every method may raise `JournalError`."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, incarnation_floor: int = 0) -> None:
         """Use `Journal.open`. `folder` is locked already, and unlocked again if this fails."""
         self._folder = folder
         self._state = State()
@@ -82,11 +82,12 @@ class Journal:
         try:
             note = self._read()
             if self._file is None or self._sequence >= FRAMES_MAX:
-                self._state.incarnation += 1
+                self._state.incarnation = max(self._state.incarnation + 1, incarnation_floor)
                 self._rewrite()
             else:
-                self._append(Opened(incarnation=self._state.incarnation + 1))
-                self._state.incarnation += 1
+                incarnation = max(self._state.incarnation + 1, incarnation_floor)
+                self._append(Opened(incarnation=incarnation))
+                self._state.incarnation = incarnation
         except BaseException:
             self.close()
             raise
@@ -96,11 +97,13 @@ class Journal:
         )
 
     @classmethod
-    def open(cls, directory: Path | str, *, folder: Folder | None = None) -> Journal:
+    def open(cls, directory: Path | str, *, folder: Folder | None = None, incarnation_floor: int = 0) -> Journal:
         """Opens or creates the journal in this directory, counts the incarnation, holds the directory until `close`.
 
         Raises `JournalLockedError` if another process holds it, `JournalDamagedError` if its content cannot be
         trusted, `JournalError` for what the operating system refuses. `folder` replaces the disk in tests.
+        `incarnation_floor`: the incarnation is at least this (the daemon gives the time in milliseconds), so that a site
+        whose journal was lost is still newer than its former self.
         """
         try:
             chosen = folder or DiskFolder(Path(directory))
@@ -112,7 +115,7 @@ class Journal:
             ) from None
         except OSError as error:
             raise JournalError(f"the data directory {directory} cannot be used: {error}") from error
-        return cls(chosen)
+        return cls(chosen, incarnation_floor)
 
     @property
     def recovered(self) -> Recovered:
@@ -121,7 +124,7 @@ class Journal:
 
     @property
     def incarnation(self) -> int:
-        """How many times this journal has been opened, this time included; durable before `open` returned."""
+        """Greater than at any opening before; durable before `open` returned."""
         return self._state.incarnation
 
     @property

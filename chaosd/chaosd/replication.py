@@ -19,6 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Lock
 from typing import TypeVar, assert_never
 
 from blake3 import blake3
@@ -69,6 +70,20 @@ BLOCKS_KEPT = 16
 T = TypeVar("T")
 
 
+class _Gate:
+    """Between the destination and the thread that copies into it. `closed`: nothing is copied any more."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._lock = Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 @dataclass(slots=True)
 class _Fetch:
     """A running transfer to this site."""
@@ -78,6 +93,7 @@ class _Fetch:
     begun_s: float
     told_s: float = float("-inf")
     timer: asyncio.TimerHandle | None = None
+    gate: _Gate = field(default_factory=_Gate)
     incoming: dict[SiteId, Buffer] = field(default_factory=dict)
 
 
@@ -291,7 +307,7 @@ class ReplicationEngine:
     def _check(self, fetch: _Fetch, effect: CheckBlock, block: Buffer) -> None:
         place = fetch.destination[effect.start : effect.stop]
         data = block.view(0, effect.stop - effect.start)
-        checked = self._checking.submit(_check_block, data, effect.hash, place)
+        checked = self._checking.submit(_check_block, data, effect.hash, place, fetch.gate)
         self._then(checked, partial(self._checked, fetch, effect, block))
 
     def _checked(self, fetch: _Fetch, effect: CheckBlock, block: Buffer, right: bool) -> None:
@@ -335,6 +351,8 @@ class ReplicationEngine:
         """Buffers that a socket still writes to are left to it."""
         fetch.machine.ended = True
         fetch.incoming.clear()
+        with fetch.gate:  # a block being copied is waited for (0.1 ms); none is copied after this
+            fetch.gate.closed = True
         if self._fetch is fetch:
             self._fetch = None
         self._set_timer(fetch)
@@ -372,11 +390,15 @@ def _hash(data: memoryview) -> bytes:
     return blake3(data).digest()
 
 
-def _check_block(data: memoryview, expected: bytes, place: memoryview) -> bool:
-    """Runs on a thread: the block is copied into the state only if it has its hash."""
+def _check_block(data: memoryview, expected: bytes, place: memoryview, gate: _Gate) -> bool:
+    """Runs on a thread: copied into the state only if it has its hash and the fetch still runs; after it, the same memory
+    may hold a snapshot that this site serves."""
     if blake3(data).digest() != expected:
         return False
-    place[:] = data
+    with gate:
+        if gate.closed:
+            return False
+        place[:] = data
     return True
 
 

@@ -14,6 +14,17 @@ if TYPE_CHECKING:
     from chaos_protocols.site import SiteMachine
 
 
+FOR_INSIDERS = (
+    messages.RaftEnvelope,
+    messages.JoinAnswer,
+    messages.LeaveAnswer,
+    messages.LinkAnswer,
+    messages.ConnectOrder,
+    messages.SettleQuestion,
+)
+"""Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
+
+
 def dispatch(machine: SiteMachine, event: events.Event) -> None:
     """One event into the part that it concerns."""
     match event:
@@ -44,12 +55,13 @@ def dispatch(machine: SiteMachine, event: events.Event) -> None:
         case events.ReduceFinished(tag=tag, digest=digest, weights=weights):
             machine.emit(machine.rounds.reduce_finished(tag, digest, weights))
         case events.ReduceStalled(tag=tag):
+            machine.stalled = tag
             reason = "no site has a worker with the state; training waits for one"
             machine.record("pause", f"round {tag.round}", "every contribution has weight 0", "", None, reason)
         case events.ResultFetched(round=number, digest=digest):
             machine.emit(machine.rounds.result_fetched(number, digest))
         case events.ResultMissed(round=number):
-            machine.rounds.result_missed(number)
+            machine.emit(machine.rounds.result_missed(number))
         case events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes):
             machine.standing.transfer_progressed(transfer, verified_bytes)
         case events.TransferFinished(transfer=transfer):
@@ -142,6 +154,9 @@ def _received(machine: SiteMachine, neighbour: SiteId, envelope: messages.Envelo
 def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> None:
     """One message for this site into the part that it concerns. Bounds and types were checked by the decoder, who sent
     it by the transport; whether it still matters is checked by the part."""
+    if isinstance(message, FOR_INSIDERS) and not machine.believes(source):
+        machine.disbelieved += 1
+        return
     match message:
         case messages.RaftEnvelope(message=inner):
             machine.raft_effects(machine.raft.receive(source, inner, now_s=machine.now_s))

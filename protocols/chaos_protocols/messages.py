@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, PROTOCOL_VERSION, SITES_MAX, SiteId
-from chaos_protocols.plans import Site
+from chaos_protocols.plans import Site, Tag
 from chaos_protocols.raft.messages import RaftMessage
 from chaos_protocols.roster import Address, Count, Label, ModelFacts
 
@@ -153,13 +153,14 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
-    trains."""
+    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0."""
 
     incarnation: Count
     epoch: Count
     done_round: Count
     active: bool
     transfer_bytes: Count
+    stalled: Tag | None = None
 
 
 class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):

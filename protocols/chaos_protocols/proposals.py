@@ -143,6 +143,15 @@ def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
 
 def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
     roster, site = situation.roster, negotiation.site
+    record = roster.record(site)
+    if record is not None and record.incarnation != negotiation.incarnation:
+        raise CannotPropose("it has joined again since", final=True)
+    if record is None:
+        if not any(site in view.members for view in roster.views):
+            raise CannotPropose("it is out of the roster already", final=True)
+        gone = next((one for one in roster.departed if one.site == site), None)
+        if gone is not None:  # its name stays: who left is not called failed because its last round was settled
+            negotiation.left, negotiation.incarnation = gone.cause == "left", gone.incarnation
     left = [link for link in roster.links if site not in link.key]
     members = [other for other in roster.member_ids() if other != site]
     learners = [other for other in roster.learner_ids() if other != site]

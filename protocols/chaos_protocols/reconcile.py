@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chaos_protocols import proposals
-from chaos_protocols.commands import AdoptState, RenewSite, Settled, SetVoters
+from chaos_protocols.commands import AdoptState, RemoveLink, RenewSite, Settled, SetVoters
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.messages import SettleQuestion
 from chaos_protocols.names import SiteId, link_key, short
@@ -231,6 +231,22 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     reason = f"round {furthest} stands, held by {len(holders)} of {len(asked) + 1}; going on with {furthest + 1}"
     host.record("settle", f"round {furthest + 1}", "a site or link failed", "done", None, reason)
     return True
+
+
+def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """Everybody gave weight 0 to a round, and now a member has the state: it is done again under a new epoch, to which
+    that member can contribute."""
+    host, roster = scheduler.host, scheduler.host.roster
+    reports = [report for report, _ in scheduler.reports.values()] + [host.own_report()]
+    stalled = [one.stalled for one in reports if one.stalled is not None]
+    if not any(tag == roster.tag_of(tag.round) and tag.round > host.done_round for tag in stalled):
+        return False
+    if now_s < scheduler.unstalled_s + host.settings.failure_timeout_s or not scheduler.active_sites():
+        return False
+    scheduler.unstalled_s = now_s
+    reason = "every contribution had weight 0; now a member has the state"
+    command = RemoveLink(one=host.site, other=host.site, settle=True, views=roster.views, reason=reason)
+    return scheduler.propose((command, None), None, planned=False, now_s=now_s)
 
 
 def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:

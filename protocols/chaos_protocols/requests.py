@@ -124,6 +124,17 @@ def _restart_restore(scheduler: SchedulerMachine, site: SiteId, now_s: float) ->
 
 
 def level_reported(scheduler: SchedulerMachine, site: SiteId, transfer: str, *, now_s: float) -> None:
+    record = scheduler.host.roster.record(site)
+    about = [one for one in scheduler.negotiations.values() if isinstance(one, ScaleOut) and one.joiner == site]
+    if not about and record is not None and record.state == "learner":
+        scheduler.negotiations[transfer] = ScaleOut(
+            transfer,
+            joiner=site,
+            request=None,
+            cause="level, and nobody had remembered its joining",
+            now_s=now_s,
+            state=ScaleOutState.REPLICATING,
+        )
     for identifier, one in list(scheduler.negotiations.items()):
         if isinstance(one, ScaleOut) and one.joiner == site and identifier == transfer:
             if one.state in (ScaleOutState.REPLICATING, ScaleOutState.PROMOTING):

@@ -213,13 +213,20 @@ class RoundMachine:
         self._fetching = None
         return self._complete(round_number, self.roster.epoch, digest, ())
 
-    def result_missed(self, round_number: int) -> None:
+    @property
+    def fetching(self) -> int | None:
+        """The settled round whose result is being fetched."""
+        return self._fetching
+
+    def result_missed(self, round_number: int) -> list[Effect]:
         """Nobody near keeps that result any more."""
         if round_number == self.done + 1:
             self._fetching = None
             self._fall_behind(f"the result of round {round_number} is not kept any more")
             if self.done < self.roster.settled_round:
                 self.done, self.digest = self.roster.settled_round, ""  # goes on in standby: nobody waits for it
+            return self.advance()
+        return []
 
     def _complete(
         self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
@@ -247,6 +254,10 @@ class RoundMachine:
             return self._catch_up(roster)
         effects: list[Effect] = []
         if self.worker_round is None:
+            effects += self._skip_ahead(roster)
+        if roster.views and self.done + 1 < roster.views[0].first_round:
+            if self.worker_round is not None or self._collecting:
+                self._fall_behind(f"round {self.done + 1} is long over: this site is too far behind")
             effects += self._skip_ahead(roster)
         next_round = self.done + 1
         view = roster.view_of(next_round)

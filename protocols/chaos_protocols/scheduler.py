@@ -113,6 +113,7 @@ class SchedulerMachine:
         self.idle_since_s: float | None = None
         self.inactive_since_s: float | None = None
         self.looked_at: tuple[object, ...] = ()
+        self.unstalled_s = float("-inf")
         self.voters_fit_epoch = -1
         self.voters_that_fit: Configuration | None = None
         self._counter = 0
@@ -275,6 +276,7 @@ class SchedulerMachine:
         return (
             reconcile.renew(self, now_s)
             or self._propose_wish(now_s, settling=False)
+            or reconcile.unstall(self, now_s)
             or reconcile.adopt(self, now_s)
             or reconcile.choose_voters(self, now_s)
         )

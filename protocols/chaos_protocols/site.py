@@ -30,6 +30,7 @@ from chaos_protocols.events import Event
 from chaos_protocols.liveness import BeatDue, LinkCameUp, LinkRenewed, LinkTable, LinkWentDown
 from chaos_protocols.messages import LinkReport, Message, RaftEnvelope, Report, SettleAnswer
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.plans import Tag
 from chaos_protocols.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.raft import Effect as RaftEffect
 from chaos_protocols.raft.messages import Configuration, LogEntry
@@ -134,7 +135,9 @@ class SiteMachine:
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         self.leader_seen_s = now_s
         self.overlay_version = 0
+        self.stalled: Tag | None = None
         self._knew_leader = False
+        self.disbelieved = 0
         self.heard_steps: dict[SiteId, tuple[int, str]] = {}
         self.event_id = ""
         self._roster = roster if roster is not None else empty_roster(facts.run)
@@ -275,6 +278,16 @@ class SiteMachine:
     def restarted_as(self, site: SiteId) -> int | None:
         return self.incarnations.get(site)
 
+    def believes(self, source: SiteId) -> bool:
+        """Whether `source` may say what only sites of the run say. A site outside it believes whom its neighbours name as the
+        scheduler; one inside, the roster and the agreement's configuration."""
+        configuration = self.raft.configuration
+        if source == self.site or self._roster.record(source) is not None:
+            return True
+        if source in configuration.voters or source in configuration.learners:
+            return True
+        return not self.standing.in_roster
+
     def settle_answer(self) -> SettleAnswer:
         """This site's answer; it may only be asked for once the settling entry is applied here (it is a promise)."""
         rounds, epoch = self.rounds, self._roster.epoch
@@ -290,6 +303,7 @@ class SiteMachine:
             done_round=self.rounds.done,
             active=self.rounds.active and self.standing.in_roster,
             transfer_bytes=self.standing.transfer_bytes,
+            stalled=self.stalled,
         )
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:

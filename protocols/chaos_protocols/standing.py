@@ -85,6 +85,7 @@ class Standing:
         self._leave_reason = ""
         self._leave_answer: LeaveAnswer | None = None
         self._released_s: float | None = None
+        self._fetching_since_s = machine.now_s
         self._finished = False
         self._asked_s = float("-inf")
         self._linked_s = machine.now_s
@@ -237,8 +238,18 @@ class Standing:
     def transfer_finished(self, transfer: str) -> None:
         if self.transfer is not None and self.transfer.transfer == transfer and self.worker is not None:
             self.transfer_bytes = self.transfer.state_bytes
+            self._record_transfer(self.transfer)
             self.worker_round = 0  # half overwritten until it says that it has loaded
             self._machine.emit([ToWorker(message=LoadState(round=self.transfer.round))])
+
+    def _record_transfer(self, plan: ReplicationPlan) -> None:
+        machine = self._machine
+        names = {record.site: record.name for record in machine.roster.sites}
+        shares = ", ".join(
+            f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
+        )
+        reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
+        machine.record("transfer", machine.facts.name, "state replication", "done", None, reason)
 
     def transfer_failed(self, transfer: str, reason: str) -> None:
         if self.transfer is None or self.transfer.transfer != transfer:
@@ -485,6 +496,7 @@ class Standing:
         self._ask_links()
         self._tell_pause()
         self._finish_if_done()
+        self._give_up_fetching()
         waits_outside = self.worker is not None and not self.in_roster
         if machine.links.up_sites() and not waits_outside:
             self._linked_s = machine.now_s
@@ -493,6 +505,14 @@ class Standing:
             for record in known.sites[:8]:  # cut off, or no neighbour is in: any may be the way back
                 if record.site != machine.site:
                     machine.emit(machine.links.want(record.site, record.address, now_s=machine.now_s))
+
+    def _give_up_fetching(self) -> None:
+        """Whoever holds a settled result is no neighbour: the others must not wait for this site's contribution."""
+        machine = self._machine
+        if machine.rounds.fetching is None:
+            self._fetching_since_s = machine.now_s
+        elif machine.now_s - self._fetching_since_s > machine.settings.election_timeout_s:
+            machine.emit(machine.rounds.result_missed(machine.rounds.fetching))
 
     def _ask(self) -> None:
         machine = self._machine

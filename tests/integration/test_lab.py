@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -37,23 +39,40 @@ latency_ms = 1
 """
 
 
-def start(tmp_path: Path, scenario: str, *flags: str) -> subprocess.Popen[str]:
-    path = tmp_path / "two.toml"
+started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder with a short path: unix sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="cl", dir="/tmp") as name:
+        yield Path(name)
+        for lab in started:
+            if lab.poll() is None:
+                lab.terminate()
+            lab.communicate(timeout=30)
+        started.clear()
+
+
+def start(short: Path, scenario: str, *flags: str) -> subprocess.Popen[str]:
+    path = short / "two.toml"
     path.write_text(scenario, encoding="utf-8")
-    folder = tmp_path / "t"
+    folder = short / "t"
     folder.mkdir()
-    return subprocess.Popen(
+    lab = subprocess.Popen(
         [sys.executable, "-m", "chaosd", "lab", "run", str(path), "--plain", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "TMPDIR": str(folder)},
     )
+    started.append(lab)
+    return lab
 
 
-def leftovers(tmp_path: Path) -> list[str]:
+def leftovers(short: Path) -> list[str]:
     """Files of the lab, and processes that were started in its folder."""
-    folder = tmp_path / "t"
+    folder = short / "t"
     return [str(path) for path in folder.iterdir()] + [str(process) for process in processes_of(folder)]
 
 
@@ -66,55 +85,55 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
-def test_two_sites_train_to_equal_bits_and_nothing_is_left(tmp_path: Path) -> None:
-    figures = tmp_path / "figures.json"
-    lab = start(tmp_path, TWO_SITES.replace("STOP", "30"), "--json", str(figures))
+def test_two_sites_train_to_equal_bits_and_nothing_is_left(short: Path) -> None:
+    figures = short / "figures.json"
+    lab = start(short, TWO_SITES.replace("STOP", "30"), "--json", str(figures))
     text, _ = lab.communicate()
     assert lab.returncode == 0, text
     assert "Everything held." in text
     found = json.loads(figures.read_text(encoding="utf-8"))
     assert found["rounds"] >= 40 and found["rounds_compared"] >= 30
     assert len(found["final_digests"]) == 2 and len(set(found["final_digests"].values())) == 1
-    assert leftovers(tmp_path) == []
+    assert leftovers(short) == []
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
-def test_a_check_that_does_not_hold_is_named_and_the_status_is_1(tmp_path: Path) -> None:
+def test_a_check_that_does_not_hold_is_named_and_the_status_is_1(short: Path) -> None:
     scenario = TWO_SITES.replace("STOP", "5") + "[checks]\nrounds_at_least = 1000000\n"
-    lab = start(tmp_path, scenario)
+    lab = start(short, scenario)
     text, _ = lab.communicate()
     assert lab.returncode == 1, text
     assert "FAILED:" in text and "at least 1000000 are wanted" in text
-    assert leftovers(tmp_path) == []
+    assert leftovers(short) == []
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
-def test_a_worker_that_ends_by_itself_ends_the_lab_with_its_last_words(tmp_path: Path) -> None:
-    lab = start(tmp_path, TWO_SITES.replace("STOP", "5").replace('hospital = "Hungary"', 'hospital = "Atlantis"'))
+def test_a_worker_that_ends_by_itself_ends_the_lab_with_its_last_words(short: Path) -> None:
+    lab = start(short, TWO_SITES.replace("STOP", "5").replace('hospital = "Hungary"', 'hospital = "Atlantis"'))
     text, _ = lab.communicate()
     assert lab.returncode == 1, text
     assert "hungary ended unexpectedly" in text and "Atlantis" in text
     assert "Traceback" not in text
-    assert leftovers(tmp_path) == []
+    assert leftovers(short) == []
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_lab_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    lab = start(tmp_path, TWO_SITES.replace("STOP", "1000000"))
+def test_an_interrupted_lab_leaves_nothing_behind(short: Path, number: signal.Signals) -> None:
+    lab = start(short, TWO_SITES.replace("STOP", "1000000"))
     end_s = time.monotonic() + 60
-    while len(processes_of(tmp_path / "t")) < 2:
+    while len(processes_of(short / "t")) < 2:
         assert time.monotonic() < end_s and lab.poll() is None, "the sites were not started"
         time.sleep(0.05)
     lab.send_signal(number)
     text, _ = lab.communicate(timeout=30)
     assert lab.returncode == 130, text
     assert "interrupted" in text and "Traceback" not in text
-    assert leftovers(tmp_path) == []
+    assert leftovers(short) == []
 
 
-def test_a_scenario_that_cannot_be_used_is_refused_with_status_2(tmp_path: Path) -> None:
-    lab = start(tmp_path, TWO_SITES.replace("STOP", "-1"))
+def test_a_scenario_that_cannot_be_used_is_refused_with_status_2(short: Path) -> None:
+    lab = start(short, TWO_SITES.replace("STOP", "-1"))
     text, _ = lab.communicate()
     assert lab.returncode == 2
     assert "stop_at_round = -1" in text and "Traceback" not in text

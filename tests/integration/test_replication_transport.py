@@ -19,7 +19,9 @@ from chaosd.transport import LinkShape
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 
-SETTINGS = TransferSettings(stall_timeout_s=0.7, wait_timeout_s=5.0)
+PATIENT = TransferSettings()
+"""As in a daemon: a pause of this process, on a busy machine, is not to look like a stall of its sources."""
+STRICT = TransferSettings(stall_timeout_s=0.7)
 STATE_BYTES = 12_000_001
 """Not a multiple of anything."""
 RATE_BYTES_PER_S = 8e6
@@ -30,10 +32,10 @@ TRANSFER_LIMIT_S = 30.0
 class Node:
     """A site with a transport and an engine, joined as the driver joins them."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, settings: TransferSettings = PATIENT) -> None:
         self.site = Site(folder, name)
         self.id = self.site.id
-        self.engine = ReplicationEngine(self.id, self.site.transport, self, settings=SETTINGS)
+        self.engine = ReplicationEngine(self.id, self.site.transport, self, settings=settings)
         self.arena = bytearray(STATE_BYTES)
         self.destination = memoryview(self.arena)
         self.finished: dict[str, str] = {}
@@ -74,9 +76,9 @@ class Node:
 class Cluster:
     """A joiner and sources with the same state; links are up, the snapshots are served."""
 
-    def __init__(self, folder: Path, sources: int) -> None:
+    def __init__(self, folder: Path, sources: int, settings: TransferSettings) -> None:
         self.state = random.Random(sources).randbytes(STATE_BYTES)
-        self.joiner = Node(folder, "joiner")
+        self.joiner = Node(folder, "joiner", settings)
         self.sources = [Node(folder, f"source{number}") for number in range(sources)]
 
     async def begin(self, *, rate_bytes_per_s: float | None = None) -> None:
@@ -135,11 +137,17 @@ class Cluster:
             await node.site.transport.close()
 
 
-def play(loop_kind: str, folder: Path, sources: int, main: Callable[[Cluster], Awaitable[None]]) -> None:
+def play(
+    loop_kind: str,
+    folder: Path,
+    sources: int,
+    main: Callable[[Cluster], Awaitable[None]],
+    settings: TransferSettings = PATIENT,
+) -> None:
     """Run it on a fresh loop; nothing may be left behind."""
 
     async def body() -> None:
-        cluster = Cluster(folder, sources)
+        cluster = Cluster(folder, sources, settings)
         try:
             await main(cluster)
         finally:
@@ -219,7 +227,7 @@ def test_a_black_hole_is_given_up_after_the_stall_timeout(loop_kind: str, tmp_pa
         assert [(site, wrong) for site, _, wrong in cluster.joiner.dropped] == [(victim.id, False)]
         assert "no progress" in cluster.joiner.dropped[0][1]
 
-    play(loop_kind, tmp_path, 2, main)
+    play(loop_kind, tmp_path, 2, main, STRICT)
 
 
 def test_a_link_that_breaks_and_is_dialled_again_goes_on_where_it_was(loop_kind: str, tmp_path: Path) -> None:

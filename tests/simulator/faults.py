@@ -16,9 +16,9 @@ PAIRED = ("cut", "one-way", "link", "unlink", "reset", "slow link")
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 
 
-def build(seed: int, sites: int) -> World:
+def build(seed: int, sites: int, *, verbose: bool = False) -> World:
     """A world of `sites` sites: the first founds the run; the others know two or three of those before them."""
-    world = World(seed)
+    world = World(seed, verbose=verbose)
     rng = random.Random(f"build/{seed}")
     for number in range(sites):
         known = list(range(number))
@@ -172,9 +172,11 @@ def revive(world: World) -> None:
             node.start_worker()
 
 
-def run_seed(seed: int, *, sites: int = 5, trouble_s: float = 20.0, heal_s: float = 60.0) -> World:
+def run_seed(
+    seed: int, *, sites: int = 5, trouble_s: float = 20.0, heal_s: float = 60.0, verbose: bool = False
+) -> World:
     """Trouble, then calm; safety all the time, liveness within `heal_s` of virtual time afterwards."""
-    world = build(seed, sites)
+    world = build(seed, sites, verbose=verbose)
     Nemesis(world, until_s=trouble_s)
     world.run(trouble_s + 5.0)
     revive(world)

@@ -135,8 +135,9 @@ class Script:
 
     def _continue(self, site: LabSite, action: ActionSpec) -> Steps:
         self._processes.signal(site, action.what, signal.SIGCONT)
+        before = self._watch.round  # until it hears of its removal, it takes itself for a member: a new round proves it
         yield
-        while not site.is_training_member():
+        while not (site.is_training_member() and site.status is not None and site.status.round > before):
             yield
         return "a training member again"
 
@@ -186,7 +187,7 @@ class Script:
             while self._watch.round < before + 5:
                 yield
             return "the larger part goes on"
-        while not self._watch.everybody_trains():
+        while not self._watch.everybody_trains(beyond_round=before):
             yield
         return "everybody trains again"
 

@@ -23,6 +23,8 @@ from chaosd.lab.scenario import LinkSpec, Scenario, SiteSpec
 from chaosd.status import EventRecord, Status
 
 END_TIMEOUT_S = 5.0
+SOCKET_PATH_BYTES_MAX = 103
+"""`sun_path` of the stricter system (macOS), as the daemon checks it."""
 
 
 class LabError(Exception):
@@ -109,7 +111,7 @@ class Processes:
 
     def __init__(self, scenario: Scenario, *, keep: bool) -> None:
         self.scenario, self.keep = scenario, keep
-        self.folder = Path(tempfile.mkdtemp(prefix="chaos-lab-"))
+        self.folder = _short_folder(max(len(spec.name) for spec in scenario.sites))
         self.until = self.folder / "until"
         self.sites: dict[str, LabSite] = {}
 
@@ -182,6 +184,7 @@ class Processes:
 
     def _spawn(self, site: LabSite, command: list[str], log_name: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environment["TMPDIR"] = str(site.folder)  # what libraries drop there goes with the folder
         with (site.folder / log_name).open("ab") as log:
             return subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
@@ -215,6 +218,16 @@ class Processes:
                 far = link.between[1] if link.between[0] == site.name else link.between[0]
                 found.append((link, self.sites[far]))
         return found
+
+
+def _short_folder(name_characters: int) -> Path:
+    """A fresh folder in which the path of every site's socket is short enough for a unix socket: in the user's own
+    folder for temporary files, else in /tmp. Raises LabError."""
+    for parent in (tempfile.gettempdir(), "/tmp"):  # noqa: S108  # mkdtemp makes it ours alone
+        longest = len(os.fsencode(parent)) + len("/chaos-lab-12345678//worker.sock") + name_characters
+        if longest <= SOCKET_PATH_BYTES_MAX and Path(parent).is_dir():
+            return Path(tempfile.mkdtemp(prefix="chaos-lab-", dir=parent))
+    raise LabError("the path of the folder for temporary files is too long for sockets: set TMPDIR to a shorter one")
 
 
 def free_port() -> int:

@@ -29,15 +29,15 @@ def judge(watch: Watch) -> Verdict:
         if report is None:
             verdict.failures.append(f"{name} has written no report")
     written = {name: report for name, report in reports.items() if report is not None}
-    _judge_digests(written, verdict)
+    _judge_digests(watch, written, verdict)
     _judge_results(watch, verdict)
     rounds = max((report["rounds"] for report in written.values()), default=0)
     if rounds < scenario.checks.rounds_at_least:
         verdict.failures.append(f"{rounds} rounds were trained; at least {scenario.checks.rounds_at_least} are wanted")
+    verdict.figures["rounds"] = rounds
     _judge_events(watch, verdict)
     _judge_models(written, scenario.checks.mean_auc_at_least_alone_minus, verdict)
     verdict.figures |= {
-        "rounds": rounds,
         "seconds": watch.elapsed_s,
         "reports": written,
         "timeline": [
@@ -48,16 +48,22 @@ def judge(watch: Watch) -> Verdict:
     return verdict
 
 
-def _judge_digests(reports: dict[str, dict[str, Any]], verdict: Verdict) -> None:
-    """Equal rounds, equal bits: the whole state of every site that reports a round, optimizer included."""
-    by_round: dict[str, dict[str, str]] = {}
+def _judge_digests(watch: Watch, reports: dict[str, dict[str, Any]], verdict: Verdict) -> None:
+    """Equal rounds, equal bits: the whole state of every site that reports a round, optimizer included.
+
+    A round is that of an epoch: a site that was cut off or stopped may have completed, from parts that had reached it
+    before, a round that the others meanwhile did again without it; it is removed for that and takes their state over.
+    States that differ for longer differ in a round of the same epoch too.
+    """
+    by_round: dict[tuple[int, int | None], dict[str, str]] = {}
     for name, report in reports.items():
+        epochs = {entry["round"]: entry["epoch"] for entry in watch.processes.sites[name].rounds()}
         for number, digest in report.get("state_digests", {}).items():
-            by_round.setdefault(number, {})[name] = digest
+            by_round.setdefault((int(number), epochs.get(int(number))), {})[name] = digest
     compared = [digests for digests in by_round.values() if len(digests) > 1]
-    differing = [number for number, digests in by_round.items() if len(set(digests.values())) > 1]
+    differing = [number for (number, _), digests in by_round.items() if len(set(digests.values())) > 1]
     if differing:
-        verdict.failures.append(f"the sites' states differ at the end of round {min(differing, key=int)}")
+        verdict.failures.append(f"the sites' states differ at the end of round {min(differing)}")
     if len(reports) > 1 and not compared:
         verdict.failures.append("no round's state was reported by two sites: nothing was compared")
     last = max((report["rounds"] for report in reports.values()), default=0)
@@ -94,7 +100,9 @@ def _judge_events(watch: Watch, verdict: Verdict) -> None:
         slow = limit_s is not None and one.duration_s is not None and one.duration_s > limit_s
         if slow and "next round" in one.outcome:
             verdict.failures.append(f"{one.text}: the others went on after {one.duration_s:.2f} s, not {limit_s:g} s")
-    won = {event.reason for _, event in watch.events if event.kind == "election" and event.outcome == "done"}
+    end = verdict.figures["rounds"]  # at the end the scheduler leaves too, and hands its role over: no fault
+    elections = [event for _, event in watch.events if event.kind == "election" and event.outcome == "done"]
+    won = {event.reason for event in elections if event.round < end}
     verdict.figures["elections"] = len(won)
     most = scenario.checks.elections_at_most
     if most is not None and len(won) > most:

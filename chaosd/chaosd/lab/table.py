@@ -8,9 +8,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from chaos_protocols.names import SiteId, short
 from chaosd.cli.render import event_line, rate_text
 from chaosd.lab.processes import LabSite
-from chaosd.lab.watching import Watch
+from chaosd.lab.watching import QUIET_KINDS, Watch
 
 EVENTS_SHOWN = 8
 INCIDENTS_SHOWN = 12
@@ -38,9 +39,10 @@ class Screen:
         if self._live is not None:
             self._live.update(render(self._watch))
             return
-        events = self._watch.told_once()
+        events, names = self._watch.events, names_of(self._watch)
         for name, event in events[self._told :]:
-            self._console.print(Text(f"{name}: {event_line(event)}"), soft_wrap=True)
+            if event.kind not in QUIET_KINDS:
+                self._console.print(Text(f"{name}: {named(event_line(event), names)}"), soft_wrap=True)
         self._told = len(events)
         finished = [one for one in self._watch.incidents if one.outcome]
         for one in finished[self._incidents_told :]:
@@ -50,10 +52,21 @@ class Screen:
 
 
 def render(watch: Watch) -> RenderableType:
-    sites = list(watch.processes.sites.values())
-    names: dict[str, str] = {site.identity.site: site.name for site in sites}
+    sites, names = list(watch.processes.sites.values()), names_of(watch)
     head = Text(f"{watch.processes.scenario.name}: round {watch.round}, {watch.elapsed_s:.0f} s", style="bold")
     return Group(head, _sites(sites, names), _links(watch, names), _happened(watch))
+
+
+def names_of(watch: Watch) -> dict[str, str]:
+    """Site id to name."""
+    return {site.identity.site: site.name for site in watch.processes.sites.values()}
+
+
+def named(line: str, names: dict[str, str]) -> str:
+    """`line` with names for ids, whole or short, as people tell the sites of a lab apart."""
+    for site, name in names.items():
+        line = line.replace(site, name).replace(short(SiteId(site)), name)
+    return line
 
 
 def _sites(sites: list[LabSite], names: dict[str, str]) -> Table:
@@ -105,5 +118,6 @@ def _happened(watch: Watch) -> RenderableType:
     for one in watch.incidents[-INCIDENTS_SHOWN:]:
         took = "" if one.duration_s is None else f"{one.duration_s * 1000:.0f} ms"
         script.add_row(f"{one.at_s:.1f} s", one.text, took, one.outcome or "...")
-    lines = [Text(f"{name}: {event_line(event)}", no_wrap=True) for name, event in watch.told_once()[-EVENTS_SHOWN:]]
-    return Group(script, *lines)
+    names = names_of(watch)
+    told = [f"{name}: {named(event_line(event), names)}" for name, event in watch.told_once()[-EVENTS_SHOWN:]]
+    return Group(script, *(Text(line, no_wrap=True, overflow="ellipsis") for line in told))

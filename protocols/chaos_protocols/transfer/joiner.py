@@ -199,6 +199,11 @@ class TransferMachine:
         if self.ended:
             return []
         effects: list[JoinerEffect] = []
+        ends = [at_s for source in self._sources.values() if (at_s := self._patience_ends_s(source)) is not None]
+        if ends and now_s - min(ends) > self._settings.stall_timeout_s / 2:
+            # This process itself stood still: what the sources sent lies unread; blame nobody yet.
+            for source in self._sources.values():
+                source.progress_s = now_s
         for source in self._sources.values():
             ends_s = self._patience_ends_s(source)
             if ends_s is not None and now_s >= ends_s:

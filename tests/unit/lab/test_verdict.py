@@ -125,6 +125,12 @@ def test_more_elections_than_allowed_fail_the_run(watch: Watch) -> None:
     assert judge(watch).failures == ["2 elections were won; at most 1 are allowed"]
 
 
+def test_the_hand_over_at_the_end_of_the_run_is_no_election_too_many(watch: Watch) -> None:
+    for term, number in ((2, 0), (3, 3)):
+        watch.events.append(("a", event(kind="election", round=number, reason=f"scheduler of term {term}")))
+    assert judge(watch).failures == []
+
+
 def test_the_time_to_the_next_round_is_the_end_of_the_longest_gap_of_the_slowest_survivor(watch: Watch) -> None:
     one, other = watch.processes.sites.values()
     write_rounds(one, [10.0, 10.1, 10.35, 10.4, 10.45])
@@ -184,3 +190,20 @@ def test_nothing_is_left_of_a_lab_whose_sites_cannot_be_made(monkeypatch: pytest
     with pytest.raises(FileExistsError), processes:
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_long_path_for_temporary_files_does_not_make_sockets_impossible(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import shutil
+    import tempfile
+
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    scenario = Scenario.model_validate({"name": "x", "worker": {"script": "t.py"}, "sites": [{"name": "a"}]})
+    processes = Processes(scenario, keep=False)
+    try:
+        assert len(str(processes.folder / "a" / "worker.sock")) <= 103
+    finally:
+        shutil.rmtree(processes.folder)

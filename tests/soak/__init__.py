@@ -1,0 +1,1 @@
+"""Real processes under fire; `python -m tests.soak`, not collected by the test runner."""

@@ -1,0 +1,208 @@
+"""Every state of every negotiation, with every event: listed as handled or as expected and ignored, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.messages import JoinRequest, LeaveAnswer
+from chaos_protocols.names import SiteId
+from chaos_protocols.negotiation import (
+    Committed,
+    Conclude,
+    ConnectLink,
+    DeadlinePassed,
+    DisconnectLink,
+    EverybodyDone,
+    Intent,
+    LevelReached,
+    LinkAnswered,
+    ProposalLost,
+    Propose,
+    ScaleIn,
+    ScaleOut,
+    Settlement,
+    SubjectGone,
+    Tell,
+)
+from chaos_protocols.negotiation.links import LinkState
+from chaos_protocols.negotiation.scale_in import ScaleInState
+from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.roster import ModelFacts
+
+A, B, C = SiteId("a"), SiteId("b"), SiteId("c")
+MODEL = ModelFacts(spec_digest="d", state_bytes=8, shard_bytes=4)
+ANSWER = LinkAnswered(site=A, other=C, ready=True, rtt_s=0.01, rate_bytes_per_s=1e6, reason="")
+EVENTS = {
+    LinkAnswered: ANSWER,
+    Committed: Committed(),
+    ProposalLost: ProposalLost(reason="r", final=True),
+    LevelReached: LevelReached(),
+    Settlement: Settlement(),
+    EverybodyDone: EverybodyDone(),
+    SubjectGone: SubjectGone(reason="gone"),
+    DeadlinePassed: DeadlinePassed(),
+}
+
+
+def request(*neighbours: SiteId) -> JoinRequest:
+    return JoinRequest(
+        name="c", address="c", public_key=b"", incarnation=1, neighbours=neighbours, model=MODEL, worker_round=0
+    )
+
+
+def scale_out(*neighbours: SiteId) -> ScaleOut:
+    return ScaleOut("j", joiner=C, request=request(*neighbours), cause="asked", now_s=0.0)
+
+
+def scale_in(*, graceful: bool, settle: bool = False) -> ScaleIn:
+    return ScaleIn("i", site=C, incarnation=1, graceful=graceful, settle=settle, cause="asked", now_s=0.0)
+
+
+def connect() -> ConnectLink:
+    return ConnectLink("l", one=C, other=A, request=(A, "r1"), cause="asked", now_s=0.0)
+
+
+def disconnect(*, settle: bool) -> DisconnectLink:
+    return DisconnectLink("l", one=A, other=C, request=(A, "r1"), settle=settle, cause="asked", now_s=0.0)
+
+
+MAKERS: dict[type, Any] = {
+    ScaleOut: (ScaleOutState, lambda: scale_out(A)),
+    ScaleIn: (ScaleInState, lambda: scale_in(graceful=True)),
+    ConnectLink: (LinkState, connect),
+    DisconnectLink: (LinkState, lambda: disconnect(settle=True)),
+}
+PAIRS = [(kind, state, event) for kind, (states, _) in MAKERS.items() for state in states for event in EVENTS]
+
+
+@pytest.mark.parametrize(("kind", "state", "event"), PAIRS)
+def test_every_pair_of_state_and_event_does_what_the_table_says(kind: Any, state: Any, event: type) -> None:
+    negotiation = MAKERS[kind][1]()
+    negotiation.state = state
+    listed = kind.TABLE.get((state, event), "refused")
+    if listed == "refused":
+        with pytest.raises(LocalProtocolError):
+            negotiation.handle(EVENTS[event])
+    elif listed is None:
+        assert negotiation.handle(EVENTS[event]) == []
+        assert negotiation.state is state
+    else:
+        assert isinstance(negotiation.handle(EVENTS[event]), list)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_table_names_only_methods_that_exist(kind: Any) -> None:
+    for name in kind.TABLE.values():
+        assert name is None or callable(getattr(kind, name))
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_lost_subject_is_expected_in_every_state_but_the_last_ones(kind: Any) -> None:
+    for state in MAKERS[kind][0]:
+        listed = (state, SubjectGone) in kind.TABLE
+        lasting = any(known is state and event is not SubjectGone for known, event in kind.TABLE)
+        busy = state.name not in ("DONE", "FAILED") and lasting and (state, Settlement) in kind.TABLE
+        assert listed == busy
+
+
+def test_a_newcomer_is_admitted_when_all_neighbours_have_answered() -> None:
+    join = scale_out(A, B)
+    orders = join.begin(deadline_s=5.0)
+    assert [order.site for order in orders if isinstance(order, Tell)] == [A, B]
+    assert join.handle(ANSWER) == []
+    other = LinkAnswered(site=B, other=C, ready=False, rtt_s=0, rate_bytes_per_s=0, reason="policy")
+    assert join.handle(other) == [Propose(intent=Intent.ADD_SITE)]
+    assert join.state is ScaleOutState.ADMITTING
+
+
+def test_a_newcomer_is_admitted_at_the_deadline_with_those_that_answered() -> None:
+    join = scale_out(A, B)
+    join.begin(deadline_s=5.0)
+    join.handle(ANSWER)
+    assert join.handle(DeadlinePassed()) == [Propose(intent=Intent.ADD_SITE)]
+
+
+def test_a_join_without_any_link_fails_and_says_why() -> None:
+    join = scale_out(A)
+    join.begin(deadline_s=5.0)
+    (end,) = join.handle(DeadlinePassed())
+    assert isinstance(end, Conclude)
+    assert end.outcome == "failed"
+    assert "no answer" in end.reason
+
+
+def test_the_whole_way_of_a_newcomer() -> None:
+    join = scale_out(A)
+    join.begin(deadline_s=5.0)
+    join.handle(ANSWER)
+    assert join.handle(Committed()) == []
+    assert join.handle(LevelReached()) == [Propose(intent=Intent.PROMOTE_SITE)]
+    (end,) = join.handle(Committed())
+    assert isinstance(end, Conclude)
+    assert (end.outcome, join.state, join.concluded) == ("done", ScaleOutState.DONE, True)
+
+
+def test_a_restored_site_skips_the_connecting() -> None:
+    restore = ScaleOut("s", joiner=C, request=None, cause="worker restarted", now_s=0.0)
+    assert restore.begin(deadline_s=0.0) == [Propose(intent=Intent.REPLICATE)]
+
+
+def test_a_graceful_leave_tells_the_last_round_and_then_that_all_have_it() -> None:
+    leave = scale_in(graceful=True)
+    assert leave.begin() == [Propose(intent=Intent.REMOVE_SITE)]
+    leave.last_round = 7
+    (told,) = leave.handle(Committed())
+    assert told == Tell(site=C, message=LeaveAnswer(incarnation=1, last_round=7, finished=False))
+    finished, release = leave.handle(EverybodyDone())
+    assert finished == Tell(site=C, message=LeaveAnswer(incarnation=1, last_round=7, finished=True))
+    assert release == Propose(intent=Intent.RELEASE_SITE)
+    (end,) = leave.handle(Committed())
+    assert isinstance(end, Conclude)
+    assert end.outcome == "done"
+
+
+def test_a_leaver_that_dies_before_its_last_round_has_still_left() -> None:
+    leave = scale_in(graceful=True)
+    leave.handle(Committed())
+    (end,) = leave.handle(SubjectGone(reason="killed"))
+    assert isinstance(end, Conclude)
+    assert end.outcome == "done"
+    assert leave.left
+
+
+def test_a_failed_site_is_settled_before_its_removal_is_done() -> None:
+    removal = scale_in(graceful=False, settle=True)
+    assert removal.handle(Committed()) == []
+    assert removal.state is ScaleInState.SETTLING
+    (end,) = removal.handle(Settlement())
+    assert isinstance(end, Conclude)
+
+
+def test_a_link_is_proposed_when_both_ends_have_it() -> None:
+    link = connect()
+    assert len(link.begin({A: "a", C: "c"}, deadline_s=1.0)) == 2
+    assert link.handle(ANSWER) == []
+    both = LinkAnswered(site=C, other=A, ready=True, rtt_s=0.02, rate_bytes_per_s=2e6, reason="")
+    assert link.handle(both) == [Propose(intent=Intent.ADD_LINK)]
+    assert (link.rtt_s, link.rate_bytes_per_s) == (0.02, 2e6)
+
+
+def test_one_refusing_end_ends_the_link_and_answers_the_user() -> None:
+    link = connect()
+    link.begin({A: "a", C: "c"}, deadline_s=1.0)
+    told, end = link.handle(LinkAnswered(site=C, other=A, ready=False, rtt_s=0, rate_bytes_per_s=0, reason="no"))
+    assert isinstance(told, Tell)
+    assert isinstance(end, Conclude)
+    assert end.outcome == "failed"
+
+
+def test_a_proposal_that_may_succeed_later_is_made_again() -> None:
+    removal = disconnect(settle=False)
+    again = removal.handle(ProposalLost(reason="not now", final=False))
+    assert again == [Propose(intent=Intent.REMOVE_LINK)]
+    _, end = removal.handle(ProposalLost(reason="never", final=True))
+    assert isinstance(end, Conclude)
+    assert end.outcome == "refused"
