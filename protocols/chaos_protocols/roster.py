@@ -111,9 +111,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     def views_in_force(self, done: int) -> tuple[View, ...]:
         """Views that some round from `done` on belongs to."""
         nexts = [view.first_round for view in self.views[1:]]
-        return tuple(
-            view for number, view in enumerate(self.views) if number == len(nexts) or nexts[number] > done
-        )
+        return tuple(view for number, view in enumerate(self.views) if number == len(nexts) or nexts[number] > done)
 
     def site_ids(self) -> tuple[SiteId, ...]:
         return tuple(record.site for record in self.sites)

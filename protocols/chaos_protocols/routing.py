@@ -70,9 +70,7 @@ class OverlayView:
         if known is None and len(self._reports) >= REPORTS_MAX:
             return False
         self._reports[key] = envelope
-        self._incarnations[envelope.source] = max(
-            envelope.incarnation, self._incarnations.get(envelope.source, 0)
-        )
+        self._incarnations[envelope.source] = max(envelope.incarnation, self._incarnations.get(envelope.source, 0))
         self._cache.clear()
         return True
 

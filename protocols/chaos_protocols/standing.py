@@ -88,6 +88,7 @@ class Standing:
         self._fetching_since_s = machine.now_s
         self._finished = False
         self._asked_s = float("-inf")
+        self._reachable_s = machine.now_s
         self._linked_s = machine.now_s
         self._links: dict[str, PendingLink] = {}
         self._closing: dict[SiteId, int] = {}
@@ -245,7 +246,7 @@ class Standing:
     def _record_transfer(self, plan: ReplicationPlan) -> None:
         machine = self._machine
         names = {record.site: record.name for record in machine.roster.sites}
-        shares = ", ".join(
+        shares = "; ".join(
             f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
         )
         reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
@@ -496,6 +497,7 @@ class Standing:
         self._ask_links()
         self._tell_pause()
         self._finish_if_done()
+        self._give_up_the_answer()
         self._give_up_fetching()
         waits_outside = self.worker is not None and not self.in_roster
         if machine.links.up_sites() and not waits_outside:
@@ -505,6 +507,14 @@ class Standing:
             for record in known.sites[:8]:  # cut off, or no neighbour is in: any may be the way back
                 if record.site != machine.site:
                     machine.emit(machine.links.want(record.site, record.address, now_s=machine.now_s))
+
+    def _give_up_the_answer(self) -> None:
+        """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone."""
+        machine = self._machine
+        if not self.leaving or machine.links.up_sites():
+            self._reachable_s = machine.now_s
+        elif machine.now_s - self._reachable_s > machine.settings.negotiation_timeout_s:
+            self.stop("left the run; no other site could be reached to confirm it", graceful=True)
 
     def _give_up_fetching(self) -> None:
         """Whoever holds a settled result is no neighbour: the others must not wait for this site's contribution."""

@@ -97,6 +97,46 @@ def test_two_sites_train_to_equal_bits_and_nothing_is_left(short: Path) -> None:
     assert leftovers(short) == []
 
 
+TROUBLE = """
+[[sites]]
+name = "va"
+values = { hospital = "VA Long Beach" }
+[[links]]
+between = ["va", "cleveland"]
+rate_mbit = 50
+latency_ms = 2
+[[links]]
+between = ["va", "hungary"]
+[[actions]]
+do = "kill"
+site = "va"
+at_round = 20
+back_after_s = 0.5
+[[actions]]
+do = "leave"
+site = "hungary"
+after_s = 1
+[checks]
+rounds_at_least = 60
+survivors_go_on_within_s = 15
+"""
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_a_killed_site_comes_back_another_leaves_and_the_rest_ends_with_equal_bits(short: Path) -> None:
+    figures = short / "figures.json"
+    lab = start(short, TWO_SITES.replace("STOP", "0") + TROUBLE, "--json", str(figures))
+    text, _ = lab.communicate()
+    assert lab.returncode == 0, text
+    assert "Everything held." in text
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    killed, left = found["timeline"]
+    assert "va is back as a newcomer" in killed["outcome"] and "left" in left["outcome"]
+    assert set(found["final_digests"]) == {"cleveland", "va"} and len(set(found["final_digests"].values())) == 1
+    assert found["reports"]["hungary"]["rounds"] < found["rounds"], "the others went on without the one that left"
+    assert leftovers(short) == []
+
+
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_a_check_that_does_not_hold_is_named_and_the_status_is_1(short: Path) -> None:
     scenario = TWO_SITES.replace("STOP", "5") + "[checks]\nrounds_at_least = 1000000\n"

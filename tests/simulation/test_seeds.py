@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 
 import pytest
-
 from tests.simulator.__main__ import replay_line, why_not
 from tests.simulator.faults import run_seed
 

@@ -127,7 +127,8 @@ class Nemesis:
         ways = ((one, other), (other, one)) if both else ((one, other),)
         for way in ways:
             network.cut(*way)
-        self._later(for_s, lambda: [network.heal(*way) for way in ways])
+        for way in ways:
+            self._later(for_s, lambda way=way: network.heal(*way))
 
     def _slow(self, one: str, other: str, for_s: float) -> None:
         """Twenty times the delay both ways, for a while."""

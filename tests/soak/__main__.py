@@ -105,7 +105,8 @@ def judge_all(fire: Fire, watch: SoakWatch) -> list[str]:
 def summarize(fire: Fire, watch: SoakWatch) -> None:
     counts = ", ".join(f"{count} {kind.value}" for kind, count in fire.counts.items() if count)
     print(f"{sum(fire.counts.values())} faults ({counts}); {fire.worker_ends} training processes ended by themselves")
-    print(f"longest time without a completed round: {watch.longest_pause_s:.1f} s; {fire.memory.told()}")
+    pause_s = watch.longest_pause_s if fire.longest_pause_s is None else fire.longest_pause_s
+    print(f"longest time without a completed round: {pause_s:.1f} s; {fire.memory.told()}")
 
 
 def left_behind(folder: Path) -> list[str]:

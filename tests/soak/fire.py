@@ -63,6 +63,7 @@ class Fire:
         self.failures: list[str] = []
         self.counts = dict.fromkeys(Kind, 0)
         self.worker_ends = 0
+        self.longest_pause_s: float | None = None
         self._shapes = Shapes(processes)
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="soak")
         self._starting: dict[str, Future[None]] = {}
@@ -105,6 +106,7 @@ class Fire:
         self._wait(lambda: self._all_train() and not self._links, BACK_LIMIT_S, "every site trains again")
         wanted = self.watch.round + ROUNDS_AFTER
         self._wait(lambda: self.watch.round >= wanted, BACK_LIMIT_S, f"{ROUNDS_AFTER} more rounds")
+        self.longest_pause_s = self.watch.longest_pause_s
 
     def end(self) -> None:
         """All sites stop after one common round and end by themselves."""

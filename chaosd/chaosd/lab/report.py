@@ -90,8 +90,8 @@ def _judge_results(watch: Watch, verdict: Verdict) -> None:
 
 def _judge_events(watch: Watch, verdict: Verdict) -> None:
     scenario = watch.processes.scenario
-    joins = [event for _, event in watch.events if event.kind == "scale-out" and event.outcome == "done"]
-    sources = max((event.reason.count(",") + 1 for event in joins if "links to" in event.reason), default=0)
+    transfers = [event for _, event in watch.events if event.kind == "transfer" and event.outcome == "done"]
+    sources = max((event.reason.count(";") for event in transfers), default=0)  # "...; planned from A n; B m"
     wanted = scenario.checks.join_sources_at_least
     if any(action.do == "join" for action in scenario.actions) and sources < wanted:
         verdict.failures.append(f"a newcomer got its state from {sources} neighbours at most; {wanted} are wanted")

@@ -9,7 +9,7 @@ from chaosd.lab.processes import LabError, LabSite, Processes
 from chaosd.status import EventRecord
 
 EVENTS_KEPT = 5_000
-QUIET_KINDS = frozenset({"pause", "resume", "worker", "link-down", "source"})
+QUIET_KINDS = frozenset({"pause", "resume", "worker", "link-down", "source", "transfer"})
 """Told by every site for itself; the table shows what the scheduler tells once for all."""
 
 

@@ -35,9 +35,9 @@ def _value(info: Any, draw: Any) -> Any:
             top = info.le if info.le is not None else (info.lt or 1 << 30) - 1
             return draw(st.integers(min_value=info.ge or 0, max_value=top))
         case msgspec.inspect.FloatType():
-            low = info.ge if info.ge is not None else 0.0
-            top = info.le if info.le is not None else 1e9
-            return draw(st.floats(min_value=low if info.gt is None else 1e-6, max_value=top))
+            least = info.ge if info.ge is not None else 0.0
+            most = info.le if info.le is not None else 1e9
+            return draw(st.floats(min_value=least if info.gt is None else 1e-6, max_value=most))
         case msgspec.inspect.StrType():
             if info.pattern is not None:
                 return draw(st.sampled_from(info.pattern.strip("^$()").split("|")))
@@ -132,7 +132,7 @@ def test_the_signature_covers_all_but_the_hops() -> None:
     assert signed_bytes(one) != signed_bytes(msgspec.structs.replace(one, sequence=9))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in get_args(raft_messages.RaftMessage)])
+@pytest.mark.parametrize("kind", list(get_args(raft_messages.RaftMessage)))
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_every_message_of_the_agreement_comes_back_as_it_was(kind: Any, data: st.DataObject) -> None:
