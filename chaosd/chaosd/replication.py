@@ -19,10 +19,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Lock
 from typing import TypeVar, assert_never
-
-from blake3 import blake3
 
 from chaos_protocols.bulk import (
     BLOCK_BYTES_MAX,
@@ -56,6 +53,7 @@ from chaos_protocols.transfer import (
     split_by_rate,
 )
 from chaosd.bulk_outbox import BulkSender, Frame, Outbox
+from chaosd.replication_blocks import Gate, check_block, digest_of, hash_of
 from chaosd.replication_events import PROGRESS_INTERVAL_S, ReplicationEvents
 from chaosd.transport.errors import LinkClosed
 from chaosd.vector import Buffer, BufferPool
@@ -70,20 +68,6 @@ BLOCKS_KEPT = 16
 T = TypeVar("T")
 
 
-class _Gate:
-    """Between the destination and the thread that copies into it. `closed`: nothing is copied any more."""
-
-    def __init__(self) -> None:
-        self.closed = False
-        self._lock = Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
 @dataclass(slots=True)
 class _Fetch:
     """A running transfer to this site."""
@@ -93,7 +77,7 @@ class _Fetch:
     begun_s: float
     told_s: float = float("-inf")
     timer: asyncio.TimerHandle | None = None
-    gate: _Gate = field(default_factory=_Gate)
+    gate: Gate = field(default_factory=Gate)
     incoming: dict[SiteId, Buffer] = field(default_factory=dict)
 
 
@@ -258,7 +242,7 @@ class ReplicationEngine:
             while True:
                 while len(ahead) < HASHED_AHEAD and (block := self._source.next_block(joiner)) is not None:
                     view = self._snapshots[block.transfer][block.start : block.stop]
-                    ahead.append((block, view, self._hashing.submit(_hash, view)))
+                    ahead.append((block, view, self._hashing.submit(hash_of, view)))
                 if not ahead:
                     break
                 block, view, hashing = ahead.popleft()
@@ -307,7 +291,7 @@ class ReplicationEngine:
     def _check(self, fetch: _Fetch, effect: CheckBlock, block: Buffer) -> None:
         place = fetch.destination[effect.start : effect.stop]
         data = block.view(0, effect.stop - effect.start)
-        checked = self._checking.submit(_check_block, data, effect.hash, place, fetch.gate)
+        checked = self._checking.submit(check_block, data, effect.hash, place, fetch.gate)
         self._then(checked, partial(self._checked, fetch, effect, block))
 
     def _checked(self, fetch: _Fetch, effect: CheckBlock, block: Buffer, right: bool) -> None:
@@ -322,7 +306,7 @@ class ReplicationEngine:
 
     def _finish(self, fetch: _Fetch) -> None:
         """All blocks are there; the digest of the whole is the last thing."""
-        digest = self._checking.submit(_digest, fetch.destination)
+        digest = self._checking.submit(digest_of, fetch.destination)
         self._then(digest, partial(self._finished, fetch))
 
     def _finished(self, fetch: _Fetch, digest: str) -> None:
@@ -384,24 +368,3 @@ class ReplicationEngine:
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         asyncio.get_running_loop().call_soon(partial(callback, *arguments))
-
-
-def _hash(data: memoryview) -> bytes:
-    return blake3(data).digest()
-
-
-def _check_block(data: memoryview, expected: bytes, place: memoryview, gate: _Gate) -> bool:
-    """Runs on a thread: copied into the state only if it has its hash and the fetch still runs; after it, the same memory
-    may hold a snapshot that this site serves."""
-    if blake3(data).digest() != expected:
-        return False
-    with gate:
-        if gate.closed:
-            return False
-        place[:] = data
-    return True
-
-
-def _digest(state: memoryview) -> str:
-    """Runs on a thread, and on more of them for a large state."""
-    return blake3(state, max_threads=blake3.AUTO).hexdigest()

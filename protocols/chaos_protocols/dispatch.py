@@ -251,9 +251,9 @@ class LinkOrders:
 
     def ordered(self, source: SiteId, order: messages.ConnectOrder) -> None:
         machine = self._machine
-        if machine.roster.record(source) is None and source != machine.site:
-            if source != machine.scheduler_site():
-                return
+        known = machine.roster.record(source) is not None or source in (machine.site, machine.scheduler_site())
+        if not known:
+            return
         self._orders[order.negotiation] = (source, order)
         while len(self._orders) > 64:
             self._orders.pop(next(iter(self._orders)))

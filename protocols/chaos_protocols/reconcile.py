@@ -250,8 +250,9 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
 
 
 def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
-    """No live member has the state: the run begins with the founder's worker, or goes on from one that has the newest state. An older
-    state is never taken silently: the run waits until a site that has the newest one is back."""
+    """No live member has the state: the run begins with the founder's worker, or goes on from one that has the newest
+    state. An older state is never taken silently: the run waits until a site that has the newest one is back; after a
+    while one that is a single round older will do."""
     host, roster = scheduler.host, scheduler.host.roster
     if roster.settling or (roster.model is not None and host.own_report().active) or scheduler.active_sites():
         scheduler.inactive_since_s = None
@@ -259,7 +260,7 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     if scheduler.inactive_since_s is None:
         scheduler.inactive_since_s = now_s
     if roster.model is not None:
-        known = {site for site in scheduler.reports} | {host.site}
+        known = {*scheduler.reports, host.site}
         if not all(site in known for site in roster.member_ids()):
             return False
         if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:

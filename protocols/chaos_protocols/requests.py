@@ -136,9 +136,9 @@ def level_reported(scheduler: SchedulerMachine, site: SiteId, transfer: str, *, 
             state=ScaleOutState.REPLICATING,
         )
     for identifier, one in list(scheduler.negotiations.items()):
-        if isinstance(one, ScaleOut) and one.joiner == site and identifier == transfer:
-            if one.state in (ScaleOutState.REPLICATING, ScaleOutState.PROMOTING):
-                scheduler.feed(identifier, LevelReached(), now_s=now_s)
+        running = one.state in (ScaleOutState.REPLICATING, ScaleOutState.PROMOTING)
+        if isinstance(one, ScaleOut) and one.joiner == site and identifier == transfer and running:
+            scheduler.feed(identifier, LevelReached(), now_s=now_s)
 
 
 def leave_requested(scheduler: SchedulerMachine, site: SiteId, request: LeaveRequest, *, now_s: float) -> None:

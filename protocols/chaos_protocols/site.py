@@ -98,8 +98,8 @@ def empty_roster(run: str, min_sites: int = 1) -> Roster:
 
 
 def last_known_roster(roster: Roster, entries: tuple[LogEntry, ...]) -> Roster:
-    """After a restart: the roster as the whole journal has it. Not agreed (its end may never have been committed): good only to
-    know where to dial."""
+    """After a restart: the roster as the whole journal has it. Not agreed (its end may never have been committed): good
+    only to know where to dial."""
     for entry in entries:
         if entry.command and entry.index > roster.epoch:
             roster = apply_command(roster, decode_command(entry.command), entry.index)

@@ -1,4 +1,4 @@
-"""Random trouble from a seed: sites join, leave, die, stop and come back; links are cut and healed, asked for and given up."""
+"""Random trouble from a seed: sites join, leave, die, stop, come back; links are cut, slow, asked for and given up."""
 
 from __future__ import annotations
 

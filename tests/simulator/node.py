@@ -1,4 +1,4 @@
-"""A simulated site: the real machine, a disk, a worker, bulk engines; and the process that may be killed, stopped or restarted."""
+"""A simulated site: the real machine, a disk, a worker, bulk engines; the process may be killed, stopped, restarted."""
 
 from __future__ import annotations
 

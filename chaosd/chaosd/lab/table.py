@@ -15,6 +15,8 @@ from chaosd.lab.watching import QUIET_KINDS, Watch
 
 EVENTS_SHOWN = 8
 INCIDENTS_SHOWN = 12
+TABLE_LINES = 4
+"""What a table takes beside its rows."""
 
 
 class Screen:
@@ -22,7 +24,9 @@ class Screen:
 
     def __init__(self, watch: Watch, console: Console, *, plain: bool) -> None:
         self._watch, self._console = watch, console
-        self._live = None if plain or not console.is_terminal else Live(console=console, refresh_per_second=4)
+        alive = not plain and console.is_terminal
+        # transient: at the end the report's tables take its place
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if alive else None
         self._told = 0
         self._incidents_told = 0
 
@@ -37,7 +41,7 @@ class Screen:
 
     def show(self) -> None:
         if self._live is not None:
-            self._live.update(render(self._watch))
+            self._live.update(render(self._watch, height=self._console.height))
             return
         events, names = self._watch.events, names_of(self._watch)
         for name, event in events[self._told :]:
@@ -51,10 +55,13 @@ class Screen:
         self._incidents_told = len(finished)
 
 
-def render(watch: Watch) -> RenderableType:
+def render(watch: Watch, *, height: int = 60) -> RenderableType:
+    """Everything at a glance, in at most about `height` lines: of what happened, the newest."""
     sites, names = list(watch.processes.sites.values()), names_of(watch)
     head = Text(f"{watch.processes.scenario.name}: round {watch.round}, {watch.elapsed_s:.0f} s", style="bold")
-    return Group(head, _sites(sites, names), _links(watch, names), _happened(watch))
+    links = _links(watch, names)
+    left = height - 2 - (len(sites) + TABLE_LINES) - (links.row_count + TABLE_LINES) - TABLE_LINES
+    return Group(head, _sites(sites, names), links, _happened(watch, lines=max(2, left)))
 
 
 def names_of(watch: Watch) -> dict[str, str]:
@@ -113,11 +120,13 @@ def _links(watch: Watch, names: dict[str, str]) -> Table:
     return table
 
 
-def _happened(watch: Watch) -> RenderableType:
+def _happened(watch: Watch, *, lines: int) -> RenderableType:
+    incidents = watch.incidents[-min(INCIDENTS_SHOWN, max(1, lines // 2)) :]
+    events = watch.told_once()[-min(EVENTS_SHOWN, max(1, lines - len(incidents))) :]
     script = Table("at", "script", "took", "seen", expand=False)
-    for one in watch.incidents[-INCIDENTS_SHOWN:]:
+    for one in incidents:
         took = "" if one.duration_s is None else f"{one.duration_s * 1000:.0f} ms"
         script.add_row(f"{one.at_s:.1f} s", one.text, took, one.outcome or "...")
     names = names_of(watch)
-    told = [f"{name}: {named(event_line(event), names)}" for name, event in watch.told_once()[-EVENTS_SHOWN:]]
+    told = [f"{name}: {named(event_line(event), names)}" for name, event in events]
     return Group(script, *(Text(line, no_wrap=True, overflow="ellipsis") for line in told))

@@ -12,8 +12,8 @@ from tests.unit.lab.test_verdict import write_report, write_rounds
 from chaosd.lab.processes import Processes
 from chaosd.lab.report import judge
 from chaosd.lab.scenario import Scenario
-from chaosd.lab.table import Screen, named, names_of
-from chaosd.lab.watching import Watch
+from chaosd.lab.table import Screen, named, names_of, render
+from chaosd.lab.watching import Incident, Watch
 from chaosd.status import EventRecord
 
 
@@ -47,6 +47,18 @@ def test_plain_lines_tell_every_event_once_however_late_it_arrives(watch: Watch)
         screen.show()
     lines = out.getvalue().splitlines()
     assert len(lines) == 2 and "later" in lines[0] and "sooner" in lines[1]
+
+
+@pytest.mark.parametrize("height", [24, 40])
+def test_the_live_table_fits_the_terminal_and_shows_the_newest(watch: Watch, height: int) -> None:
+    for number in range(30):
+        watch.events.append(("north", event(number, at_unix_s=float(number), subject=f"subject-{number}")))
+        watch.incidents.append(Incident(at_s=float(number), text=f"action-{number}", outcome="seen"))
+    out = io.StringIO()
+    Console(file=out, width=160).print(render(watch, height=height))
+    shown = out.getvalue()
+    assert len(shown.splitlines()) <= height
+    assert "subject-29" in shown and "action-29" in shown and "subject-0 " not in shown
 
 
 def test_a_round_done_again_without_a_stopped_site_is_not_a_common_round(watch: Watch) -> None:

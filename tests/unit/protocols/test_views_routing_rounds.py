@@ -1,0 +1,148 @@
+"""What the simulator's seeds taught, one claim each: connectivity, link reports, the hold, the settling of a round."""
+
+from __future__ import annotations
+
+from chaos_protocols.effects import Contribute, FetchResult, OpenRound
+from chaos_protocols.messages import Envelope, LinkReport
+from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.plans import SyncPlan, Tag, Tree
+from chaos_protocols.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
+from chaos_protocols.rounds import RoundMachine, StateLost
+from chaos_protocols.routing import OverlayView, ReplayGuard
+from chaos_protocols.views import connected_with, connects
+
+A, B, C, D = (SiteId(name) for name in "abcd")
+PLAN = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=((B, A),)),), reason="")
+MODEL = ModelFacts(spec_digest="d", state_bytes=8, shard_bytes=4)
+
+
+def link(one: SiteId, other: SiteId) -> LinkRecord:
+    return LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0)
+
+
+def roster(
+    *views: View, epoch: int = 1, settling: bool = False, settled_round: int = 0, settled_digest: str = ""
+) -> Roster:
+    sites = tuple(
+        SiteRecord(site=site, name=site, address=site, public_key=b"", incarnation=1, state="member") for site in (A, B)
+    )
+    return Roster(
+        run="r",
+        epoch=epoch,
+        min_sites=1,
+        started=True,
+        settling=settling,
+        settled_round=settled_round,
+        settled_digest=settled_digest,
+        model=MODEL,
+        sites=sites,
+        links=(link(A, B),),
+        views=views,
+        replication=None,
+        departed=(),
+        banned=(),
+    )
+
+
+def view(epoch: int, first_round: int) -> View:
+    return View(epoch=epoch, first_round=first_round, members=(A, B), listeners=(), plan=PLAN)
+
+
+def report(source: SiteId, neighbour: SiteId, *, up: bool, incarnation: int, sequence: int) -> Envelope:
+    return Envelope(
+        version=PROTOCOL_VERSION,
+        source=source,
+        destination=SiteId("*"),
+        incarnation=incarnation,
+        sequence=sequence,
+        epoch=0,
+        event_id="",
+        hops=0,
+        public_key=b"",
+        signature=b"",
+        message=LinkReport(neighbour=neighbour, incarnation=1, up=up, rtt_s=0, rate_bytes_per_s=0, reason=""),
+    )
+
+
+def test_members_that_meet_only_in_a_learner_are_apart() -> None:
+    assert connected_with(A, (A, C), (B,), [(A, B), (B, C)]) == {A, B}
+    assert not connects((A, C), (B,), [link(A, B), link(B, C)])
+    assert connects((A, B), (C,), [link(A, B), link(B, C)])
+
+
+def test_a_link_told_by_a_former_life_of_a_site_counts_as_down() -> None:
+    overlay = OverlayView(A)
+    overlay.learn(report(B, C, up=True, incarnation=1, sequence=1))
+    assert overlay.is_up(B, C)
+    overlay.learn(report(B, D, up=True, incarnation=2, sequence=1))
+    assert not overlay.is_up(B, C)
+
+
+def test_an_older_report_is_no_news() -> None:
+    overlay = OverlayView(A)
+    assert overlay.learn(report(B, C, up=False, incarnation=1, sequence=5))
+    assert not overlay.learn(report(B, C, up=True, incarnation=1, sequence=4))
+    assert not overlay.is_up(B, C)
+
+
+def test_routes_follow_the_reports() -> None:
+    overlay, known = OverlayView(A), roster(view(1, 1))
+    overlay.learn(report(B, C, up=True, incarnation=1, sequence=1))
+    assert overlay.next_hops(known, (B,)) == {B: B, C: B}
+    overlay.learn(report(B, C, up=False, incarnation=1, sequence=2))
+    assert overlay.next_hops(known, (B,)) == {B: B}
+
+
+def test_a_replay_and_an_older_incarnation_are_not_let_through() -> None:
+    guard, first = ReplayGuard(), report(B, C, up=True, incarnation=2, sequence=1)
+    assert guard.is_new(first)
+    assert not guard.is_new(first)
+    assert not guard.is_new(report(B, C, up=True, incarnation=1, sequence=9))
+
+
+def test_a_held_round_is_opened_but_gets_no_contribution() -> None:
+    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds.hold_round = 1
+    effects = rounds.advance()
+    assert [type(effect) for effect in effects] == [OpenRound]
+    rounds.hold_round = None
+    assert rounds.advance() == [Contribute(tag=Tag(epoch=1, round=1), weight=0.0, has_bytes=False)]
+
+
+def test_a_result_of_an_older_epoch_changes_nothing() -> None:
+    rounds = RoundMachine(B, roster(view(5, 1)))
+    rounds.advance()
+    assert rounds.reduce_finished(Tag(epoch=4, round=1), "x", ()) == []
+    assert rounds.done == 0
+
+
+def test_while_settling_no_round_is_open() -> None:
+    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds.advance()
+    rounds.install(roster(view(1, 1), epoch=2, settling=True))
+    assert rounds.running is None
+    assert rounds.reduce_finished(Tag(epoch=1, round=1), "x", ()) == []
+
+
+def test_one_round_behind_the_settled_one_its_result_is_fetched() -> None:
+    rounds = RoundMachine(B, roster(view(1, 1)))
+    settled = roster(view(3, 2), epoch=3, settled_round=1, settled_digest="x")
+    assert FetchResult(round=1, digest="x") in rounds.install(settled)
+    assert rounds.result_fetched(1, "other") == []
+    rounds.result_fetched(1, "x")
+    assert rounds.done == 1
+
+
+def test_further_behind_it_goes_on_in_standby_and_asks_for_the_state() -> None:
+    rounds = RoundMachine(B, roster(view(1, 1)))
+    effects = rounds.install(roster(view(3, 6), epoch=3, settled_round=5, settled_digest="x"))
+    assert rounds.done == 5
+    assert any(isinstance(notice, StateLost) for notice in rounds.notices)
+    assert any(isinstance(effect, Contribute) and not effect.has_bytes for effect in effects)
+
+
+def test_who_counted_ahead_of_the_settled_round_begins_there() -> None:
+    rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds.begin_at(7)
+    rounds.settled(3)
+    assert rounds.done == 3
