@@ -13,9 +13,10 @@ import signal
 import time
 from collections.abc import Callable
 
+from tests.integration.site_rig import Cluster, Site, wait_for
+
 from benchmarks.primitives import Figure, percentile
 from benchmarks.sites import round_times, scheduler_of, training_cluster
-from tests.integration.site_rig import Cluster, Site, wait_for
 
 FAULTS_LONG, FAULTS_SHORT = 20, 2
 

@@ -11,8 +11,9 @@ import signal
 import statistics
 import time
 
-from benchmarks.sites import longest_gap_s, training_cluster
 from tests.integration.site_rig import Cluster, Site, wait_for
+
+from benchmarks.sites import longest_gap_s, training_cluster
 
 Figure = float | int | bool | str | dict[str, float]
 

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
@@ -36,7 +37,7 @@ def round_times(site: Site) -> list[tuple[float, int]]:
 def longest_gap_s(site: Site, begin_s: float, end_s: float) -> float:
     """The longest time between two completed rounds in an interval."""
     times = [at_s for at_s, _ in round_times(site) if begin_s <= at_s <= end_s]
-    return max((later - earlier for earlier, later in zip(times, times[1:], strict=False)), default=end_s - begin_s)
+    return max((later - earlier for earlier, later in pairwise(times)), default=end_s - begin_s)
 
 
 def scheduler_of(cluster: Cluster) -> Site:

@@ -24,12 +24,13 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested, LinkProgressed
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
-from chaos_protocols.site import SiteFacts, SiteMachine, founding_roster
+from chaos_protocols.site import SiteMachine
+from chaos_protocols.site_facts import SiteFacts, founding_roster
 from chaos_protocols.transfer import TransferSettings
 from chaosd.api import LocalApi
 from chaosd.bulk_streams import BulkStreams
 from chaosd.config import SiteConfig, parse_address
-from chaosd.daemon_status import build_status
+from chaosd.daemon_status import build_status, event_record
 from chaosd.driver import Driver
 from chaosd.history import History, HistoryRecord
 from chaosd.identity import Identity
@@ -289,14 +290,14 @@ class Daemon:
         return build_status(self.driver, self.config, self.transport.address)
 
     def events(self, after_id: int, limit: int) -> list[EventRecord]:
-        return [_event(record) for record in self._history.read(after_id=after_id, limit=limit)]
+        return [event_record(record) for record in self._history.read(after_id=after_id, limit=limit)]
 
     async def follow_events(self) -> AsyncIterator[EventRecord]:
         queue: asyncio.Queue[HistoryRecord] = asyncio.Queue(FOLLOWER_QUEUE_MAX)
         self.driver.followers.add(queue)
         try:
             while True:
-                yield _event(await queue.get())
+                yield event_record(await queue.get())
         finally:
             self.driver.followers.discard(queue)
 
@@ -362,22 +363,6 @@ class Daemon:
         )
         self.transport.shape(None if site is None else SiteId(site), shape)
         return Outcome(done=True, reason="shaped", duration_s=0.0)
-
-
-def _event(record: HistoryRecord) -> EventRecord:
-    return EventRecord(
-        id=record.id,
-        at_unix_s=record.at_unix_s,
-        kind=record.kind,
-        subject=record.subject,
-        cause=record.cause,
-        outcome=record.outcome,
-        duration_s=record.duration_s,
-        epoch=record.epoch or 0,
-        round=record.round or 0,
-        reason=record.reason,
-        event_id=record.event_id,
-    )
 
 
 def run_daemon(config: SiteConfig) -> int:

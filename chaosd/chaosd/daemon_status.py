@@ -8,7 +8,8 @@ from importlib import metadata
 from chaos_protocols.names import SiteId
 from chaosd.config import SiteConfig
 from chaosd.driver import Driver
-from chaosd.status import LinkStatus, SiteStatus, Status, TransferStatus, WorkerStatus
+from chaosd.history import HistoryRecord
+from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, TransferStatus, WorkerStatus
 
 
 def version() -> str:
@@ -106,5 +107,22 @@ def _transfer(driver: Driver) -> TransferStatus | None:
         round=plan.round,
         verified_bytes=standing.transfer_bytes,
         total_bytes=plan.state_bytes,
-        rate_of_source=dict(sources),
+        rate_of_source={str(site): rate for site, rate in sources.items()},
+    )
+
+
+def event_record(record: HistoryRecord) -> EventRecord:
+    """A row of the history as the API shows it."""
+    return EventRecord(
+        id=record.id,
+        at_unix_s=record.at_unix_s,
+        kind=record.kind,
+        subject=record.subject,
+        cause=record.cause,
+        outcome=record.outcome,
+        duration_s=record.duration_s,
+        epoch=record.epoch or 0,
+        round=record.round or 0,
+        reason=record.reason,
+        event_id=record.event_id,
     )

@@ -11,9 +11,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -40,6 +40,7 @@ from chaos_protocols.worker import (
     WorkerWelcome,
 )
 from chaosd.arena import Arena
+from chaosd.bulk_effects import execute_bulk
 from chaosd.bulk_streams import BulkStreams
 from chaosd.history import History, HistoryRecord
 from chaosd.identity import Identity, site_of, verify
@@ -125,9 +126,9 @@ class Driver:
         if self.stopped is not None and not self.stopped.done():
             self.stopped.set_exception(error)
 
-    def spawn(self, work: Callable[[], object], name: str) -> None:
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         """A task of the driver, with a name; cancelled at `close`."""
-        task = asyncio.get_running_loop().create_task(work(), name=name)  # type: ignore[arg-type]
+        task = asyncio.get_running_loop().create_task(work(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -178,44 +179,7 @@ class Driver:
                 if self.stopped is not None and not self.stopped.done():
                     self.stopped.set_result((graceful, reason))
             case _:
-                self._execute_bulk(effect)
-
-    def _execute_bulk(
-        self,
-        effect: effects.OpenRound
-        | effects.Contribute
-        | effects.StopRound
-        | effects.FetchResult
-        | effects.DropResults
-        | effects.ServeState
-        | effects.ReleaseState
-        | effects.FetchState
-        | effects.CancelTransfer,
-    ) -> None:
-        bulk = self.bulk
-        match effect:
-            case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
-                bulk.reduce.open(tag, plan, listeners, member)
-            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes):
-                bulk.reduce.contribute(tag, weight, has_bytes)
-            case effects.StopRound(tag=tag):
-                bulk.reduce.stop(tag)
-            case effects.FetchResult(round=number, digest=digest):
-                bulk.reduce.fetch_result(number, digest, self.machine.links.up_sites())
-            case effects.DropResults(before_round=before_round):
-                bulk.reduce.drop_results(before_round)
-            case effects.ServeState(plan=plan):
-                if self.arena is not None:
-                    bulk.replication.serve(plan.transfer, plan.joiner, plan.round, self.arena.state)
-            case effects.ReleaseState(transfer=transfer):
-                bulk.replication.release(transfer)
-            case effects.FetchState(plan=plan):
-                if self.arena is not None:
-                    bulk.replication.fetch(plan, self.arena.state)
-            case effects.CancelTransfer(transfer=transfer):
-                bulk.replication.cancel(transfer)
-            case _:
-                assert_never(effect)
+                execute_bulk(self.bulk, effect, self.arena, self.machine.links.up_sites())
 
     def _encoded(self, neighbour: SiteId, envelope: Envelope) -> bytes:
         """Signed where it is ours and somebody else than the neighbour will read it."""
@@ -273,7 +237,8 @@ class Driver:
         number = self._history.append(record)
         took = f" in {effect.duration_s * 1000:.0f} ms" if effect.duration_s is not None else ""
         outcome = f" {effect.outcome}{took}" if effect.outcome else ""
-        log.info("%s %s:%s (%s) %s", effect.kind, effect.subject, outcome, effect.cause, effect.reason)
+        told = f"{effect.kind} {effect.subject}:{outcome} ({effect.cause}) {effect.reason}"
+        log.info("%s", "".join(one if one.isprintable() else "?" for one in told))  # names come from other sites
         stored = HistoryRecord(**{name: getattr(record, name) for name in record.__slots__ if name != "id"}, id=number)
         for follower in self.followers:
             if not follower.full():
@@ -384,7 +349,7 @@ class Driver:
         match message:
             case RoundContributed(round=number, weight=weight):
                 if number == self.machine.rounds.done + 1:
-                    self.bulk.reduce.keep_contribution(number)  # its own, even if the worker dies before the round opens
+                    self.bulk.reduce.keep_contribution(number)  # its own, even if the worker dies
                 self.feed(events.WorkerContributed(round=number, weight=weight))
             case UpdateStarted(round=number):
                 self.feed(events.WorkerUpdating(round=number))

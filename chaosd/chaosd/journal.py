@@ -100,12 +100,10 @@ class Journal:
     def open(cls, directory: Path | str, *, folder: Folder | None = None, incarnation_floor: int = 0) -> Journal:
         """Opens or creates the journal in this directory, counts the incarnation, holds the directory until `close`.
 
-            Raises `JournalLockedError` if another process holds it, `JournalDamagedError` if its content cannot be
-            trusted, `JournalError` for what the operating system refuses. `folder` replaces the disk in tests.
-        def open(
-            cls, directory: Path | str, *, folder: Folder | None = None, incarnation_floor: int = 0
-        ) -> Journal:
-            whose journal was lost is still newer than its former self.
+        Raises `JournalLockedError` if another process holds it, `JournalDamagedError` if its content cannot be
+        trusted, `JournalError` for what the operating system refuses. `folder` replaces the disk in tests.
+        `incarnation_floor`: at least this number (the daemon gives the time in milliseconds), so that a site whose
+        journal was lost is still newer than its former self.
         """
         try:
             chosen = folder or DiskFolder(Path(directory))

@@ -26,7 +26,7 @@ def _sync(
     listeners: tuple[SiteId, ...],
     links: tuple[tuple[LinkKey, float, float], ...],
 ) -> SyncPlan:
-    facts = {
+    facts: dict[tuple[str, str], LinkFacts] = {
         key: LinkFacts(rate_bytes_per_s=rate or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
         for key, rate, rtt_s in links
     }

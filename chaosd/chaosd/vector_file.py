@@ -1,4 +1,4 @@
-"""What is averaged in a round, remembered on disk: a few bytes that let a restarted daemon relay rounds before its worker is back.
+"""What is averaged in a round, remembered on disk: so a restarted daemon relays rounds before its worker is back.
 
 Losing the file costs nothing but that: it is written anew with the next worker's hello.
 """

@@ -69,7 +69,7 @@ def dispatch(machine: SiteMachine, event: events.Event) -> None:
         case events.TransferFailed(transfer=transfer, reason=reason):
             machine.standing.transfer_failed(transfer, reason)
         case events.LinkChangeRequested(request=request, other=other, add=add):
-            machine.standing.link_change_requested(request, other, add)
+            machine.standing.links.change_requested(request, other, add)
         case events.LeaveRequested(request=request, reason=reason, contributes=contributes):
             machine.standing.leave_requested(request, reason, contributes)
         case _:
@@ -89,7 +89,7 @@ def _link_event(
     match event:
         case events.Started(peers=peers):
             for site, address in peers:
-                machine.standing.peers[site] = address
+                machine.standing.links.peers[site] = address
                 machine.emit(links.want(site, address, now_s=now_s))
             for site in machine.last_known.neighbours(machine.site):
                 record = machine.last_known.record(site)
@@ -132,9 +132,9 @@ def _worker_event(
         case events.WorkerApplied(round=number):
             machine.standing.worker_applied(number)
         case events.WorkerSnapshotTaken(round=number):
-            machine.standing.snapshot_taken(number)
+            machine.standing.serving.snapshot_taken(number)
         case events.WorkerSnapshotMissed(round=number, now=now):
-            machine.standing.snapshot_missed(number, now)
+            machine.standing.serving.snapshot_missed(number, now)
         case events.WorkerLoaded(round=number):
             machine.standing.worker_loaded(number)
         case _:
@@ -174,7 +174,7 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
         case messages.LeaveAnswer():
             machine.standing.leave_answered(message)
         case messages.LinkAnswer():
-            machine.standing.link_answered(message)
+            machine.standing.links.answered(message)
         case messages.ConnectOrder():
             machine.orders.ordered(source, message)
         case messages.SettleQuestion(epoch=epoch):

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from chaos_protocols import proposals, reconcile
 from chaos_protocols.commands import Command, Settled, SetVoters
-from chaos_protocols.messages import JoinRequest, Message, Report, SettleAnswer, StateRequest
+from chaos_protocols.host import Host
+from chaos_protocols.messages import JoinRequest, Report, SettleAnswer, StateRequest
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.negotiation import (
     Committed,
@@ -38,48 +39,10 @@ from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Roster
-from chaos_protocols.settings import SiteSettings
-from chaos_protocols.views import Planner, connected_with
+from chaos_protocols.views import connected_with
 
 MARGIN_ROUNDS_MAX = 1000
 SMOOTHING = 0.2
-
-
-class Host(Protocol):
-    """What the scheduler needs of its site."""
-
-    site: SiteId
-    incarnation: int
-    settings: SiteSettings
-    planner: Planner
-    now_s: float
-    overlay_version: int
-
-    @property
-    def roster(self) -> Roster: ...
-    @property
-    def configuration(self) -> Configuration: ...
-    @property
-    def term(self) -> int: ...
-    @property
-    def done_round(self) -> int: ...
-    @property
-    def contributed_round(self) -> int: ...
-    def can_propose(self) -> bool: ...
-    def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool: ...
-    def tell(self, site: SiteId, message: Message) -> None: ...
-    def record(
-        self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str
-    ) -> None: ...
-    def reachable(self) -> set[SiteId]: ...
-    def link_is_up(self, one: SiteId, other: SiteId) -> bool: ...
-    def restarted_as(self, site: SiteId) -> int | None: ...
-    def settle_answer(self) -> SettleAnswer: ...
-    def own_report(self) -> Report: ...
-    @property
-    def leaving(self) -> bool: ...
-    def hand_over(self, target: SiteId | None) -> None: ...
 
 
 @dataclass(slots=True)

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from dataclasses import dataclass
 from typing import assert_never
-
-import msgspec
 
 from chaos_protocols import dispatch
 from chaos_protocols.commands import (
@@ -38,72 +35,15 @@ from chaos_protocols.roster import Roster, SiteRecord
 from chaos_protocols.rounds import RoundCompleted, RoundMachine, StateLost
 from chaos_protocols.scheduler import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.site_facts import SiteFacts, empty_roster, last_known_roster
 from chaos_protocols.standing import Standing
-from chaos_protocols.views import Planner, make_view
+from chaos_protocols.views import Planner
 
 TIMER_STEP_S = 0.001
 """A deadline that has passed, but whose step cannot be taken yet, must not spin."""
 
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteFacts:
-    """What a site knows of itself."""
-
-    site: SiteId
-    name: str
-    address: str
-    public_key: bytes
-    incarnation: int
-    run: str
-    min_sites: int = 1
-
-
-def founding_roster(facts: SiteFacts, planner: Planner) -> Roster:
-    """The roster of a new run: its founder alone, no model yet."""
-    record = SiteRecord(
-        site=facts.site,
-        name=facts.name,
-        address=facts.address,
-        public_key=facts.public_key,
-        incarnation=facts.incarnation,
-        state="member",
-    )
-    view = make_view(planner, first_round=1, members=(facts.site,), listeners=(), links=())
-    founded = empty_roster(facts.run, facts.min_sites)
-    views = (msgspec.structs.replace(view, epoch=1),)
-    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views)
-
-
-def empty_roster(run: str, min_sites: int = 1) -> Roster:
-    """What a site knows that was never admitted."""
-    return Roster(
-        run=run,
-        epoch=0,
-        min_sites=min_sites,
-        started=False,
-        settling=False,
-        settled_round=0,
-        settled_digest="",
-        model=None,
-        sites=(),
-        links=(),
-        views=(),
-        replication=None,
-        departed=(),
-        banned=(),
-    )
-
-
-def last_known_roster(roster: Roster, entries: tuple[LogEntry, ...]) -> Roster:
-    """After a restart: the roster as the whole journal has it. Not agreed (its end may never have been committed): good
-    only to know where to dial."""
-    for entry in entries:
-        if entry.command and entry.index > roster.epoch:
-            roster = apply_command(roster, decode_command(entry.command), entry.index)
-    return roster
 
 
 class SiteMachine:
@@ -279,8 +219,8 @@ class SiteMachine:
         return self.incarnations.get(site)
 
     def believes(self, source: SiteId) -> bool:
-        """Whether `source` may say what only sites of the run say. A site outside it believes whom its neighbours name as the
-        scheduler; one inside, the roster and the agreement's configuration."""
+        """Whether `source` may say what only sites of the run say. A site outside it must believe those it is pointed
+        to; one inside, the roster and the agreement's configuration."""
         configuration = self.raft.configuration
         if source == self.site or self._roster.record(source) is not None:
             return True
@@ -399,7 +339,7 @@ class SiteMachine:
             case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
                 self._report_link(site, incarnation, up=False, reason=reason)
                 self.record("link-down", short(site), reason, "", None, "the link to this site is down")
-                self.standing.link_went_down(site)
+                self.standing.links.went_down(site)
             case BeatDue():
                 dispatch.beat(self)
             case _:

@@ -88,7 +88,8 @@ def _command(world: World, words: list[str]) -> None:
             world.reset(node.site, other.site)
         case "link" | "unlink":
             request = f"{verb}-{node.name}-{other.name}"
-            node.handle(events.LinkChangeRequested(request=request, other=other.site, add=verb == "link"))  # type: ignore[arg-type]
+            add = verb == "link"
+            node.handle(events.LinkChangeRequested(request=request, other=other.site, add=add))  # type: ignore[arg-type]
         case _:
             raise ValueError(f"unknown command '{verb}'")
 

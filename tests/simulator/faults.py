@@ -115,7 +115,8 @@ class Nemesis:
             self._later(rng.uniform(2.0, 5.0), lambda: begin(node))
         elif kind in ("link", "unlink") and node is not other:
             request = f"{kind}-{self.faults}"
-            changed = events.LinkChangeRequested(request=request, other=other.site, add=kind == "link")  # type: ignore[arg-type]
+            add = kind == "link"
+            changed = events.LinkChangeRequested(request=request, other=other.site, add=add)  # type: ignore[arg-type]
             node.handle(changed)
 
     def _new_worker(self, node: Node) -> None:

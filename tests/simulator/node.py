@@ -11,7 +11,8 @@ from chaos_protocols.commands import decode_roster, encode_roster
 from chaos_protocols.raft import HardState, Persist, RaftMachine, RaftSettings
 from chaos_protocols.raft import found as found_log
 from chaos_protocols.roster import ModelFacts
-from chaos_protocols.site import SiteFacts, SiteMachine, founding_roster
+from chaos_protocols.site import SiteMachine
+from chaos_protocols.site_facts import SiteFacts, founding_roster
 from chaos_protocols.worker import (
     Dismissed,
     LeaveOrdered,

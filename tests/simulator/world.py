@@ -122,7 +122,8 @@ class World:
         connection = self.network.connect(node.site, other.site, incarnations)
         node.connections[other.site] = other.connections[node.site] = connection
         for one, far in ((node, other), (other, node)):
-            up = events.LinkUp(site=far.site, incarnation=far.disk.incarnation, address=far.site)  # type: ignore[arg-type]
+            number = far.disk.incarnation
+            up = events.LinkUp(site=far.site, incarnation=number, address=far.site)  # type: ignore[arg-type]
             one.handle(up)
             one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
 
@@ -143,7 +144,13 @@ class World:
         del node.connections[far]
         node.to_bulk(lambda bulk: bulk.source_lost(far))
         incarnation = connection.incarnations[far]
-        node.handle(events.LinkLost(site=far, incarnation=incarnation, reason=reason, end_of_file=True))  # type: ignore[arg-type]
+        lost = events.LinkLost(
+            site=far,  # type: ignore[arg-type]
+            incarnation=incarnation,
+            reason=reason,
+            end_of_file=True,
+        )
+        node.handle(lost)
 
     def reset(self, one: str, other: str) -> None:
         """Both ends lose their connection (a middlebox forgot it): what was under way is gone."""

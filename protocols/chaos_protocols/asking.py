@@ -1,0 +1,127 @@
+"""What a site asks again until it has it: to join, for the state, to leave; what it tells its user meanwhile.
+
+Functions on a `Standing`, at every beat. Asking again is what makes a lost message, or a lost scheduler, harmless.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chaos_protocols.effects import ToWorker
+from chaos_protocols.messages import JoinRequest, LeaveAnswer, LeaveRequest, StateRequest
+from chaos_protocols.names import short
+from chaos_protocols.roster import ModelFacts
+from chaos_protocols.worker import RunPaused, RunResumed
+
+if TYPE_CHECKING:
+    from chaos_protocols.standing import Standing
+
+
+def beat(standing: Standing) -> None:
+    """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
+    machine = standing.machine
+    if standing.leaving and standing.alone():
+        standing.leave_answered(LeaveAnswer(incarnation=machine.incarnation, last_round=0, finished=True))
+    if standing.takes_part():
+        machine.tell_scheduler(machine.own_report())
+    standing.report_level()
+    if machine.now_s >= standing.asked_s + machine.settings.retry_s:
+        ask(standing)
+    standing.links.ask()
+    tell_pause(standing)
+    standing.finish_if_done()
+    give_up_the_answer(standing)
+    give_up_fetching(standing)
+    waits_outside = standing.worker is not None and not standing.in_roster
+    if machine.links.up_sites() and not waits_outside:
+        standing.linked_s = machine.now_s
+    elif machine.now_s - standing.linked_s > 3 * machine.settings.failure_timeout_s:
+        known = machine.roster if machine.roster.epoch > 1 else machine.last_known
+        for record in known.sites[:8]:  # cut off, or no neighbour is in: any may be the way back
+            if record.site != machine.site:
+                machine.emit(machine.links.want(record.site, record.address, now_s=machine.now_s))
+
+
+def give_up_the_answer(standing: Standing) -> None:
+    """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone."""
+    machine = standing.machine
+    if not standing.leaving or machine.links.up_sites():
+        standing.reachable_s = machine.now_s
+    elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:
+        standing.stop("left the run; no other site could be reached to confirm it", graceful=True)
+
+
+def give_up_fetching(standing: Standing) -> None:
+    """Whoever holds a settled result is no neighbour: the others must not wait for this site's contribution."""
+    machine = standing.machine
+    if machine.rounds.fetching is None:
+        standing.fetching_since_s = machine.now_s
+    elif machine.now_s - standing.fetching_since_s > machine.settings.election_timeout_s:
+        machine.emit(machine.rounds.result_missed(machine.rounds.fetching))
+
+
+def ask(standing: Standing) -> None:
+    machine = standing.machine
+    if standing.finished or (standing.worker is None and not standing.leaving):
+        return
+    if machine.scheduler_site() is None:
+        return  # nobody to ask yet: at the next beat, or as soon as a neighbour names the scheduler
+    standing.asked_s = machine.now_s
+    if standing.leaving:
+        answered = standing.leave_answer is not None and standing.leave_answer.finished
+        if not answered and machine.scheduler_site() != machine.site:
+            machine.tell_scheduler(LeaveRequest(incarnation=machine.incarnation, reason=standing.leave_reason))
+        return
+    assert standing.worker is not None
+    if not standing.in_roster:
+        machine.tell_scheduler(join_request(standing, standing.worker))
+    elif machine.rounds.worker_round is None and standing.transfer is None:
+        reason = "" if standing.begun else "its daemon was restarted"
+        request = StateRequest(
+            incarnation=machine.incarnation, worker_round=standing.worker_round, model=standing.worker, reason=reason
+        )
+        machine.tell_scheduler(request)
+
+
+def join_request(standing: Standing, model: ModelFacts) -> JoinRequest:
+    facts = standing.machine.facts
+    return JoinRequest(
+        name=facts.name,
+        address=facts.address,
+        public_key=facts.public_key,
+        incarnation=facts.incarnation,
+        neighbours=standing.machine.links.up_sites(),
+        model=model,
+        worker_round=standing.worker_round,
+    )
+
+
+def tell_pause(standing: Standing) -> None:
+    reason = pause_reason(standing)
+    if reason == standing.paused:
+        return
+    machine = standing.machine
+    if standing.worker is not None:
+        machine.emit([ToWorker(message=RunPaused(reason=reason) if reason else RunResumed())])
+    if bool(reason) != bool(standing.paused):
+        kind = "pause" if reason else "resume"
+        machine.record(kind, machine.facts.name, reason or standing.paused, "", None, "")
+    standing.paused = reason
+
+
+def pause_reason(standing: Standing) -> str:
+    """Why nothing moves; empty when rounds can go on."""
+    machine, roster = standing.machine, standing.machine.roster
+    if not standing.takes_part():
+        return standing.refusal or (
+            "asking to join" if standing.worker is not None else "waiting for a worker to say hello"
+        )
+    if machine.raft.leader is None and machine.now_s - machine.leader_seen_s > machine.settings.failure_timeout_s:
+        lacking = [short(site) for site in machine.raft.configuration.voters if site not in machine.reachable()]
+        whom = f"cannot reach {', '.join(lacking)}" if lacking else "an election is under way"
+        return f"no scheduler: {whom}; training waits for a majority of the voters"
+    if roster.model is None:
+        return "waiting for the founder's worker"
+    if not roster.started:
+        return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
+    return ""
