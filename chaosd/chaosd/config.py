@@ -43,7 +43,7 @@ SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
 NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80
 FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
-BULK_STREAMS_MAX = 64
+BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 RATE_MAX_MBIT = 1e6
 LATENCY_MAX_MS = 10_000.0
 
@@ -132,7 +132,7 @@ class SiteConfig(_Frozen):
     min_sites: Whole = Field(default=1, ge=1, le=SITES_MAX)
     failure_timeout_s: Number = Field(default=1.0, ge=FAILURE_TIMEOUT_MIN_S, le=FAILURE_TIMEOUT_MAX_S)
     heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
-    bulk_streams: Whole = Field(default=2, ge=1, le=BULK_STREAMS_MAX)
+    bulk_streams: Whole = Field(default=2, ge=BULK_STREAMS_MIN, le=BULK_STREAMS_MAX)
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)

@@ -73,7 +73,7 @@ class Daemon:
                 listen_host=host,
                 listen_port=port,
                 advertise_address=config.advertise if config.advertise != config.listen else None,
-                bulk_streams=max(2, config.bulk_streams),
+                bulk_streams=config.bulk_streams,
             ),
         )
         self.driver: Driver

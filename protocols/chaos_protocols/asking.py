@@ -124,4 +124,11 @@ def pause_reason(standing: Standing) -> str:
         return "waiting for the founder's worker"
     if not roster.started:
         return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
+    waits_s = machine.now_s - standing.worker_since_s
+    stateless = standing.worker is not None and machine.rounds.worker_round is None and standing.transfer is None
+    if stateless and waits_s > 2 * machine.settings.failure_timeout_s:
+        return (
+            f"no member that trains has the state of round {machine.rounds.done}; waiting for a worker that has it "
+            "(to begin anew instead: new data directories)"
+        )
     return ""

@@ -300,7 +300,8 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
         return False
     scheduler.state_requests.pop(site, None)
     scheduler.join_requests.pop(site, None)
-    reason = f"the run goes on from its worker, at round {worker_round}"
+    repeated = f"; round {newest} is done again, its result died with its workers" if worker_round < newest else ""
+    reason = f"the run goes on from its worker, at round {worker_round}{repeated}"
     host.record("adopt", record.name, "no member has the training state", "done", None, reason)
     return True
 

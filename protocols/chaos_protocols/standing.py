@@ -54,6 +54,7 @@ class Standing:
         self.serving = Serving(machine)
         self.worker: ModelFacts | None = None
         self.worker_round = 0
+        self.worker_since_s = machine.now_s
         self.begun = False
         self.evicted_epoch: int | None = None
         self.scheduler_hint: SiteId | None = None
@@ -244,6 +245,7 @@ class Standing:
     def worker_ready(self, model: ModelFacts, round_number: int) -> None:
         machine = self.machine
         self.worker, self.worker_round = model, round_number
+        self.worker_since_s = machine.now_s
         self.refusal = ""
         self.asked_s = float("-inf")
         machine.record(

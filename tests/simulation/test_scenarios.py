@@ -89,7 +89,8 @@ def _command(world: World, words: list[str]) -> None:
         case "link" | "unlink":
             request = f"{verb}-{node.name}-{other.name}"
             add = verb == "link"
-            node.handle(events.LinkChangeRequested(request=request, other=other.site, add=add))  # type: ignore[arg-type]
+            changed = events.LinkChangeRequested(request=request, other=other.site, add=add)  # type: ignore[arg-type]
+            node.handle(changed)
         case _:
             raise ValueError(f"unknown command '{verb}'")
 
