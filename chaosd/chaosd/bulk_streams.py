@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
 from chaos_protocols.names import SiteId
+from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.probe import LinkProbe
 from chaosd.reduce_engine import ReduceEngine
@@ -18,9 +19,15 @@ class BulkStreams:
     """The engines of a site behind one door."""
 
     def __init__(
-        self, reduce: ReduceEngine, replication: ReplicationEngine, probe: LinkProbe, models: ModelCheck
+        self,
+        reduce: ReduceEngine,
+        replication: ReplicationEngine,
+        probe: LinkProbe,
+        models: ModelCheck,
+        meter: LinkMeter,
     ) -> None:
         self.reduce, self.replication, self.probe, self.models = reduce, replication, probe, models
+        self.meter = meter
 
     def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
@@ -29,7 +36,7 @@ class BulkStreams:
         kind = bulk_kind(header)
         if self.models.is_ours(kind):
             return self.models.bulk_buffer(site, size_bytes)
-        if LinkProbe.is_probe(kind):
+        if LinkProbe.is_probe(kind) or self.meter.is_ours(kind):
             return None
         return self.replication.bulk_buffer(site, stream, header, size_bytes)
 
@@ -41,6 +48,8 @@ class BulkStreams:
         kind = bulk_kind(header)
         if self.models.is_ours(kind):
             self.models.bulk_received(site, kind, payload)
+        elif self.meter.is_ours(kind):
+            self.meter.bulk_received(site, header)
         elif LinkProbe.is_probe(kind):
             self.probe.bulk_received(site, stream, header)
         else:
@@ -59,3 +68,4 @@ class BulkStreams:
         await self.reduce.close()
         await self.replication.close()
         await self.probe.close()
+        await self.meter.close()

@@ -93,6 +93,13 @@ class Daemon:
             lambda: driver.hello.state if driver.hello else None,
             lambda: list(driver.machine.links.up_sites()),
         )
+        driver.meter = LinkMeter(
+            probe,
+            self.transport,
+            self.config.probe,
+            listen_host=parse_address(self.config.listen)[0],
+            address_of=lambda site: driver.machine.links.neighbours[site].address,
+        )
         driver.bulk = BulkStreams(
             ReduceEngine(self.identity.site, self.transport, driver),
             ReplicationEngine(
@@ -103,8 +110,8 @@ class Daemon:
             ),
             probe,
             driver.models,
+            driver.meter,
         )
-        driver.meter = LinkMeter(probe, self.config.probe)
         api = LocalApi(self.config.api_socket, self, lab=self.config.lab)
         try:
             self._shape_at_start()

@@ -205,6 +205,7 @@ class Driver:
 
     async def _probe(self, site: SiteId) -> None:
         rate_bytes_per_s, reason = await self.meter.measure(site)
+        log.info("link to %s: %.1f Mbit/s (%s)", short(site), rate_bytes_per_s * 8 / 1e6, reason)
         self.feed(events.LinkProbed(site=site, rate_bytes_per_s=rate_bytes_per_s, reason=reason))
 
     async def _refuse_worker(self, reason: str) -> None:
