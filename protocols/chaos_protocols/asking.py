@@ -129,6 +129,6 @@ def pause_reason(standing: Standing) -> str:
     if stateless and waits_s > 2 * machine.settings.failure_timeout_s:
         return (
             f"no member that trains has the state of round {machine.rounds.done}; waiting for a worker that has it "
-            "(to begin anew instead: new data directories)"
+            "(to begin anew instead: stop all daemons, then start them)"
         )
     return ""
