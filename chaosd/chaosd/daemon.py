@@ -84,7 +84,7 @@ class Daemon:
         """Until the site has left (0), was forced (130) or had to give up (1)."""
         await self.transport.start()
         loop = asyncio.get_running_loop()
-        self.driver = driver = Driver(self._machine(loop.time()), self.identity, self._journal, self._history)
+        self.driver = driver = Driver(self._machine(time.monotonic()), self.identity, self._journal, self._history)
         driver.transport = self.transport
         driver.workers = WorkerServer(self.config.worker_socket, driver)
         probe = LinkProbe(self.transport)
@@ -327,7 +327,7 @@ class Daemon:
         request = f"user-{short(self.identity.site)}-{self._journal.incarnation}-{next(self._requests)}"
         answer: asyncio.Future[tuple[bool, str]] = loop.create_future()
         self.driver.answers[request] = answer
-        begun_s = loop.time()
+        begun_s = time.monotonic()
         self.driver.feed(make(request))
         try:
             done, reason = await asyncio.wait_for(answer, timeout_s)
@@ -335,7 +335,7 @@ class Daemon:
             done, reason = False, f"no answer within {timeout_s:g} s; the request goes on, see chaosd events"
         finally:
             self.driver.answers.pop(request, None)
-        return Outcome(done=done, reason=reason, duration_s=loop.time() - begun_s)
+        return Outcome(done=done, reason=reason, duration_s=time.monotonic() - begun_s)
 
     def _find_site(self, text: str) -> SiteId | Outcome:
         """By id, unique prefix of it, or name."""

@@ -92,7 +92,7 @@ class Driver:
     def start(self, peers: tuple[tuple[SiteId, str], ...]) -> None:
         loop = asyncio.get_running_loop()
         self.stopped = loop.create_future()
-        self.started_s = loop.time()
+        self.started_s = self.now_s()
         self.feed(events.Started(peers=peers))
 
     def remember_vector(self, path: Path) -> None:
@@ -104,7 +104,8 @@ class Driver:
             self.bulk.reduce.detach_contribution()
 
     def now_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        """Not the loop's own clock: uvloop's counts in milliseconds, and stands still while a callback runs."""
+        return time.monotonic()
 
     def feed(self, event: events.Event) -> None:
         """Take an event, now or as soon as the effects of the one before are carried out."""
@@ -156,7 +157,8 @@ class Driver:
             case effects.SetTimer(at_s=at_s):
                 if self._timer is not None:
                     self._timer.cancel()
-                self._timer = asyncio.get_running_loop().call_at(at_s, lambda: self.feed(events.TimerFired()))
+                delay_s = max(0.0, at_s - self.now_s())
+                self._timer = asyncio.get_running_loop().call_later(delay_s, lambda: self.feed(events.TimerFired()))
             case effects.Dial(site=site, address=address, timeout_s=timeout_s):
                 self.spawn(lambda: self._dial(site, address, timeout_s), f"dial {short(site)}")
             case effects.CloseLink(site=site, reason=reason):
