@@ -68,16 +68,7 @@ class Network:
         if (source, destination) in self.cuts:
             connection.stalled.setdefault(source, []).append((kind, message))
             return
-        arrives_s = max(self._now() + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
-        connection.free_at_s[source] = arrives_s
-
-        def arrive() -> None:
-            if (source, destination) in self.cuts:
-                connection.stalled.setdefault(source, []).append((kind, message))
-            elif connection.alive[destination] and connection.number in self.connections:
-                self._deliver(connection, destination, kind, message)
-
-        self._schedule(arrives_s - self._now(), arrive)
+        self._carry(connection, source, kind, message)
 
     def close(self, connection: Connection, site: str) -> None:
         """`site` closes its side (or its process ends): the far side reads end-of-file, after what was sent before."""
@@ -122,10 +113,11 @@ class Network:
                             self.delay_s(source, destination),
                             lambda c=connection: self._eof(c, destination),  # type: ignore[misc]
                         )
-                    elif connection.alive[source] or True:
-                        self._resend(connection, source, kind, message)
+                    else:  # sent before its sender may have ended: the bytes were on their way
+                        self._carry(connection, source, kind, message)
 
-    def _resend(self, connection: Connection, source: str, kind: str, message: Any) -> None:
+    def _carry(self, connection: Connection, source: str, kind: str, message: Any) -> None:
+        """Deliver in order, after the way's delay; a cut that comes meanwhile holds it."""
         destination = connection.far(source)
         arrives_s = max(self._now() + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
         connection.free_at_s[source] = arrives_s
