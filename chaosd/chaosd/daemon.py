@@ -8,59 +8,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
-import random
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
-from chaos_protocols.commands import decode_roster, encode_roster
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested, LinkProgressed
+from chaos_protocols.events import LeaveRequested
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
-from chaos_protocols.site import SiteMachine
-from chaos_protocols.site_facts import SiteFacts, founding_roster
-from chaos_protocols.transfer import TransferSettings
 from chaosd.api import LocalApi
-from chaosd.bulk_streams import BulkStreams
+from chaosd.assembly import make_driver, make_machine
 from chaosd.config import SiteConfig, parse_address
-from chaosd.daemon_status import build_status, event_record
 from chaosd.driver import Driver
-from chaosd.history import History, HistoryRecord
+from chaosd.history import History
 from chaosd.identity import Identity
 from chaosd.journal import Journal
-from chaosd.measuring import LinkMeter
-from chaosd.model_check import ModelCheck
-from chaosd.monitor.probe import LinkProbe
-from chaosd.plan_adapter import DaemonPlanner
-from chaosd.reduce_engine import ReduceEngine
-from chaosd.replication import ReplicationEngine
+from chaosd.operations import Operations
 from chaosd.rounds_log import RoundsLog
-from chaosd.status import EventRecord, Outcome, Status
 from chaosd.transport import LinkShape, Transport, TransportSettings
-from chaosd.worker_server import WorkerServer
+from chaosd.watchdog import watch
 
 log = logging.getLogger("chaosd")
-FOLLOWER_QUEUE_MAX = 1000
+REFUSALS_TOLD_MAX = 1000
 EXIT_LEFT, EXIT_FAILED, EXIT_FORCED = 0, 1, 130
-LEAVE_TIMEOUT_S = 60.0
-"""`chaosd leave` answers after so long at the latest; the daemon goes on trying."""
 
 
 class Daemon:
-    """One site's daemon; also the `Control` behind the local API and the `TransportEvents` of the transport."""
+    """One site's daemon; also the `TransportEvents` of the transport."""
 
     def __init__(self, config: SiteConfig, identity: Identity, journal: Journal, history: History) -> None:
         self.config = config
         self.identity = identity
         self._journal, self._history = journal, history
-        self._requests = itertools.count(1)
         self._interrupts = 0
         self._refused: set[SiteId] = set()
         host, port = parse_address(config.listen)
@@ -84,35 +65,14 @@ class Daemon:
         """Until the site has left (0), was forced (130) or had to give up (1)."""
         await self.transport.start()
         loop = asyncio.get_running_loop()
-        self.driver = driver = Driver(self._machine(time.monotonic()), self.identity, self._journal, self._history)
-        driver.transport = self.transport
-        driver.workers = WorkerServer(self.config.worker_socket, driver)
-        probe = LinkProbe(self.transport)
-        driver.models = ModelCheck(
-            self.transport,
-            lambda: driver.hello.state if driver.hello else None,
-            lambda: list(driver.machine.links.up_sites()),
+        machine = make_machine(
+            self.config, self.identity, self._journal, address=self.transport.address, now_s=time.monotonic()
         )
-        driver.meter = LinkMeter(
-            probe,
-            self.transport,
-            self.config.probe,
-            listen_host=parse_address(self.config.listen)[0],
-            address_of=lambda site: driver.machine.links.neighbours[site].address,
+        self.driver = driver = make_driver(
+            self.config, machine, self.identity, self._journal, self._history, self.transport
         )
-        driver.bulk = BulkStreams(
-            ReduceEngine(self.identity.site, self.transport, driver),
-            ReplicationEngine(
-                self.identity.site,
-                self.transport,
-                driver,
-                settings=TransferSettings(stall_timeout_s=2 * self.config.failure_timeout_s),
-            ),
-            probe,
-            driver.models,
-            driver.meter,
-        )
-        api = LocalApi(self.config.api_socket, self, lab=self.config.lab)
+        operations = Operations(driver, self.config, self._history)
+        api = LocalApi(self.config.api_socket, operations, lab=self.config.lab)
         try:
             self._shape_at_start()
             if self.config.lab:
@@ -132,47 +92,6 @@ class Daemon:
             await self.transport.close()
             await driver.close()
 
-    def _machine(self, now_s: float) -> SiteMachine:
-        planner = DaemonPlanner()
-        config = self.config
-        facts = SiteFacts(
-            site=self.identity.site,
-            name=config.name,
-            address=self.transport.address,
-            public_key=self.identity.public_key,
-            incarnation=self._journal.incarnation,
-            run=config.run,
-            min_sites=config.min_sites,
-        )
-        recovered = self._journal.recovered
-        hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries
-        if config.found and snapshot is None and not entries:
-            hard_state, snapshot = found(facts.site, encode_roster(founding_roster(facts, planner)))
-            self._journal.persist(Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot))
-        rng = random.Random(f"{facts.site}/{facts.incarnation}")
-        raft = RaftMachine(
-            facts.site,
-            settings=RaftSettings(
-                election_timeout_s=config.settings.election_timeout_s,
-                heartbeat_interval_s=config.settings.raft_heartbeat_s,
-            ),
-            rng=rng,
-            hard_state=hard_state,
-            snapshot=snapshot,
-            entries=entries,
-            now_s=now_s,
-        )
-        return SiteMachine(
-            facts,
-            settings=config.settings,
-            planner=planner,
-            rng=rng,
-            raft=raft,
-            roster=decode_roster(snapshot.state) if snapshot is not None else None,
-            entries=entries,
-            now_s=now_s,
-        )
-
     def _greet(self) -> None:
         config = self.config
         if self._journal.recovered.note:
@@ -184,7 +103,7 @@ class Daemon:
     async def _until_stopped(self, loop: asyncio.AbstractEventLoop) -> int:
         stopped = self.driver.stopped
         assert stopped is not None
-        watch = loop.create_task(self._watch(), name="watch links and worker")
+        watching = loop.create_task(watch(self.driver, self.config.settings), name="watch links and worker")
         try:
             graceful, reason = await stopped
             log.info("the daemon ends: %s", reason)
@@ -193,9 +112,9 @@ class Daemon:
         except Exception:
             return EXIT_FAILED
         finally:
-            watch.cancel()
+            watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await watch
+                await watching
 
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -217,37 +136,6 @@ class Daemon:
         log.info("leaving the run; Ctrl+C again forces")
         self.driver.feed(LeaveRequested(request="", reason="Ctrl+C in the daemon"))
 
-    async def _watch(self) -> None:
-        """Facts that nobody brings: bulk bytes that moved (a busy link is not silent), a worker that was stopped."""
-        seen: dict[SiteId, int] = {}
-        stopped_since_s: float | None = None
-        pause_s = self.config.settings.beat_s / 2
-        while True:
-            await asyncio.sleep(pause_s)
-            driver = self.driver
-            for site in driver.machine.links.up_sites():
-                received, _ = self.transport.bulk_progress(site)
-                if received != seen.get(site, 0):
-                    seen[site] = received
-                    driver.feed(LinkProgressed(site=site))
-            if not self._worker_is_stopped():
-                stopped_since_s = None
-                continue
-            stopped_since_s = stopped_since_s or driver.now_s()
-            if driver.now_s() - stopped_since_s >= self.config.failure_timeout_s:
-                stopped_since_s = None
-                driver.workers.drop()
-                driver.worker_lost("the worker process is stopped (SIGSTOP)")
-
-    def _worker_is_stopped(self) -> bool:
-        hello = self.driver.hello
-        if hello is None or not self.driver.workers.connected:
-            return False
-        try:
-            return bool(psutil.Process(hello.pid).status() == psutil.STATUS_STOPPED)
-        except psutil.Error:
-            return False
-
     def _shape_at_start(self) -> None:
         for shape in self.config.shapes:
             rate = None if shape.rate_mbit is None else shape.rate_mbit * 125_000
@@ -265,7 +153,7 @@ class Daemon:
             trusted.update(roster.site_ids())
         if self.config.admission == "open" or site in trusted:
             return None
-        if site not in self._refused and len(self._refused) < FOLLOWER_QUEUE_MAX:
+        if site not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
             self._refused.add(site)
             log.warning("refused site %s: not trusted; add its id to 'trust' in the configuration to admit it", site)
         return "not trusted by this site"
@@ -290,86 +178,6 @@ class Daemon:
 
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
         self.driver.bulk_lost(site, stream, reason)
-
-    # -- Control: what the local API may ask
-
-    def status(self) -> Status:
-        return build_status(self.driver, self.config, self.transport.address)
-
-    def events(self, after_id: int, limit: int) -> list[EventRecord]:
-        return [event_record(record) for record in self._history.read(after_id=after_id, limit=limit)]
-
-    async def follow_events(self) -> AsyncIterator[EventRecord]:
-        queue: asyncio.Queue[HistoryRecord] = asyncio.Queue(FOLLOWER_QUEUE_MAX)
-        self.driver.followers.add(queue)
-        try:
-            while True:
-                yield event_record(await queue.get())
-        finally:
-            self.driver.followers.discard(queue)
-
-    async def change_link(self, site: str, *, add: bool) -> Outcome:
-        found_site = self._find_site(site)
-        if isinstance(found_site, Outcome):
-            return found_site
-        return await self._ask(
-            lambda request: LinkChangeRequested(request=request, other=found_site, add=add),
-            timeout_s=3 * self.config.settings.negotiation_timeout_s,
-        )
-
-    async def leave(self, reason: str) -> Outcome:
-        return await self._ask(
-            lambda request: LeaveRequested(request=request, reason=reason), timeout_s=LEAVE_TIMEOUT_S
-        )
-
-    async def _ask(self, make: Callable[[str], Event], *, timeout_s: float) -> Outcome:
-        loop = asyncio.get_running_loop()
-        request = f"user-{short(self.identity.site)}-{self._journal.incarnation}-{next(self._requests)}"
-        answer: asyncio.Future[tuple[bool, str]] = loop.create_future()
-        self.driver.answers[request] = answer
-        begun_s = time.monotonic()
-        self.driver.feed(make(request))
-        try:
-            done, reason = await asyncio.wait_for(answer, timeout_s)
-        except TimeoutError:
-            done, reason = False, f"no answer within {timeout_s:g} s; the request goes on, see chaosd events"
-        finally:
-            self.driver.answers.pop(request, None)
-        return Outcome(done=done, reason=reason, duration_s=time.monotonic() - begun_s)
-
-    def _find_site(self, text: str) -> SiteId | Outcome:
-        """By id, unique prefix of it, or name."""
-        records = self.driver.machine.roster.sites
-        matches = [one.site for one in records if text in (one.site, one.name)]
-        matches = matches or [one.site for one in records if len(text) >= 4 and one.site.startswith(text)]
-        if len(matches) == 1:
-            return matches[0]
-        known = ", ".join(f"{one.name} ({short(one.site)})" for one in records)
-        what = "more than one site matches" if matches else "no site of the roster matches"
-        return Outcome(done=False, reason=f"{what} '{text[:64]}'; there are: {known or 'none'}", duration_s=0.0)
-
-    def shape(
-        self,
-        site: str | None,
-        *,
-        rate_bytes_per_s: float | None,
-        latency_s: float,
-        cut_in: bool,
-        cut_out: bool,
-        corrupt_probability: float,
-    ) -> Outcome:
-        if not self.config.lab:
-            return Outcome(done=False, reason="only a daemon started with lab = true shapes its links", duration_s=0.0)
-        shape = LinkShape(
-            rate_bytes_per_s=rate_bytes_per_s,
-            latency_s=latency_s,
-            cut_in=cut_in,
-            cut_out=cut_out,
-            corrupt_probability=corrupt_probability,
-            corrupt_random=random.Random(corrupt_probability) if corrupt_probability else None,
-        )
-        self.transport.shape(None if site is None else SiteId(site), shape)
-        return Outcome(done=True, reason="shaped", duration_s=0.0)
 
 
 def run_daemon(config: SiteConfig) -> int:

@@ -42,11 +42,12 @@ from chaos_protocols.worker import (
 from chaosd.arena import Arena
 from chaosd.bulk_effects import execute_bulk
 from chaosd.bulk_streams import BulkStreams
-from chaosd.history import History, HistoryRecord
+from chaosd.history import History
 from chaosd.identity import Identity, site_of, verify
 from chaosd.journal import Journal
 from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
+from chaosd.recorder import Recorder
 from chaosd.rounds_log import RoundsLog
 from chaosd.transport import DialError, Transport
 from chaosd.vector_file import read_vector, write_vector
@@ -75,9 +76,8 @@ class Driver:
         self.stopped: asyncio.Future[tuple[bool, str]] | None = None
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
-        self.followers: set[asyncio.Queue[HistoryRecord]] = set()
-        self.on_record: Callable[[HistoryRecord], None] = lambda record: None
-        self._identity, self._journal, self._history = identity, journal, history
+        self.recorder = Recorder(history, machine)
+        self._identity, self._journal = identity, journal
         self._queue: deque[events.Event] = deque()
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
@@ -172,7 +172,7 @@ class Driver:
             case effects.DeliverResult(round=number, sites=sites, weight=weight):
                 self._deliver(number, sites, weight)
             case effects.Record():
-                self._record(effect)
+                self.recorder.record(effect)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
                 answer = self.answers.pop(request, None)
                 if answer is not None and not answer.done():
@@ -224,29 +224,6 @@ class Driver:
         self.arena.result[:] = result
         self.workers.send(ApplyResult(round=number, sites=sites, weight=weight))
 
-    def _record(self, effect: effects.Record) -> None:
-        record = HistoryRecord(
-            at_unix_s=time.time(),
-            event_id=self.machine.event_id,
-            kind=effect.kind,
-            subject=effect.subject,
-            cause=effect.cause,
-            outcome=effect.outcome,
-            duration_s=effect.duration_s,
-            epoch=self.machine.roster.epoch,
-            round=self.machine.rounds.done,
-            reason=effect.reason,
-        )
-        number = self._history.append(record)
-        took = f" in {effect.duration_s * 1000:.0f} ms" if effect.duration_s is not None else ""
-        outcome = f" {effect.outcome}{took}" if effect.outcome else ""
-        told = f"{effect.kind} {effect.subject}:{outcome} ({effect.cause}) {effect.reason}"
-        log.info("%s", "".join(one if one.isprintable() else "?" for one in told))  # names come from other sites
-        stored = HistoryRecord(**{name: getattr(record, name) for name in record.__slots__ if name != "id"}, id=number)
-        for follower in self.followers:
-            if not follower.full():
-                follower.put_nowait(stored)
-
     # -- facts from the transport (TransportEvents)
 
     def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
@@ -281,7 +258,7 @@ class Driver:
     def peer_broke_rules(self, site: SiteId, reason: str) -> None:
         """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
         log.warning("site %s broke the rules: %s", short(site), reason)
-        self._record(
+        self.recorder.record(
             effects.Record(
                 kind="refused", subject=short(site), cause=reason, outcome="refused", duration_s=None, reason="closed"
             )
@@ -315,7 +292,7 @@ class Driver:
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         cause = f"sent bytes that fail their hash: {reason}" if wrong else reason
         subject, what = short(site), "no longer a source of the state transfer"
-        self._record(
+        self.recorder.record(
             effects.Record(kind="source", subject=subject, cause=cause, outcome="", duration_s=None, reason=what)
         )
 
