@@ -32,7 +32,7 @@ def make_machine(
     config: SiteConfig, identity: Identity, journal: Journal, *, address: str, now_s: float
 ) -> SiteMachine:
     """The site's machine with what its journal recovered; a founder without one founds the run."""
-    planner = DaemonPlanner()
+    planner = DaemonPlanner(config.replication)
     facts = SiteFacts(
         site=identity.site,
         name=config.name,

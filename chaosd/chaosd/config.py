@@ -134,6 +134,7 @@ class SiteConfig(_Frozen):
     heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
     bulk_streams: Whole = Field(default=2, ge=BULK_STREAMS_MIN, le=BULK_STREAMS_MAX)
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
+    replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
     lab: Flag = Field(default=False)

@@ -36,6 +36,7 @@ FIELD_TEXTS = {
     "heartbeat_interval_s": "time between two heartbeats; default: a quarter of failure_timeout_s",
     "bulk_streams": "connections for bulk data on each link",
     "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
+    "replication": "how a newcomer's state is spread over its sources; all but chaos are baselines for experiments",
     "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
     "lab": "allow links to be shaped and cut on request: for experiments only",

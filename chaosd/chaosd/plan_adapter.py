@@ -13,7 +13,8 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
 from chaos_protocols.roster import LinkRecord
 from chaos_protocols.views import LinkKey, SourceFacts
-from chaosd.planner.shards import assign, ranges, seconds_per_shard, shards_of
+from chaosd.planner.policies import ReplicationFacts, plan_replication
+from chaosd.planner.shards import ranges, seconds_per_shard, shards_of
 from chaosd.planner.sync import LinkFacts, plan_sync
 
 RATE_UNKNOWN_BYTES_PER_S = 12.5e6
@@ -43,7 +44,12 @@ def _sync(
 
 
 class DaemonPlanner:
-    """Implements `chaos_protocols.views.Planner`."""
+    """Implements `chaos_protocols.views.Planner`. `policy`: a name of `planner.policies.POLICIES`; all but `chaos` are
+    baselines, whose plan stands while its sources live."""
+
+    def __init__(self, policy: str = "chaos") -> None:
+        self.policy = policy
+        self.all_sites = policy == "multi_source"
 
     def sync(
         self, members: tuple[SiteId, ...], listeners: tuple[SiteId, ...], links: Mapping[LinkKey, LinkRecord]
@@ -66,13 +72,14 @@ class DaemonPlanner:
         shard_bytes: int,
         sources: tuple[SourceFacts, ...],
     ) -> ReplicationPlan:
-        """Algorithm 1 of the Chaos paper: every source gets so many shards that all of them finish together."""
+        """By default Algorithm 1 of the Chaos paper: so many shards from each source that all finish together."""
         ordered = sorted(sources, key=lambda source: source.site)
         r_s = [source.rtt_s / 2 for source in ordered]
         p_s = [
             seconds_per_shard(shard_bytes, source.rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S) for source in ordered
         ]
-        assignment = assign(r_s, p_s, shards_of(state_bytes, shard_bytes))
+        facts = ReplicationFacts(r_s=tuple(r_s), p_s=tuple(p_s), num_shards=shards_of(state_bytes, shard_bytes))
+        assignment = plan_replication(facts, self.policy)
         pieces = ranges(assignment.counts, state_bytes, shard_bytes)
         parts = tuple(
             SourceRange(source=source.site, start=start, stop=stop)
@@ -87,4 +94,5 @@ class DaemonPlanner:
             shard_bytes=shard_bytes,
             ranges=parts,
             reason=assignment.reason[:1024],
+            adaptive=self.policy == "chaos",
         )

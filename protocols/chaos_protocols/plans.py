@@ -52,7 +52,8 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which neighbour sends which bytes of the state of the end of `round` to `joiner` (Chaos section III)."""
+    """Which neighbour sends which bytes of the state of the end of `round` to `joiner` (Chaos section III). Not
+    `adaptive`: nothing is planned anew while its sources live, as the baselines of section VI-A do."""
 
     transfer: Annotated[str, msgspec.Meta(max_length=64)]
     joiner: Site
@@ -61,3 +62,4 @@ class ReplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
     shard_bytes: Annotated[int, msgspec.Meta(ge=1, le=STATE_BYTES_MAX)]
     ranges: Annotated[tuple[SourceRange, ...], msgspec.Meta(max_length=SITES_MAX)]
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
+    adaptive: bool = True

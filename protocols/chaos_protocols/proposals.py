@@ -6,6 +6,7 @@ Pure functions; `CannotPropose` says why not, and whether waiting helps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chaos_protocols.commands import (
@@ -58,13 +59,11 @@ def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
     request = negotiation.request
     neighbours = [site for site in sorted(negotiation.links) if roster.record(site) is not None]
     links = []
-    sources = []
     for site in neighbours:
         answer = negotiation.links[site]
         one, other = link_key(site, joiner)
         links.append(LinkRecord(one=one, other=other, rate_bytes_per_s=answer.rate_bytes_per_s, rtt_s=answer.rtt_s))
-        if site in situation.active:
-            sources.append(SourceFacts(site=site, rate_bytes_per_s=answer.rate_bytes_per_s, rtt_s=answer.rtt_s))
+    sources = sources_for(situation, joiner, links)
     if not sources:
         raise CannotPropose(
             "none of its neighbours has the training state at the moment; connect it to a site whose worker trains",
@@ -84,7 +83,7 @@ def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         round_number=situation.first_round - 1,
         state_bytes=roster.model.state_bytes,
         shard_bytes=roster.model.shard_bytes,
-        sources=tuple(sources),
+        sources=sources,
     )
     views = changed_views(
         roster,
@@ -105,11 +104,7 @@ def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
     record = roster.record(joiner)
     if record is None:
         raise CannotPropose(f"{short(joiner)} is no longer in the roster", final=True)
-    sources = []
-    for site in roster.neighbours(joiner):
-        link = roster.link(site, joiner)
-        if link is not None and site in situation.active:
-            sources.append(SourceFacts(site=site, rate_bytes_per_s=link.rate_bytes_per_s, rtt_s=link.rtt_s))
+    sources = sources_for(situation, joiner, roster.links)
     if not sources:
         raise CannotPropose("none of its neighbours has the training state at the moment", final=True)
     replication = situation.planner.replicate(
@@ -118,12 +113,31 @@ def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
         round_number=situation.first_round - 1,
         state_bytes=roster.model.state_bytes,
         shard_bytes=roster.model.shard_bytes,
-        sources=tuple(sources),
+        sources=sources,
     )
     views = changed_views(
         roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
     )
     return Replicate(views=views, replication=replication), None
+
+
+def sources_for(situation: Situation, joiner: SiteId, links: Iterable[LinkRecord]) -> tuple[SourceFacts, ...]:
+    """Who can send the state: the joiner's neighbours that have it; with `all_sites` also members further away, whose
+    rate to the joiner nobody has measured."""
+    near = {
+        (link.other if link.one == joiner else link.one): link
+        for link in sorted(links, key=lambda one: one.key)
+        if joiner in link.key
+    }
+    found = [
+        SourceFacts(site=site, rate_bytes_per_s=link.rate_bytes_per_s, rtt_s=link.rtt_s)
+        for site, link in near.items()
+        if site in situation.active
+    ]
+    if found and situation.planner.all_sites:
+        far = situation.active - set(near) - {joiner}
+        found += [SourceFacts(site=site, rate_bytes_per_s=0.0, rtt_s=0.0) for site in sorted(far)]
+    return tuple(found)
 
 
 def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:

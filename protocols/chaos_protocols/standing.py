@@ -170,12 +170,14 @@ class Standing:
 
     def _fetch(self, plan: ReplicationPlan) -> None:
         self.transfer, self.transfer_bytes = plan, 0
+        self.links.reach({part.source for part in plan.ranges})
         if self.worker is not None:
             self.machine.emit([FetchState(plan=plan)])
 
     def _cancel_transfer(self, reason: str) -> None:
         if self.transfer is not None:
             self.machine.emit([CancelTransfer(transfer=self.transfer.transfer, reason=reason)])
+            self.links.reach(set())
         self.transfer, self.transfer_bytes = None, 0
 
     def transfer_progressed(self, transfer: str, verified_bytes: int) -> None:
@@ -237,6 +239,7 @@ class Standing:
             return
         if self.transfer is not None and machine.rounds.worker_round is not None:
             self.transfer = None
+            self.links.reach(set())
             if not self.leaving:
                 machine.emit(machine.rounds.activate())
 

@@ -29,7 +29,10 @@ class SourceFacts:
 
 
 class Planner(Protocol):
-    """The pure planners of the daemon, handed to the machines."""
+    """The pure planners of the daemon, handed to the machines. `all_sites`: a joiner's sources are all sites that hold
+    the state, neighbours or not (a baseline of the paper); otherwise its neighbours."""
+
+    all_sites: bool
 
     def sync(
         self, members: tuple[SiteId, ...], listeners: tuple[SiteId, ...], links: Mapping[LinkKey, LinkRecord]

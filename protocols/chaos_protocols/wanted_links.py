@@ -38,6 +38,7 @@ class WantedLinks:
         self.peers: dict[SiteId, str] = {}
         self._links: dict[str, PendingLink] = {}
         self._closing: dict[SiteId, int] = {}
+        self._guests: set[SiteId] = set()
 
     def follow(self, old: Roster, new: Roster, *, failed: bool) -> None:
         """Have the links that the roster says; let go of those that it no longer has. A configured link that `failed`
@@ -70,6 +71,20 @@ class WantedLinks:
                 del self._closing[site]
                 machine.tell(site, Farewell(reason="this link was removed"))
                 machine.emit(machine.links.unwant(site, "this link was removed"))
+
+    def reach(self, sources: set[SiteId]) -> None:
+        """For a transfer: connections to those of its sources that are no neighbours, for as long as it takes."""
+        machine = self._machine
+        neighbours = {*machine.roster.neighbours(machine.site), *self.peers}
+        wanted = {site for site in sources if site not in neighbours and machine.roster.record(site) is not None}
+        for site in sorted(self._guests - wanted):
+            if site not in neighbours:
+                machine.tell(site, Farewell(reason="the state transfer is over"))
+                machine.emit(machine.links.unwant(site, "the state transfer is over"))
+        for site in sorted(wanted - self._guests):
+            record = machine.roster.record(site)
+            machine.emit(machine.links.want(site, record.address if record else "", now_s=machine.now_s))
+        self._guests = wanted
 
     def change_requested(self, request: str, other: SiteId, add: bool) -> None:
         """Connect-link or disconnect-link, on a user's word."""

@@ -51,6 +51,8 @@ found = {found}
 # bulk_streams = 2
 # {texts[probe]}
 # probe = "builtin"
+# {texts[replication]}
+# replication = "chaos"
 
 # {texts[worker_socket]}
 # worker_socket = "{data}/worker.sock"

@@ -190,7 +190,7 @@ class TransferMachine:
         if self._alone_since_s is not None:
             times.append(self._alone_since_s + self._settings.stall_timeout_s)
         states = [source.state for source in self._sources.values() if source.usable]
-        if len(states) > 1 and SourceState.READY in states:
+        if self.plan.adaptive and len(states) > 1 and SourceState.READY in states:
             times.append(self._planned_s + REPLAN_INTERVAL_S)
         return min(times, default=None)
 
@@ -290,7 +290,7 @@ class TransferMachine:
     def _rebalance(self, now_s: float) -> list[JoinerEffect]:
         """Where a source has run dry, or one will be late, plan anew."""
         ready = [one for one in self._sources.values() if one.state is SourceState.READY]
-        if not ready or now_s < self._planned_s + REPLAN_INTERVAL_S:
+        if not self.plan.adaptive or not ready or now_s < self._planned_s + REPLAN_INTERVAL_S:
             return []
         effects: list[JoinerEffect] = []
         idle = any(not one.todo and not one.asked for one in ready)

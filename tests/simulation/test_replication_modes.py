@@ -1,0 +1,51 @@
+"""The baselines of the Chaos paper (section VI-A) as modes of the daemon: who sends a newcomer the state."""
+
+from __future__ import annotations
+
+import pytest
+from tests.simulator.faults import begin
+from tests.simulator.planner import SimulatedPlanner
+from tests.simulator.world import World
+
+
+def joined(policy: str) -> tuple[World, set[str], set[str]]:
+    """A chain a - b - c trains; d joins at c, under `policy`. The world, who sent d state, d's links after it."""
+    world = World(1)
+    world.planner = SimulatedPlanner(policy)
+    for name, peers in (("a", ()), ("b", ("a",)), ("c", ("b",))):
+        world.add(name, founder=name == "a", peers=peers, min_sites=3)
+    for node in list(world.nodes.values()):
+        begin(node)
+    assert world.run_until(lambda: world.oracles.rounds_done > 5, limit_s=20.0)
+    newcomer = world.add("d", peers=("c",))
+    sent: set[str] = set()
+    judge = world.oracles.state_sent
+
+    def watched(node: object, joiner: str) -> None:
+        sent.add(node.name)  # type: ignore[attr-defined]
+        judge(node, joiner)  # type: ignore[arg-type]
+
+    world.oracles.state_sent = watched  # type: ignore[method-assign]
+    begin(newcomer)
+    active = lambda: newcomer.machine is not None and newcomer.machine.rounds.active  # noqa: E731
+    assert world.run_until(active, limit_s=30.0), world.story[-20:]
+    world.run(world.now_s + 3.0)
+    assert newcomer.machine is not None
+    links = {world.nodes[site].name for site in newcomer.machine.links.up_sites()}
+    return world, sent, links
+
+
+@pytest.mark.parametrize("policy", ["chaos", "single", "equal", "round_robin"])
+def test_only_neighbours_send_the_state(policy: str) -> None:
+    _, sent, links = joined(policy)
+    assert sent == {"c"} and links == {"c"}
+
+
+def test_with_multi_source_every_member_sends_its_part_and_the_overlay_stays_as_it_was() -> None:
+    world, sent, links = joined("multi_source")
+    assert sent == {"a", "b", "c"}
+    assert links == {"c"}
+    roster = world.node("a").machine.roster  # type: ignore[union-attr]
+    assert {frozenset(link.key) for link in roster.links} == {
+        frozenset((world.site(one), world.site(other))) for one, other in (("a", "b"), ("b", "c"), ("c", "d"))
+    }
