@@ -40,10 +40,11 @@ from chaos_protocols.worker import (
     WorkerWelcome,
 )
 from chaosd.arena import Arena
+from chaosd.authentic import check_source
 from chaosd.bulk_effects import execute_bulk
 from chaosd.bulk_streams import BulkStreams
 from chaosd.history import History
-from chaosd.identity import Identity, site_of, verify
+from chaosd.identity import Identity
 from chaosd.journal import Journal
 from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
@@ -237,20 +238,11 @@ class Driver:
     def control_received(self, site: SiteId, frame: bytes) -> None:
         try:
             envelope = decode_envelope(frame)
-            self._check_source(site, envelope)
+            check_source(site, envelope)
         except (CodecError, RemoteProtocolError) as error:
             self.peer_broke_rules(site, str(error))
             return
         self.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
-
-    def _check_source(self, neighbour: SiteId, envelope: Envelope) -> None:
-        """A neighbour's own messages are authenticated by TLS; what it relays, by the signature of whoever made it."""
-        if envelope.source == neighbour:
-            return
-        if site_of(envelope.public_key) != envelope.source:
-            raise RemoteProtocolError(f"relayed a message of {short(envelope.source)} with another site's key")
-        if not verify(envelope.public_key, envelope.signature, signed_bytes(envelope)):
-            raise RemoteProtocolError(f"relayed a message of {short(envelope.source)} with a wrong signature")
 
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
         self.transport.close_link(site, f"bulk stream {stream} was lost: {reason}")

@@ -33,7 +33,9 @@ def write_vector(path: Path, spec: ContributionSpec) -> None:
     """Atomic: a reader sees the old file or the new one."""
     fresh = path.with_suffix(".new")
     try:
-        fresh.write_bytes(msgspec.msgpack.encode(spec))
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.msgpack.encode(spec))
         os.replace(fresh, path)
     except OSError as error:
         log.warning("%s cannot be written: %s", path, error)

@@ -28,7 +28,7 @@ def add(
 ) -> None:
     """Connect this site to another site of the run.
 
-    Both ends connect, the link's rate is measured, a new plan uses it from a coming round on; training does not pause.
+    Both ends connect, a new plan uses the link from a coming round on; training does not pause.
 
       $ chaosd link add hungary
       $ chaosd link add 3f9a --config cleveland/chaosd.toml

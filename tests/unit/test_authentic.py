@@ -1,0 +1,82 @@
+"""A message counts as its source's only with that site's own key and signature."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.messages import Envelope, Farewell, JoinRequest, Message, signed_bytes
+from chaos_protocols.names import PROTOCOL_VERSION
+from chaos_protocols.roster import ModelFacts
+from chaosd.authentic import check_source
+from chaosd.identity import Identity
+
+MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=1 << 20, shard_bytes=4096)
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Identity, Identity]:
+    folder: Path = tmp_path_factory.mktemp("identities")
+    return Identity.create(folder / "source"), Identity.create(folder / "relay")
+
+
+def envelope_of(source: Identity, message: Message, *, key: bytes, signer: Identity) -> Envelope:
+    bare = Envelope(
+        version=PROTOCOL_VERSION,
+        source=source.site,
+        destination=source.site,
+        incarnation=1,
+        sequence=1,
+        epoch=1,
+        event_id="e1",
+        hops=0,
+        public_key=key,
+        signature=b"",
+        message=message,
+    )
+    return msgspec.structs.replace(bare, signature=signer.sign(signed_bytes(bare)))
+
+
+def request_with(key: bytes, name: str) -> JoinRequest:
+    return JoinRequest(
+        name=name, address="127.0.0.1:7400", public_key=key, incarnation=1, neighbours=(), model=MODEL, worker_round=0
+    )
+
+
+def test_a_relayed_message_with_its_own_key_and_signature_is_taken(identities: tuple[Identity, Identity]) -> None:
+    source, relay = identities
+    check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=source))
+
+
+def test_a_neighbours_own_message_needs_no_signature(identities: tuple[Identity, Identity]) -> None:
+    source, _ = identities
+    bare = envelope_of(source, Farewell(reason="x"), key=b"", signer=source)
+    check_source(source.site, msgspec.structs.replace(bare, signature=b""))
+
+
+@pytest.mark.parametrize("key_bytes", [0, 1, 31])
+def test_a_key_of_another_length_is_refused_and_breaks_nothing(
+    identities: tuple[Identity, Identity], key_bytes: int
+) -> None:
+    source, relay = identities
+    with pytest.raises(RemoteProtocolError, match="another site's key"):
+        check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=b"k" * key_bytes, signer=source))
+
+
+def test_what_the_relay_made_itself_is_refused(identities: tuple[Identity, Identity]) -> None:
+    source, relay = identities
+    with pytest.raises(RemoteProtocolError, match="wrong signature"):
+        check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=relay))
+    with pytest.raises(RemoteProtocolError, match="another site's key"):
+        check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=relay.public_key, signer=relay))
+
+
+def test_nobody_enters_the_roster_with_anothers_key(identities: tuple[Identity, Identity]) -> None:
+    source, other = identities
+    own, wrong = request_with(source.public_key, "source"), request_with(other.public_key, "source")
+    check_source(source.site, envelope_of(source, own, key=source.public_key, signer=source))
+    with pytest.raises(RemoteProtocolError, match="to join with another site's key"):
+        check_source(source.site, envelope_of(source, wrong, key=source.public_key, signer=source))
