@@ -51,28 +51,55 @@ class ReplayGuard:
 
 
 class OverlayView:
-    """What this site knows of all links. Own links are told by `report`, like everybody's."""
+    """What this site knows of all links. Own links are told by `report`, like everybody's.
+
+    Kept so that a report costs no look at all others: `_denied` holds the (reporter, neighbour) whose newest word is
+    that the link is down, or was said before the reporter was restarted; `_claimed` those that say it is up.
+    """
 
     def __init__(self, site: SiteId) -> None:
         self.site = site
         self._reports: dict[tuple[SiteId, SiteId], Envelope] = {}
         self._incarnations: dict[SiteId, int] = {}
-        self._cache: dict[object, dict[SiteId, SiteId]] = {}
+        self._told_about: dict[SiteId, set[SiteId]] = {}
+        self._denied: set[tuple[SiteId, SiteId]] = set()
+        self._claimed: set[tuple[SiteId, SiteId]] = set()
+        self._near: tuple[Roster, dict[SiteId, list[SiteId]]] | None = None
+        self._hops: dict[tuple[SiteId, ...], dict[SiteId, SiteId]] = {}
 
     def learn(self, envelope: Envelope) -> bool:
         """Take in a flooded report; True if it is news (and must be passed on)."""
         report = envelope.message
         assert isinstance(report, LinkReport)
-        key = (envelope.source, report.neighbour)
+        source, key = envelope.source, (envelope.source, report.neighbour)
         known = self._reports.get(key)
         if known is not None and (known.incarnation, known.sequence) >= (envelope.incarnation, envelope.sequence):
             return False
         if known is None and len(self._reports) >= REPORTS_MAX:
             return False
         self._reports[key] = envelope
-        self._incarnations[envelope.source] = max(envelope.incarnation, self._incarnations.get(envelope.source, 0))
-        self._cache.clear()
+        self._told_about.setdefault(source, set()).add(report.neighbour)
+        newest = self._incarnations.get(source, 0)
+        if envelope.incarnation > newest:
+            self._incarnations[source] = envelope.incarnation
+            for neighbour in self._told_about[source]:
+                self._judge(source, neighbour)
+        else:
+            self._judge(source, report.neighbour)
         return True
+
+    def _judge(self, reporter: SiteId, neighbour: SiteId) -> None:
+        """What the newest report of this end is worth now."""
+        key = (reporter, neighbour)
+        envelope = self._reports[key]
+        assert isinstance(envelope.message, LinkReport)
+        up = envelope.message.up and envelope.incarnation == self._incarnations[reporter]
+        if key in (self._claimed if up else self._denied):
+            return
+        gained, lost = (self._claimed, self._denied) if up else (self._denied, self._claimed)
+        gained.add(key)
+        lost.discard(key)
+        self._near = None
 
     def envelopes(self) -> tuple[Envelope, ...]:
         """All reports known: what a new neighbour is told first."""
@@ -87,47 +114,49 @@ class OverlayView:
 
     def is_up(self, one: SiteId, other: SiteId) -> bool:
         """For a link of the roster: up unless one end says it is down, or was restarted since it said it is up."""
-        return self._not_denied(one, other) and self._not_denied(other, one)
-
-    def _not_denied(self, reporter: SiteId, neighbour: SiteId) -> bool:
-        envelope = self._reports.get((reporter, neighbour))
-        if envelope is None:
-            return True
-        assert isinstance(envelope.message, LinkReport)
-        return envelope.message.up and envelope.incarnation == self._incarnations[reporter]
+        return (one, other) not in self._denied and (other, one) not in self._denied
 
     def live_links(self, roster: Roster) -> set[tuple[SiteId, SiteId]]:
         """Links that can carry a message as far as is known here: the roster's, and others that both ends or a member
         report."""
-        links = {link.key for link in roster.links if self.is_up(link.one, link.other)}
-        for (reporter, neighbour), envelope in self._reports.items():
-            assert isinstance(envelope.message, LinkReport)
-            if envelope.message.up and self.is_up(reporter, neighbour):
-                links.add(link_key(reporter, neighbour))
+        links = {link.key for link in roster.links}
+        links.update(link_key(*claim) for claim in self._claimed)
+        links.difference_update(link_key(*denial) for denial in self._denied)
         return links
 
     def next_hops(self, roster: Roster, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
         """For every reachable site, the neighbour to hand a message to: breadth first, ties by site id."""
-        key = (roster.epoch, own_up)
-        known = self._cache.get(key)
+        near = self._neighbours(roster)
+        known = self._hops.get(own_up)
         if known is None:
-            if len(self._cache) >= ROUTES_CACHED_MAX:
-                self._cache.clear()
-            known = self._cache[key] = self._find_hops(roster, own_up)
+            if len(self._hops) >= ROUTES_CACHED_MAX:
+                self._hops.clear()
+            known = self._hops[own_up] = self._find_hops(near, own_up)
         return known
 
-    def _find_hops(self, roster: Roster, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
+    def _neighbours(self, roster: Roster) -> dict[SiteId, list[SiteId]]:
+        """Who is next to whom, but for this site; the same until a link comes or goes."""
+        if self._near is not None and (self._near[0] is roster or self._near[0].links == roster.links):
+            return self._near[1]
         near: dict[SiteId, list[SiteId]] = {}
-        for one, other in self.live_links(roster):
+        for one, other in sorted(self.live_links(roster)):
             if self.site not in (one, other):
                 near.setdefault(one, []).append(other)
                 near.setdefault(other, []).append(one)
+        for sites in near.values():
+            sites.sort()
+        self._near = (roster, near)
+        self._hops.clear()
+        return near
+
+    @staticmethod
+    def _find_hops(near: dict[SiteId, list[SiteId]], own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
         first_hop: dict[SiteId, SiteId] = {site: site for site in own_up}
         queue = deque(own_up)
         while queue:
             here = queue.popleft()
-            for there in sorted(near.get(here, ())):
-                if there not in first_hop and there != self.site:
+            for there in near.get(here, ()):
+                if there not in first_hop:
                     first_hop[there] = first_hop[here]
                     queue.append(there)
         return first_hop
