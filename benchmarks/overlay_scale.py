@@ -79,7 +79,6 @@ def join_one(size: int, seed: int) -> dict[str, float]:
     rates = [rng.uniform(*RATES_BYTES_PER_S) for _ in chosen]
     for name, rate in zip(chosen, rates, strict=True):
         world.link(newcomer.site, world.site(name), rng.uniform(*LATENCIES_S), rate)
-        inform(world, world.node(name))
     begun_s = world.now_s
     newcomer.start()
     newcomer.start_worker()
@@ -185,6 +184,7 @@ def running_cluster(size: int, seed: int) -> WanWorld:
         node.start()
     for known in roster.links:
         connect(world, world.nodes[known.one], world.nodes[known.other])
+    inform(world, roster)
     for node in world.nodes.values():
         stand(node, roster)
 
@@ -236,10 +236,9 @@ def connect(world: WanWorld, one: Node, other: Node) -> None:
         node.bulk.link_up(far.site)
 
 
-def inform(world: WanWorld, node: Node) -> None:
-    """This site has heard of all links, as everybody had when they came up: it will tell the newcomer."""
-    assert node.machine is not None
-    roster = node.machine.roster
+def inform(world: WanWorld, roster: Roster) -> None:
+    """Everybody has heard of all links, as they came up one by one."""
+    told = []
     for known in roster.links:
         for one, other in (known.key, known.key[::-1]):
             reporter = world.nodes[one].machine
@@ -252,9 +251,12 @@ def inform(world: WanWorld, node: Node) -> None:
                 rate_bytes_per_s=known.rate_bytes_per_s,
                 reason="",
             )
-            for sent in reporter.courier.flood(up, roster=roster, own_up=(node.machine.site,), event_id="set-up"):
-                assert isinstance(sent, effects.SendEnvelope)
-                node.machine.courier.overlay.learn(sent.envelope)
+            sent = reporter.courier.flood(up, roster=roster, own_up=(other,), event_id="set-up")
+            told += [effect.envelope for effect in sent if isinstance(effect, effects.SendEnvelope)]
+    for node in world.nodes.values():
+        assert node.machine is not None
+        for envelope in told:
+            node.machine.courier.overlay.learn(envelope)
 
 
 def stand(node: Node, roster: Roster) -> None:

@@ -8,13 +8,15 @@ one of its ends says it is down.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
 from chaos_protocols.messages import Envelope, LinkReport
 from chaos_protocols.names import SITES_MAX, SiteId, link_key
-from chaos_protocols.roster import Roster
+from chaos_protocols.roster import LinkRecord, Roster
 
+LinkKey = tuple[SiteId, SiteId]
 REPORTS_MAX = SITES_MAX * 8
 ROUTES_CACHED_MAX = 64
 """Routes are the same until a report or a roster is new; messages come far more often."""
@@ -53,18 +55,20 @@ class ReplayGuard:
 class OverlayView:
     """What this site knows of all links. Own links are told by `report`, like everybody's.
 
-    Kept so that a report costs no look at all others: `_denied` holds the (reporter, neighbour) whose newest word is
-    that the link is down, or was said before the reporter was restarted; `_claimed` those that say it is up.
+    Kept so that news costs no look at all links: `_denied` holds the (reporter, neighbour) whose newest word is that
+    the link is down, or was said before the reporter was restarted; `_claimed` those that say it is up; `_near` who is
+    next to whom over live links.
     """
 
     def __init__(self, site: SiteId) -> None:
         self.site = site
-        self._reports: dict[tuple[SiteId, SiteId], Envelope] = {}
+        self._reports: dict[LinkKey, Envelope] = {}
         self._incarnations: dict[SiteId, int] = {}
-        self._told_about: dict[SiteId, set[SiteId]] = {}
-        self._denied: set[tuple[SiteId, SiteId]] = set()
-        self._claimed: set[tuple[SiteId, SiteId]] = set()
-        self._near: tuple[Roster, dict[SiteId, list[SiteId]]] | None = None
+        self._denied: set[LinkKey] = set()
+        self._claimed: set[LinkKey] = set()
+        self._agreed: tuple[LinkRecord, ...] = ()
+        self._agreed_keys: set[LinkKey] = set()
+        self._near: dict[SiteId, list[SiteId]] = {}
         self._hops: dict[tuple[SiteId, ...], dict[SiteId, SiteId]] = {}
 
     def learn(self, envelope: Envelope) -> bool:
@@ -78,28 +82,45 @@ class OverlayView:
         if known is None and len(self._reports) >= REPORTS_MAX:
             return False
         self._reports[key] = envelope
-        self._told_about.setdefault(source, set()).add(report.neighbour)
         newest = self._incarnations.get(source, 0)
         if envelope.incarnation > newest:
             self._incarnations[source] = envelope.incarnation
-            for neighbour in self._told_about[source]:
-                self._judge(source, neighbour)
+            for other in [one for one in self._reports if one[0] == source] if newest else (key,):
+                self._judge(other)
         else:
-            self._judge(source, report.neighbour)
+            self._judge(key)
         return True
 
-    def _judge(self, reporter: SiteId, neighbour: SiteId) -> None:
+    def _judge(self, key: LinkKey) -> None:
         """What the newest report of this end is worth now."""
-        key = (reporter, neighbour)
         envelope = self._reports[key]
         assert isinstance(envelope.message, LinkReport)
-        up = envelope.message.up and envelope.incarnation == self._incarnations[reporter]
-        if key in (self._claimed if up else self._denied):
-            return
+        up = envelope.message.up and envelope.incarnation == self._incarnations[key[0]]
         gained, lost = (self._claimed, self._denied) if up else (self._denied, self._claimed)
-        gained.add(key)
-        lost.discard(key)
-        self._near = None
+        if key not in gained:
+            gained.add(key)
+            lost.discard(key)
+            self._place(link_key(*key))
+
+    def _place(self, link: LinkKey) -> None:
+        """Put a link where it belongs: among those that carry messages, or not. This site's own are in `own_up`."""
+        one, other = link
+        if self.site in link:
+            return
+        live = self._is_live(link)
+        if live == (other in self._near.get(one, ())):
+            return
+        for here, there in ((one, other), (other, one)):
+            if live:
+                insort(self._near.setdefault(here, []), there)
+            else:
+                self._near[here].remove(there)
+        self._hops.clear()
+
+    def _is_live(self, link: LinkKey) -> bool:
+        """Of the roster, or reported by an end; and denied by none."""
+        claimed = link in self._agreed_keys or link in self._claimed or link[::-1] in self._claimed
+        return claimed and self.is_up(*link)
 
     def envelopes(self) -> tuple[Envelope, ...]:
         """All reports known: what a new neighbour is told first."""
@@ -116,43 +137,29 @@ class OverlayView:
         """For a link of the roster: up unless one end says it is down, or was restarted since it said it is up."""
         return (one, other) not in self._denied and (other, one) not in self._denied
 
-    def live_links(self, roster: Roster) -> set[tuple[SiteId, SiteId]]:
-        """Links that can carry a message as far as is known here: the roster's, and others that both ends or a member
-        report."""
-        links = {link.key for link in roster.links}
-        links.update(link_key(*claim) for claim in self._claimed)
-        links.difference_update(link_key(*denial) for denial in self._denied)
-        return links
-
     def next_hops(self, roster: Roster, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
         """For every reachable site, the neighbour to hand a message to: breadth first, ties by site id."""
-        near = self._neighbours(roster)
+        if self._agreed is not roster.links:
+            self._agree(roster)
         known = self._hops.get(own_up)
         if known is None:
             if len(self._hops) >= ROUTES_CACHED_MAX:
                 self._hops.clear()
-            known = self._hops[own_up] = self._find_hops(near, own_up)
+            known = self._hops[own_up] = self._find_hops(own_up)
         return known
 
-    def _neighbours(self, roster: Roster) -> dict[SiteId, list[SiteId]]:
-        """Who is next to whom, but for this site; the same until a link comes or goes."""
-        if self._near is not None and (self._near[0] is roster or self._near[0].links == roster.links):
-            return self._near[1]
-        near: dict[SiteId, list[SiteId]] = {}
-        for one, other in sorted(self.live_links(roster)):
-            if self.site not in (one, other):
-                near.setdefault(one, []).append(other)
-                near.setdefault(other, []).append(one)
-        for sites in near.values():
-            sites.sort()
-        self._near = (roster, near)
-        self._hops.clear()
-        return near
+    def _agree(self, roster: Roster) -> None:
+        """The roster may have other links than before."""
+        keys = {link.key for link in roster.links}
+        changed = keys ^ self._agreed_keys
+        self._agreed, self._agreed_keys = roster.links, keys
+        for link in changed:
+            self._place(link)
 
-    @staticmethod
-    def _find_hops(near: dict[SiteId, list[SiteId]], own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
+    def _find_hops(self, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
         first_hop: dict[SiteId, SiteId] = {site: site for site in own_up}
         queue = deque(own_up)
+        near = self._near
         while queue:
             here = queue.popleft()
             for there in near.get(here, ()):
