@@ -45,7 +45,7 @@ from chaosd.bulk_effects import execute_bulk
 from chaosd.bulk_streams import BulkStreams
 from chaosd.history import History
 from chaosd.identity import Identity
-from chaosd.journal import Journal
+from chaosd.journal import Journal, JournalError
 from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
 from chaosd.recorder import Recorder
@@ -124,7 +124,7 @@ class Driver:
             self._running = False
 
     def _fail(self, error: Exception) -> None:
-        log.critical("the daemon must stop: %s", error, exc_info=not isinstance(error, OSError))
+        log.critical("the daemon must stop: %s", error, exc_info=not isinstance(error, OSError | JournalError))
         if self.stopped is not None and not self.stopped.done():
             self.stopped.set_exception(error)
 

@@ -167,7 +167,7 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
         case messages.Farewell(reason=reason):
             machine.links.farewell_received(source, reason)
         case messages.LinkReport(neighbour=site, incarnation=incarnation):
-            machine.incarnations[site] = max(incarnation, machine.incarnations.get(site, 0))
+            machine.saw_incarnation(site, incarnation)
             machine.overlay_changed()
         case messages.JoinAnswer():
             machine.standing.join_answered(message)
@@ -214,7 +214,7 @@ def _for_scheduler(
         case messages.Report(incarnation=incarnation):
             record = machine.roster.record(source)
             if record is not None and record.incarnation == incarnation:
-                scheduler.reports[source] = (message, now_s)
+                scheduler.take_report(source, message, now_s=now_s)
         case messages.SettleAnswer():
             scheduler.settle_answered(source, message)
         case _:

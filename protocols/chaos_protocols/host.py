@@ -22,6 +22,7 @@ class Host(Protocol):
     planner: Planner
     now_s: float
     overlay_version: int
+    restarts_seen: int
 
     @property
     def roster(self) -> Roster: ...

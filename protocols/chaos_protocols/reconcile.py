@@ -185,14 +185,19 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
 def renew(scheduler: SchedulerMachine, now_s: float) -> bool:
     """A member whose daemon was restarted before anybody missed it, this site included."""
     host, roster = scheduler.host, scheduler.host.roster
+    looked_at = (roster.epoch, host.restarts_seen)
+    if looked_at == scheduler.renewed_for:
+        return False  # a look at every site at every event would cost the more the more sites there are
     for record in roster.sites:
         restarted = host.restarted_as(record.site)
         if record.state != "member" or restarted is None or restarted <= record.incarnation:
             continue
         command = RenewSite(site=record.site, incarnation=restarted, address=record.address, views=roster.views)
-        if scheduler.propose((command, None), None, planned=False, now_s=now_s):
-            host.record("scale-in", short(record.site), "its daemon was restarted", "done", None, "same site, standby")
-            return True
+        if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
+            return False
+        host.record("scale-in", short(record.site), "its daemon was restarted", "done", None, "same site, standby")
+        return True
+    scheduler.renewed_for = looked_at
     return False
 
 
@@ -237,9 +242,8 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
     """Everybody gave weight 0 to a round, and now a member has the state: it is done again under a new epoch, to which
     that member can contribute."""
     host, roster = scheduler.host, scheduler.host.roster
-    reports = [report for report, _ in scheduler.reports.values()] + [host.own_report()]
-    stalled = [one.stalled for one in reports if one.stalled is not None]
-    if not any(tag == roster.tag_of(tag.round) and tag.round > host.done_round for tag in stalled):
+    stalled = {scheduler.reports[site][0].stalled for site in scheduler.stalled} | {host.own_report().stalled}
+    if not any(tag is not None and tag == roster.tag_of(tag.round) and tag.round > host.done_round for tag in stalled):
         return False
     if now_s < scheduler.unstalled_s + host.settings.failure_timeout_s or not scheduler.active_sites():
         return False

@@ -63,6 +63,8 @@ class SchedulerMachine:
         self.leading = False
         self.negotiations: dict[str, Negotiation] = {}
         self.reports: dict[SiteId, tuple[Report, float]] = {}
+        self.stalled: set[SiteId] = set()
+        self.renewed_for: tuple[int, int] = (-1, -1)
         self.state_requests: dict[SiteId, tuple[StateRequest, float]] = {}
         self.join_requests: dict[SiteId, tuple[JoinRequest, float]] = {}
         self.in_flight: InFlight | None = None
@@ -125,6 +127,8 @@ class SchedulerMachine:
         self.suspects.clear()
         self.progress.clear()
         self.reports.clear()
+        self.stalled.clear()
+        self.renewed_for = (-1, -1)
         self.state_requests.clear()
         self.join_requests.clear()
         self.in_flight = None
@@ -187,6 +191,13 @@ class SchedulerMachine:
         negotiation = self.negotiations.get(identifier)
         if negotiation is not None:
             self.obey(negotiation, negotiation.handle(event), now_s=now_s)
+
+    def take_report(self, site: SiteId, report: Report, *, now_s: float) -> None:
+        self.reports[site] = (report, now_s)
+        if report.stalled is None:
+            self.stalled.discard(site)
+        else:
+            self.stalled.add(site)
 
     def settle_answered(self, site: SiteId, answer: SettleAnswer) -> None:
         if answer.epoch == self.host.roster.epoch and self.host.roster.settling:

@@ -73,6 +73,7 @@ class SiteMachine:
         self.courier = Courier(facts.site, facts.public_key, facts.incarnation)
         self.scheduler = SchedulerMachine(self)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
+        self.restarts_seen = 0
         self.leader_seen_s = now_s
         self.overlay_version = 0
         self.stalled: Tag | None = None
@@ -218,6 +219,12 @@ class SiteMachine:
     def restarted_as(self, site: SiteId) -> int | None:
         return self.incarnations.get(site)
 
+    def saw_incarnation(self, site: SiteId, incarnation: int) -> None:
+        """A link to this start of the site's daemon is there, here or elsewhere."""
+        if incarnation > self.incarnations.get(site, 0):
+            self.incarnations[site] = incarnation
+            self.restarts_seen += 1
+
     def believes(self, source: SiteId) -> bool:
         """Whether `source` may say what only sites of the run say. A site outside it must believe those it is pointed
         to; one inside, the roster and the agreement's configuration."""
@@ -329,7 +336,7 @@ class SiteMachine:
     def _link_notice(self, notice: LinkCameUp | LinkRenewed | LinkWentDown | BeatDue) -> None:
         match notice:
             case LinkCameUp(site=site, incarnation=incarnation):
-                self.incarnations[site] = max(incarnation, self.incarnations.get(site, 0))
+                self.saw_incarnation(site, incarnation)
                 self.emit(self.courier.introduce(site))
                 self._report_link(site, incarnation, up=True, reason="connected")
                 self.standing.link_came_up(site)

@@ -1,0 +1,61 @@
+"""A training process with a state of any size and steady rounds: what the benchmarks of state transfer train.
+
+Most of its state is frozen, as in the fine-tuning of Chaos VI-E: a round averages a small vector, so that links and
+cores are free for what is measured. `--blank`: start with zeros, as a newcomer does whose weights are not the run's.
+Every `--pace` seconds a round is ready. Ends with the daemon, or when `--until` names a round that is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from chaos import ChaosError, Coordinator
+
+TRAINED = 16_384
+"""Numbers averaged in a round: 64 KiB."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--state-bytes", type=int, required=True)
+    parser.add_argument("--tensors", type=int, default=1, help="cut the frozen part into so many arrays")
+    parser.add_argument("--pace", type=float, default=0.1, help="seconds of computing in a round")
+    parser.add_argument("--blank", action="store_true")
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon is told, not we
+    size = max(options.state_bytes // options.tensors, 1)
+    generator = np.random.default_rng(1)
+    arrays = {f"frozen.{number:06d}": np.zeros(size, dtype=np.uint8) for number in range(options.tensors)}
+    arrays["head"] = np.zeros(TRAINED, dtype=np.float32)
+    if not options.blank:
+        for name, array in arrays.items():
+            if name != "head":
+                array[...] = np.frombuffer(generator.bytes(array.nbytes), dtype=np.uint8)
+    head = arrays["head"]
+
+    def apply(averaged: Mapping[str, np.ndarray], round: int) -> None:
+        head[...] -= np.float32(0.01) * averaged["head"]
+
+    try:
+        with Coordinator(socket=options.socket, handle_signals=False, connect_s=30.0) as coordinator:
+            coordinator.register(arrays=arrays, apply=apply, gradients={"head": np.zeros(TRAINED, dtype=np.float32)})
+            while not coordinator.capture_exit_event():
+                time.sleep(options.pace)
+                coordinator.gradients["head"][...] = head - np.float32(1.0)
+                if not coordinator.step(samples=1):
+                    break
+    except ChaosError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
