@@ -94,6 +94,11 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
                 up=machine.link_is_up(link.one, link.other),
             )
         )
+    agreed = set(machine.roster.neighbours(machine.site))
+    for site in machine.links.up_sites():  # before this site is admitted, and while its link is not agreed
+        if site not in agreed:
+            rtt_s = machine.links.neighbours[site].rtt_s
+            found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=rtt_s, up=True))
     return tuple(found)
 
 

@@ -4,9 +4,9 @@ Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` f
 links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
 of its own methods.
 
-Memory: two result buffers in turn, more only while the worker has results to catch up on (RESULTS_BYTES_MAX); scratch
-for chunks under way, bounded by SCRATCH_BYTES_MAX for all trees and children together. Arithmetic runs on the loop: a
-chunk takes some 0.1 ms (limits.md), less than handing it to a thread would.
+Memory: two result buffers, more only while the worker has results to catch up on (RESULTS_BYTES_MAX); scratch for
+chunks under way, bounded by SCRATCH_BYTES_MAX. Arithmetic runs on the loop: a chunk takes some 0.1 ms, less than
+handing it to a thread would.
 """
 
 from __future__ import annotations
@@ -218,7 +218,6 @@ class ReduceEngine:
             self._tell(self._events.peer_broke_rules, site, str(error))
 
     async def close(self) -> None:
-        """Drop everything. Returns when nothing is left running."""
         self._close_round()
         await self._outbox.close()
 
@@ -272,7 +271,9 @@ class ReduceEngine:
         if incoming.memory is not self._memory and incoming.memory is not self._fetching:
             incoming.buffer.release()  # its round was stopped while it arrived
             return False
-        incoming.memory.arrived(incoming.place, incoming.buffer)
+        right = message.hash if isinstance(message, ChunkDown) else None
+        if not incoming.memory.arrived(incoming.place, incoming.buffer, right):
+            raise RemoteProtocolError(f"site {short(site)} sent a chunk of a result that does not have its hash")
         return True
 
     def _drop_incoming(self, site: SiteId) -> None:
@@ -317,10 +318,11 @@ class ReduceEngine:
         key: Tag | None = None
         if memory is not None and not isinstance(reference, HeldRef) and reference.tag == memory.tag:
             key = memory.tag
-            buffer, view = memory.payload(reference)
+            header, (buffer, view) = memory.with_hash(header, reference), memory.payload(reference)
         else:
             assert not isinstance(reference, PartialRef)
-            buffer, view = self._all().payload(reference)
+            vectors = self._all()
+            header, (buffer, view) = vectors.with_hash(header, reference), vectors.payload(reference)
         self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer))
 
     def _round_finished(self, effect: ReduceFinished) -> None:

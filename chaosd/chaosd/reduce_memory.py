@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
+from chaos_protocols.bulk import ChunkDown, ReduceHeader
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import SyncPlan, Tag
@@ -84,14 +86,22 @@ class RoundMemory:
         buffer = self.scratch_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
-    def arrived(self, place: Place, buffer: Buffer) -> None:
-        """The chunk is there; takes over the receiver's hold."""
+    def arrived(self, place: Place, buffer: Buffer, right: bytes | None) -> bool:
+        """The chunk is there; takes over the receiver's hold. Whether it has the hash `right` (None: it has to have
+        none)."""
         assert not isinstance(place, FetchedRef)
         if isinstance(place, ResultRef):
-            self._hash(place.tree, place.chunk)
+            found = self._hash(place.tree, place.chunk)
             buffer.release()
-        else:
-            self._scratch[place.tree, place.chunk, place.child] = buffer
+            return found == right
+        self._scratch[place.tree, place.chunk, place.child] = buffer
+        return True
+
+    def with_hash(self, header: ReduceHeader, reference: PartialRef | ResultRef) -> ReduceHeader:
+        """The header of a chunk that is sent, with the hash of its bytes where it is one of the result."""
+        if not isinstance(header, ChunkDown):
+            return header
+        return replace(header, hash=self.result.hashes[self.layout.index(reference.tree, reference.chunk)])
 
     def payload(self, reference: PartialRef | ResultRef) -> tuple[Buffer, memoryview]:
         """The bytes to send; the buffer is held for the sender."""
@@ -143,10 +153,11 @@ class RoundMemory:
         if not keep_result:
             self.result.buffer.release()
 
-    def _hash(self, tree: int, chunk: int) -> None:
+    def _hash(self, tree: int, chunk: int) -> bytes:
         place = self.chunk(tree, chunk)
-        data = self.result.buffer.view(place.start, place.stop)
-        self.result.hashes[self.layout.index(tree, chunk)] = chunk_hash(data)
+        found = chunk_hash(self.result.buffer.view(place.start, place.stop))
+        self.result.hashes[self.layout.index(tree, chunk)] = found
+        return found
 
 
 @dataclass(slots=True)
@@ -167,12 +178,13 @@ class FetchMemory:
         chunk = self.chunks[place.index]
         return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
 
-    def arrived(self, place: Place, buffer: Buffer) -> None:
-        """The chunk is there; takes over the receiver's hold."""
+    def arrived(self, place: Place, buffer: Buffer, right: bytes | None) -> bool:
+        """The chunk is there; takes over the receiver's hold. The whole is compared with its digest at the end."""
         assert isinstance(place, FetchedRef)
         chunk = self.chunks[place.index]
         self.result.hashes[place.index] = chunk_hash(buffer.view(chunk.start, chunk.stop))
         buffer.release()
+        return True
 
     def close(self) -> None:
         self.result.buffer.release()
@@ -266,6 +278,14 @@ class VectorMemory:
         result = self.results.get(round_number)
         assert result is not None
         return result.buffer.retain(), result.buffer.view(chunk.start, chunk.stop)
+
+    def with_hash(self, header: ReduceHeader, reference: ResultRef | HeldRef) -> ReduceHeader:
+        """The header of a chunk of a finished result, with the hash of its bytes."""
+        if not isinstance(header, ChunkDown) or isinstance(reference, HeldRef):
+            return header
+        result = self.results.get(reference.tag.round)
+        assert result is not None
+        return replace(header, hash=result.hashes[self._layouts[reference.tag].index(reference.tree, reference.chunk)])
 
     def forget(self, rounds: list[int]) -> None:
         self._layouts = {tag: layout for tag, layout in self._layouts.items() if tag.round not in rounds}

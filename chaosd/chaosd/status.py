@@ -22,8 +22,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One link of the overlay. `rate_bytes_per_s` as recorded in the roster; `rtt_s` and `up` only for this site's own
-    links."""
+    """One link of the overlay, or a connection of this site that is not agreed (yet). `rate_bytes_per_s` as recorded in
+    the roster; `rtt_s` and `up` only for this site's own links."""
 
     one: str
     other: str

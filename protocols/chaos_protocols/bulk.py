@@ -6,7 +6,8 @@ whether a header fits the plan in force is decided by the machines of `reduce` a
 
     averaging     chunk.grant, chunk.want, chunk.up, chunk.down, chunk.gone             carry the tag of the round
     results       result.want, result.held, result.pull, result.data, result.gone      named by round and digest
-    replication   block.want, block.data, block.wait, block.drop, block.gone           named by the transfer
+    replication   block.want, block.data, block.same, block.wait, block.ready, block.drop, block.gone,
+                  witness.want, witness.hash                                           named by the transfer
 """
 
 from __future__ import annotations
@@ -27,6 +28,14 @@ WEIGHT_MAX = 1e15
 
 BLOCK_BYTES_MAX = 1 << 20
 """Hashing and framing cost nothing much at this size, and a wrong or lost block is soon fetched again."""
+
+CELL_BYTES = BLOCK_BYTES_MAX
+"""States are compared, and their digest is made, cell by cell: multiples of this size, the last one shorter."""
+
+HASH_BYTES = 32
+
+CELLS_COMPARED_MAX = 1024
+"""In one BlockWant: 32 KiB of hashes."""
 
 STREAM_AVERAGING = 0
 STREAM_REPLICATION = 1
@@ -74,12 +83,14 @@ class ChunkUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class ChunkDown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chunk.down"):
-    """Parent to child: a chunk of the result. Chunk 0 has the weights, by ascending site of all members."""
+    """Parent to child: a chunk of the result. Chunk 0 has the weights, by ascending site of all members. `hash`: of the
+    chunk's bytes (BLAKE3, 32 bytes), added where they are: a replica that takes a wrong byte would differ for ever."""
 
     tag: Tag
     tree: TreeIndex
     chunk: Chunk
     weights: Weights = ()
+    hash: Annotated[bytes, msgspec.Meta(max_length=HASH_BYTES)] = b""
 
 
 class ChunkGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="chunk.gone"):
@@ -125,13 +136,17 @@ class ResultGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
     digest: Digest
 
 
-class BlockWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.want"):
-    """Joiner to source: send bytes [start, stop) of the state, cut into blocks of `block_bytes` from `start` on."""
+class BlockWant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="block.want"):
+    """Joiner to source: send bytes [start, stop) of the state, cut at the multiples of `block_bytes` (a power of two).
+
+    `have`: hashes of what the joiner holds in the cells from `start` on (a multiple of CELL_BYTES then), one after the
+    other; a cell that has this hash here is answered by BlockSame instead of blocks."""
 
     transfer: Transfer
     start: Offset
     stop: Offset
     block_bytes: Annotated[int, msgspec.Meta(ge=1, le=BLOCK_BYTES_MAX)]
+    have: Annotated[bytes, msgspec.Meta(max_length=CELLS_COMPARED_MAX * HASH_BYTES)] = b""
 
 
 class BlockData(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.data"):
@@ -142,8 +157,21 @@ class BlockData(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     hash: BlockHash
 
 
+class BlockSame(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.same"):
+    """Source to joiner: the cell at `start` has the hash that the joiner told; its bytes are not sent."""
+
+    transfer: Transfer
+    start: Offset
+
+
 class BlockWait(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.wait"):
     """Source to joiner: the snapshot is not taken yet; what was asked for is remembered."""
+
+    transfer: Transfer
+
+
+class BlockReady(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="block.ready"):
+    """Source to joiner, after BlockWait: the snapshot is there now; what was dropped meanwhile may be asked again."""
 
     transfer: Transfer
 
@@ -160,10 +188,31 @@ class BlockGone(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
     transfer: Transfer
 
 
+class WitnessWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="witness.want"):
+    """Joiner to another source: what is the hash of bytes [start, stop) in your own snapshot? (at most a block)"""
+
+    transfer: Transfer
+    start: Offset
+    stop: Offset
+
+
+class WitnessHash(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="witness.hash"):
+    """Source to joiner: this (BLAKE3, 32 bytes)."""
+
+    transfer: Transfer
+    start: Offset
+    stop: Offset
+    hash: BlockHash
+
+
 ChunkHeader = ChunkGrant | ChunkWant | ChunkUp | ChunkDown | ChunkGone
 ResultHeader = ResultWant | ResultHeld | ResultPull | ResultData | ResultGone
 ReduceHeader = ChunkHeader | ResultHeader
-TransferHeader = BlockWant | BlockData | BlockWait | BlockDrop | BlockGone
+WantHeader = BlockWant | BlockDrop | WitnessWant
+"""What a joiner says to a source."""
+StandHeader = BlockSame | BlockWait | BlockReady | BlockGone | WitnessHash
+"""What a source says to a joiner, without bytes."""
+TransferHeader = WantHeader | StandHeader | BlockData
 BulkHeader = ReduceHeader | TransferHeader
 
 

@@ -6,13 +6,14 @@ Functions on a `SchedulerMachine`; each compares the roster with what is known a
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from chaos_protocols import proposals
 from chaos_protocols.commands import AdoptState, RemoveLink, RenewSite, Settled, SetVoters
-from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.messages import SettleQuestion
 from chaos_protocols.names import SiteId, link_key, short
 from chaos_protocols.negotiation import (
@@ -225,9 +226,10 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     }
     furthest = max(held.values(), default=roster.settled_round)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
-    digests = {answers[site].digest for site in holders if answers[site].digest}
+    digest_of = {site: answers[site].digest for site in holders if answers[site].digest}
+    digests = set(digest_of.values())
     if len(digests) > 1:
-        raise LocalProtocolError(f"results of round {furthest} differ between {', '.join(map(short, holders))}")
+        return _outvote(scheduler, digest_of, furthest, now_s)
     views = settled_views(roster, host.planner, first_round=furthest + 1)
     digest = digests.pop() if digests else ""
     command = Settled(round=furthest, digest=digest, holders=holders, views=views)
@@ -235,6 +237,21 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
         return False
     reason = f"round {furthest} stands, held by {len(holders)} of {len(asked) + 1}; going on with {furthest + 1}"
     host.record("settle", f"round {furthest + 1}", "a site or link failed", "done", None, reason)
+    return True
+
+
+def _outvote(scheduler: SchedulerMachine, digest_of: Mapping[SiteId, str], number: int, now_s: float) -> bool:
+    """Two sites hold different results of one round, which no fault of a network can bring about: most of them count,
+    between equals those of the scheduler. The others are removed, and come back with the state of the run."""
+    host = scheduler.host
+    votes = Counter(digest_of.values())
+    best = max(votes, key=lambda digest: (votes[digest], digest == digest_of.get(host.site), digest))
+    others = [site for site, digest in sorted(digest_of.items()) if digest != best]
+    if host.site in others:
+        host.hand_over(None)  # who schedules next removes this site
+        return False
+    for site in others:
+        _site_failed(scheduler, site, f"its result of round {number} is not that of {votes[best]} other(s)", now_s)
     return True
 
 

@@ -257,3 +257,27 @@ async def test_a_plan_that_cannot_be_opened_leaves_the_engine_as_good_as_before(
     await rig.round(Tag(epoch=1, round=6), alone, {SITES[0]: 1.0}, [])
     assert driver.fetched == {}
     await rig.close()
+
+
+async def test_a_chunk_of_a_result_that_lacks_its_hash_is_refused_and_comes_again() -> None:
+    """A byte that changes in a parent's memory, before TLS, would leave two replicas different for ever."""
+    top, child = SITES[0], SITES[1]
+    pair = SyncPlan(trees=(Tree(weight=1.0, root=top, parent=((child, top),)),), reason="a pair")
+    rig = Rig(SITES[:2])
+    rig.connect(pair)
+    for driver in rig.drivers.values():
+        driver.configure()
+        driver.fill(3)
+    victim, tag = rig.drivers[child], Tag(epoch=1, round=1)
+    victim.engine.open(tag, pair, [], True)
+    victim.engine.contribute(tag, 1.0, True)
+    header = encode_bulk_header(ChunkDown(tag=tag, tree=0, chunk=0, weights=(1.0, 1.0), hash=b"h" * 32))
+    place = victim.engine.bulk_buffer(top, 0, header, 32 << 10)
+    assert place is not None
+    place[:] = b"\x00" * len(place)
+    victim.engine.bulk_received(top, 0, header, place)
+    await asyncio.sleep(0)
+    assert "does not have its hash" in victim.broken.pop(0)[1]
+    victim.engine.stop(tag)
+    await rig.round(Tag(epoch=1, round=1), pair, dict.fromkeys(SITES[:2], 1.0), [])
+    await rig.close()

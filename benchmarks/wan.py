@@ -1,0 +1,294 @@
+"""Real daemons and training processes in an emulated WAN, for the benchmarks of state transfer: network namespaces with
+shaped links (needs root; says what is missing), or plain loopback without links.
+
+Every site is a `chaosd` process and a `sized_worker`; a newcomer's daemon is up and linked before its worker starts, so
+that what is measured begins with its request to join.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from chaosd.client import LocalClient, NoDaemonError
+from chaosd.identity import Identity
+from chaosd.lab.namespaces import NamespaceNetwork
+from chaosd.lab.scenario import LinkSpec
+from chaosd.status import EventRecord, Status
+
+PORT = 7400
+WAIT_S = 120.0
+END_TIMEOUT_S = 10.0
+GOODPUT_SHARE = 0.956
+"""Of a link's rate at an MTU of 1500: the rest is headers of Ethernet, IP and TCP."""
+
+
+class BenchmarkError(RuntimeError):
+    """What was to be measured did not happen; the text has the ends of the logs."""
+
+
+class Network(Protocol):
+    """Where the sites live."""
+
+    def address(self, site: str) -> str: ...
+    def command(self, site: str, command: Sequence[str]) -> list[str]: ...
+
+
+class Loopback:
+    """All sites on 127.0.0.1, each with a port of its own."""
+
+    def __init__(self) -> None:
+        self._ports: dict[str, int] = {}
+
+    def address(self, site: str) -> str:
+        if site not in self._ports:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self._ports[site] = probe.getsockname()[1]
+        return f"127.0.0.1:{self._ports[site]}"
+
+    def command(self, site: str, command: Sequence[str]) -> list[str]:
+        return list(command)
+
+
+class Namespaces:
+    """The sites of a `NamespaceNetwork`."""
+
+    def __init__(self, network: NamespaceNetwork) -> None:
+        self._network = network
+
+    def address(self, site: str) -> str:
+        return f"{self._network.address(site)}:{PORT}"
+
+    def command(self, site: str, command: Sequence[str]) -> list[str]:
+        return self._network.command(site, command)
+
+
+@dataclass(slots=True)
+class Site:
+    """One site's processes and files."""
+
+    name: str
+    folder: Path
+    identity: Identity
+    daemon: subprocess.Popen[bytes] | None = None
+    worker: subprocess.Popen[bytes] | None = None
+    client: LocalClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.client = LocalClient(self.folder / "api.sock")
+
+    def status(self) -> Status | None:
+        try:
+            return self.client.status()
+        except NoDaemonError:
+            return None
+
+    def events(self, kind: str) -> list[EventRecord]:
+        return [event for event in self.client.last_events(500) if event.kind == kind]
+
+    def trains(self) -> bool:
+        status = self.status()
+        return status is not None and status.state == "member" and status.worker.phase not in ("standby", "")
+
+    def signal(self, number: signal.Signals) -> None:
+        for process in (self.worker, self.daemon):
+            if process is not None and process.poll() is None:
+                process.send_signal(number)
+
+    def kill(self) -> None:
+        for process in (self.worker, self.daemon):
+            if process is not None and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(END_TIMEOUT_S)
+
+    def tail(self) -> str:
+        found = []
+        for path in sorted(self.folder.glob("*.log")):
+            lines = path.read_text(errors="replace").splitlines()[-12:]
+            found.append(f"-- {self.name} {path.name}\n" + "\n".join(lines))
+        return "\n".join(found)
+
+
+class WanCluster:
+    """Sites with the same settings. `extra`: further lines of every configuration file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        network: Network,
+        neighbours: dict[str, tuple[str, ...]],
+        *,
+        state_bytes: int,
+        pace_s: float,
+        min_sites: int,
+        extra: str = "",
+        tensors: int = 1,
+    ) -> None:
+        self.network, self.state_bytes, self.pace_s, self.tensors = network, state_bytes, pace_s, tensors
+        self.sites: dict[str, Site] = {}
+        for name in neighbours:
+            (folder / name).mkdir(parents=True)
+            self.sites[name] = Site(name, folder / name, Identity.create(folder / name))
+        for number, (name, near) in enumerate(neighbours.items()):
+            lines = [
+                f'name = "{name}"',
+                'run = "benchmark"',
+                f'data_dir = "{self.sites[name].folder}"',
+                f'listen = "{network.address(name)}"',
+                f"found = {str(number == 0).lower()}",
+                f"min_sites = {min_sites}",
+                "trust = [" + ", ".join(f'"{site.identity.site}"' for site in self.sites.values()) + "]",
+                "lab = true",
+                extra,
+            ]
+            for far in near:
+                lines += ["[[peers]]", f'site = "{self.sites[far].identity.site}"']
+                lines += [f'address = "{network.address(far)}"']
+            (self.sites[name].folder / "chaosd.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def start_daemon(self, name: str) -> None:
+        site = self.sites[name]
+        site.daemon = self._spawn(site, ["chaosd", "start", "--config", str(site.folder / "chaosd.toml")], "daemon")
+
+    def start_worker(self, name: str, *, blank: bool = False) -> None:
+        site = self.sites[name]
+        arguments = ["--socket", str(site.folder / "worker.sock"), "--state-bytes", str(self.state_bytes)]
+        arguments += ["--pace", str(self.pace_s), "--tensors", str(self.tensors), *(["--blank"] if blank else [])]
+        site.worker = self._spawn(site, ["benchmarks.sized_worker", *arguments], "worker")
+
+    def _spawn(self, site: Site, module: list[str], log_name: str) -> subprocess.Popen[bytes]:
+        command = self.network.command(site.name, [sys.executable, "-m", *module])
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with (site.folder / f"{log_name}.log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+                cwd=Path(__file__).parents[1],
+            )
+
+    def answers(self, name: str) -> bool:
+        site = self.sites[name]
+        if site.daemon is not None and site.daemon.poll() is not None:
+            raise BenchmarkError(f"the daemon of {name} has ended\n{site.tail()}")
+        return site.status() is not None
+
+    def linked(self, name: str, count: int) -> bool:
+        status = self.sites[name].status()
+        return status is not None and sum(bool(link.up) for link in status.links) >= count
+
+    def wait(self, condition: Callable[[], bool], what: str, *, limit_s: float = WAIT_S) -> None:
+        """Raises BenchmarkError when it does not come true."""
+        end_s = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > end_s:
+                tails = "\n".join(site.tail() for site in self.sites.values())
+                raise BenchmarkError(f"not within {limit_s:g} s: {what}\n{tails}")
+            time.sleep(0.02)
+
+    def train(self, names: Sequence[str]) -> None:
+        """These sites are up, members and training."""
+        for name in names:
+            self.start_daemon(name)
+        self.wait(lambda: all(self.answers(name) for name in names), "all daemons answer")
+        for name in names:
+            self.start_worker(name)
+        self.wait(lambda: all(self.sites[name].trains() for name in names), "all sites train")
+
+    def end(self) -> None:
+        for site in self.sites.values():
+            site.kill()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """Times in seconds since the epoch: the newcomer's request, the state's last verified byte, its promotion."""
+
+    asked_s: float
+    state_s: float
+    promoted_s: float
+
+    @property
+    def delay_s(self) -> float:
+        return self.state_s - self.asked_s
+
+
+def join(cluster: WanCluster, name: str, links: int, *, during: Callable[[], None] | None = None) -> Join:
+    """A newcomer with a blank model comes in; `during` is called when its transfer has begun."""
+    cluster.start_daemon(name)
+    cluster.wait(lambda: cluster.answers(name) and cluster.linked(name, links), f"{name} has its {links} links")
+    site = cluster.sites[name]
+    cluster.start_worker(name, blank=True)
+    if during is not None:
+        cluster.wait(lambda: _half_way(site), f"half of the state is at {name}")
+        during()
+    cluster.wait(lambda: bool(site.events("transfer")), f"{name} has the state")
+    cluster.wait(site.trains, f"{name} trains")
+    hello = next(event for event in site.events("worker") if event.cause == "said hello")
+    state = site.events("transfer")[-1]
+    return Join(asked_s=hello.at_unix_s, state_s=state.at_unix_s, promoted_s=time.time())
+
+
+def _half_way(site: Site) -> bool:
+    status = site.status()
+    transfer = status.transfer if status is not None else None
+    if site.events("transfer"):
+        raise BenchmarkError(f"the transfer to {site.name} was over before half of it was seen")
+    return transfer is not None and transfer.verified_bytes * 2 >= transfer.total_bytes
+
+
+@contextmanager
+def wan_cluster(
+    folder: Path,
+    links: Sequence[LinkSpec],
+    names: Sequence[str],
+    *,
+    scale: float,
+    routed: bool = False,
+    state_bytes: int,
+    pace_s: float,
+    min_sites: int,
+    extra: str = "",
+    seed: int = 0,
+) -> Iterator[tuple[WanCluster, NamespaceNetwork]]:
+    """Every site dials its neighbours among those before it. The links are open until `shape`, so that the members are
+    there soon. Killed at the end; raises NetworkUnavailableError."""
+    near: dict[str, tuple[str, ...]] = {}
+    for number, name in enumerate(names):
+        before = set(names[:number])
+        far = [link.between[1 - link.between.index(name)] for link in links if name in link.between]
+        near[name] = tuple(one for one in far if one in before)
+    open_links = [LinkSpec(between=link.between) for link in links]
+    with NamespaceNetwork(names, open_links, scale=scale, seed=seed, routed=routed) as network:
+        cluster = WanCluster(
+            folder, Namespaces(network), near, state_bytes=state_bytes, pace_s=pace_s, min_sites=min_sites, extra=extra
+        )
+        try:
+            yield cluster, network
+        finally:
+            cluster.end()
+
+
+def shape(network: NamespaceNetwork, links: Sequence[LinkSpec]) -> None:
+    """From now on the links are as slow as they are meant to be."""
+    for link in links:
+        network.set_link(*link.between, rate_mbit=link.rate_mbit, latency_ms=link.latency_ms, loss=link.loss)
+
+
+def bound_s(links: Sequence[LinkSpec], state_bytes: int, scale: float) -> float:
+    """No transfer over these links can be shorter: propagation, and all links full to the end (measures.md)."""
+    rate = sum((link.rate_mbit or 0.0) * scale * GOODPUT_SHARE * 125_000 for link in links)
+    return max(link.latency_ms for link in links) / 1000 + state_bytes / rate
