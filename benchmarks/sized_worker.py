@@ -2,7 +2,8 @@
 
 Most of its state is frozen, as in the fine-tuning of Chaos VI-E: a round averages a small vector, so that links and
 cores are free for what is measured. `--blank`: start with zeros, as a newcomer does whose weights are not the run's.
-Every `--pace` seconds a round is ready. Ends with the daemon, or when `--until` names a round that is done.
+Every `--pace` seconds a round is ready. After SIGUSR1 the state's digest goes to `--digests` at every fourth round, so
+that replicas can be compared. Ends with the daemon.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
+from blake3 import blake3
 
 from chaos import ChaosError, Coordinator
 
@@ -28,8 +30,11 @@ def main() -> int:
     parser.add_argument("--tensors", type=int, default=1, help="cut the frozen part into so many arrays")
     parser.add_argument("--pace", type=float, default=0.1, help="seconds of computing in a round")
     parser.add_argument("--blank", action="store_true")
+    parser.add_argument("--digests", help="file for the state's digests")
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon is told, not we
+    wanted: list[bool] = []
+    signal.signal(signal.SIGUSR1, lambda *_: wanted.append(True))
     size = max(options.state_bytes // options.tensors, 1)
     generator = np.random.default_rng(1)
     arrays = {f"frozen.{number:06d}": np.zeros(size, dtype=np.uint8) for number in range(options.tensors)}
@@ -51,10 +56,21 @@ def main() -> int:
                 coordinator.gradients["head"][...] = head - np.float32(1.0)
                 if not coordinator.step(samples=1):
                     break
+                if wanted and coordinator.round % 4 == 0:
+                    tell_digest(options.digests, coordinator.round, arrays)
     except ChaosError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def tell_digest(path: str, round_number: int, arrays: Mapping[str, np.ndarray]) -> None:
+    """One line: round, digest of all arrays in the order of their names."""
+    digest = blake3()
+    for name in sorted(arrays):
+        digest.update(arrays[name].tobytes())
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{round_number} {digest.hexdigest()}\n")
 
 
 if __name__ == "__main__":

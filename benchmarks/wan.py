@@ -164,6 +164,7 @@ class WanCluster:
         site = self.sites[name]
         arguments = ["--socket", str(site.folder / "worker.sock"), "--state-bytes", str(self.state_bytes)]
         arguments += ["--pace", str(self.pace_s), "--tensors", str(self.tensors), *(["--blank"] if blank else [])]
+        arguments += ["--digests", str(site.folder / "digests")]
         site.worker = self._spawn(site, ["benchmarks.sized_worker", *arguments], "worker")
 
     def _spawn(self, site: Site, module: list[str], log_name: str) -> subprocess.Popen[bytes]:
@@ -207,6 +208,25 @@ class WanCluster:
         for name in names:
             self.start_worker(name)
         self.wait(lambda: all(self.sites[name].trains() for name in names), "all sites train")
+
+    def states_equal(self, names: Sequence[str]) -> bool:
+        """Whether the models of these sites are the same, byte for byte, at the end of a common round."""
+        for name in names:
+            worker = self.sites[name].worker
+            assert worker is not None
+            worker.send_signal(signal.SIGUSR1)
+        self.wait(lambda: bool(self._common(names)), "digests of a common round")
+        return all(len(digests) == 1 for digests in self._common(names).values())
+
+    def _common(self, names: Sequence[str]) -> dict[str, set[str]]:
+        """By round: the digests, where all of these sites told one."""
+        told: dict[str, list[str]] = {}
+        for name in names:
+            path = self.sites[name].folder / "digests"
+            for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+                number, _, digest = line.partition(" ")
+                told.setdefault(number, []).append(digest)
+        return {number: set(digests) for number, digests in told.items() if len(digests) == len(names)}
 
     def end(self) -> None:
         for site in self.sites.values():
