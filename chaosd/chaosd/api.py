@@ -12,6 +12,7 @@ and number of followers has a limit, so that a mad script can be refused but can
 | POST /v1/link {site, add} | `Outcome` |
 | POST /v1/leave {reason} | `Outcome` |
 | POST /v1/lab/shape | `Outcome`; 403 unless the daemon is a lab's |
+| POST /v1/lab/break | `Outcome`; 403 unless the daemon is a lab's |
 
 An error is `{"error": text}` with a status of 4xx or 5xx.
 """
@@ -58,6 +59,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]
 Latency = Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]
+Stream = Annotated[int, msgspec.Meta(ge=0, le=15)]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -81,6 +83,14 @@ class ShapeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cut_in: bool = False
     cut_out: bool = False
     corrupt_probability: Probability = 0.0
+    corrupt_stream_min: Stream = 0
+
+
+class BreakRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`stream`: which bulk connection to `site`; None: the control connection."""
+
+    site: Text
+    stream: Stream | None = None
 
 
 class ApiSocketError(OSError):
@@ -108,10 +118,13 @@ class LocalApi:
                 web.post("/v1/link", self._link),
                 web.post("/v1/leave", self._leave),
                 web.post("/v1/lab/shape", self._shape),
+                web.post("/v1/lab/break", self._break),
             ]
         )
+        quiet = logging.getLogger("chaosd.api.http")
+        quiet.setLevel(logging.CRITICAL + 1)  # a request that is no HTTP is answered, not told with a traceback
         self._runner = web.AppRunner(
-            application, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+            application, access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
         )
 
     async def start(self) -> None:
@@ -219,8 +232,15 @@ class LocalApi:
             cut_in=asked.cut_in,
             cut_out=asked.cut_out,
             corrupt_probability=asked.corrupt_probability,
+            corrupt_stream_min=asked.corrupt_stream_min,
         )
         return _json(outcome)
+
+    async def _break(self, request: web.Request) -> web.StreamResponse:
+        if not self._lab:
+            raise _refusal(403, "links are broken in a lab only; start the daemon with lab = true (--lab) to allow it")
+        asked = await _body(request, BreakRequest)
+        return _json(self._control.break_record(asked.site, stream=asked.stream))
 
     async def _change(self, change: Coroutine[Any, Any, Outcome], name: str) -> web.StreamResponse:
         """Runs a change to its end even if the asker goes away half-way: a change half made helps nobody."""

@@ -14,6 +14,7 @@ import msgspec
 
 from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.plans import ReplicationPlan, Site
+from chaos_protocols.raft.messages import AppendRequest, RaftMessage, SnapshotRequest
 from chaos_protocols.roster import (
     DEPARTED_KEPT_MAX,
     Count,
@@ -102,6 +103,14 @@ class RemoveLink(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
+class RedoRound(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The running round ended without a result (every contribution had weight 0), and now a member has the state: it is
+    settled, and so begins again under a new epoch, to which that member contributes."""
+
+    views: Views
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
 class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The running round is settled: the result of `round` stands (its digest; who holds it), the views begin after
     it."""
@@ -113,7 +122,17 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 Command = (
-    AdoptState | AddSite | Replicate | PromoteSite | RenewSite | SetVoters | RemoveSite | AddLink | RemoveLink | Settled
+    AdoptState
+    | AddSite
+    | Replicate
+    | PromoteSite
+    | RenewSite
+    | SetVoters
+    | RemoveSite
+    | AddLink
+    | RemoveLink
+    | RedoRound
+    | Settled
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -135,6 +154,23 @@ def encode_roster(roster: Roster) -> bytes:
 
 def decode_roster(data: bytes) -> Roster:
     return _roster_decoder.decode(data)
+
+
+def readable(message: RaftMessage) -> bool:
+    """Whether every command and roster that this message wants stored can be read: to be asked before it is."""
+    try:
+        match message:
+            case AppendRequest(entries=entries):
+                for entry in entries:
+                    if entry.command:
+                        decode_command(entry.command)
+            case SnapshotRequest(snapshot=snapshot):
+                decode_roster(snapshot.state)
+            case _:
+                pass
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def apply_command(roster: Roster, command: Command, index: int) -> Roster:
@@ -184,6 +220,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
         case RemoveLink(one=one, other=other, settle=settle):
             links = tuple(link for link in roster.links if link.key != (one, other))
             changed = replace(roster, links=links, settling=roster.settling or settle)
+        case RedoRound():
+            changed = replace(roster, settling=True)
         case Settled(round=settled, digest=digest):
             plan = roster.replication  # a snapshot of a round that is void would mix two histories
             changed = replace(

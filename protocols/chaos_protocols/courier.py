@@ -69,7 +69,8 @@ class Courier:
             others = [site for site in own_up if site not in (neighbour, envelope.source)]
             return envelope, [self._to(site, passed) for site in others] if passed is not None else []
         if envelope.destination == self.site:
-            return (envelope if self._guard.is_new(envelope) else None), []
+            insider = roster.record(envelope.source) is not None
+            return (envelope if self._guard.is_new(envelope, insider=insider) else None), []
         passed = self._one_hop_further(envelope)
         if passed is None:
             return None, []

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from chaos_protocols import events, messages, requests
+from chaos_protocols.commands import readable
 from chaos_protocols.effects import ProbeLink
 from chaos_protocols.liveness import Neighbour
 from chaos_protocols.names import SiteId
@@ -157,6 +158,9 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
     if isinstance(message, FOR_INSIDERS) and not machine.believes(source):
         machine.disbelieved += 1
         return
+    if isinstance(message, messages.RaftEnvelope) and not readable(message.message):
+        machine.disbelieved += 1  # stored, it would stop this daemon at every start
+        return
     match message:
         case messages.RaftEnvelope(message=inner):
             machine.raft_effects(machine.raft.receive(source, inner, now_s=machine.now_s))
@@ -167,7 +171,8 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
         case messages.Farewell(reason=reason):
             machine.links.farewell_received(source, reason)
         case messages.LinkReport(neighbour=site, incarnation=incarnation):
-            machine.saw_incarnation(site, incarnation)
+            if machine.believes(source):
+                machine.saw_incarnation(site, incarnation)
             machine.overlay_changed()
         case messages.JoinAnswer():
             machine.standing.join_answered(message)
@@ -181,7 +186,7 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
             if epoch == machine.roster.epoch and machine.roster.settling:
                 machine.tell(source, machine.settle_answer())
         case _:
-            if machine.scheduler.leading:
+            if machine.scheduler.at_work(now_s=machine.now_s):
                 _for_scheduler(machine, source, message)
 
 

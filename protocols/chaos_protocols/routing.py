@@ -20,24 +20,33 @@ LinkKey = tuple[SiteId, SiteId]
 REPORTS_MAX = SITES_MAX * 8
 ROUTES_CACHED_MAX = 64
 """Routes are the same until a report or a roster is new; messages come far more often."""
+STRANGERS_MAX = 256
 REPLAY_WINDOW = 1024
 """Sequence numbers that may still arrive late, by another route, from one source."""
 
 
 @dataclass(slots=True)
 class ReplayGuard:
-    """Lets every (source, incarnation, sequence) through once; older incarnations never again."""
+    """Lets every (source, incarnation, sequence) through once; older incarnations never again.
+
+    Anybody can make keys, and have messages relayed: of sources outside the roster only the newest STRANGERS_MAX are
+    remembered, so that they can neither fill the memory nor keep a new site out."""
 
     incarnation: dict[SiteId, int] = field(default_factory=dict)
     highest: dict[SiteId, int] = field(default_factory=dict)
     seen: dict[SiteId, set[int]] = field(default_factory=dict)
+    strangers: dict[SiteId, None] = field(default_factory=dict)
 
-    def is_new(self, envelope: Envelope) -> bool:
+    def is_new(self, envelope: Envelope, *, insider: bool = True) -> bool:
+        """`insider`: the source is in the roster."""
         source, sequence = envelope.source, envelope.sequence
         known = self.incarnation.get(source)
+        if insider:
+            self.strangers.pop(source, None)
+        elif known is None:
+            self._make_room()
+            self.strangers[source] = None
         if known is None or envelope.incarnation > known:
-            if known is None and len(self.incarnation) >= SITES_MAX:
-                return False
             self.incarnation[source], self.highest[source], self.seen[source] = envelope.incarnation, 0, set()
         elif envelope.incarnation < known:
             return False
@@ -50,6 +59,11 @@ class ReplayGuard:
             if len(seen) > 2 * REPLAY_WINDOW:
                 self.seen[source] = {one for one in seen if one > sequence - REPLAY_WINDOW}
         return True
+
+    def _make_room(self) -> None:
+        if len(self.strangers) >= STRANGERS_MAX:
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest], self.incarnation[oldest], self.highest[oldest], self.seen[oldest]
 
 
 class OverlayView:

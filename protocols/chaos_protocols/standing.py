@@ -61,6 +61,7 @@ class Standing:
         self.leaving = False
         self.transfer: ReplicationPlan | None = None
         self.transfer_bytes = 0
+        self._tried = ""
         self.refusal = ""
         self.paused = ""
         self._hint_epoch = -1
@@ -146,7 +147,7 @@ class Standing:
         plan = roster.replication
         assert record is not None
         for_us = plan is not None and plan.joiner == machine.site
-        if for_us and plan is not None and (self.transfer is None or self.transfer.transfer != plan.transfer):
+        if for_us and plan is not None and plan.transfer != self._tried:
             self._cancel_transfer("replaced by a newer plan")
             if record.state == "learner" or not self.begun:
                 machine.emit(machine.rounds.begin_at(plan.round))
@@ -169,7 +170,7 @@ class Standing:
     # -- state: getting it, giving it
 
     def _fetch(self, plan: ReplicationPlan) -> None:
-        self.transfer, self.transfer_bytes = plan, 0
+        self.transfer, self.transfer_bytes, self._tried = plan, 0, plan.transfer
         self.links.reach({part.source for part in plan.ranges})
         if self.worker is not None:
             self.machine.emit([FetchState(plan=plan)])
@@ -355,7 +356,8 @@ class Standing:
                 asking.ask(self)
         if self.leaving:
             return  # its removal is what it asked for: it goes when it is told to
-        if self.in_roster and not beat.knows_you and beat.epoch > machine.roster.epoch:
+        heeded = machine.believes(site) or machine.raft.leader is None  # who has a scheduler asks no stranger
+        if self.in_roster and heeded and not beat.knows_you and beat.epoch > machine.roster.epoch:
             self.evicted_epoch = beat.epoch
             machine.record(
                 "scale-in", machine.facts.name, "removed while cut off", "", None, "joins again as a newcomer"

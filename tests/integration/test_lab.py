@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,13 +55,13 @@ def short() -> Iterator[Path]:
         started.clear()
 
 
-def start(short: Path, scenario: str, *flags: str) -> subprocess.Popen[str]:
+def start(short: Path, scenario: str, *flags: str, network: str = "shaped") -> subprocess.Popen[str]:
     path = short / "two.toml"
     path.write_text(scenario, encoding="utf-8")
     folder = short / "t"
     folder.mkdir()
     lab = subprocess.Popen(
-        [sys.executable, "-m", "chaosd", "lab", "run", str(path), "--plain", *flags],
+        [sys.executable, "-m", "chaosd", "lab", "run", str(path), "--plain", "--network", network, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -79,9 +80,23 @@ def leftovers(short: Path) -> list[str]:
 def processes_of(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        if any(str(folder) in part for part in process.info["cmdline"] or []):
+        if any(f"{folder}/" in part for part in process.info["cmdline"] or []):
             found.append(process)
     return found
+
+
+def await_sites(short: Path, lab: subprocess.Popen[str], processes: int) -> None:
+    end_s = time.monotonic() + 60
+    while len(processes_of(short / "t")) < processes:
+        assert time.monotonic() < end_s and lab.poll() is None, "the sites were not started"
+        time.sleep(0.05)
+
+
+def clean(short: Path) -> str:
+    """`chaosd lab clean` as the user of the lab would run it."""
+    environment = {**os.environ, "TMPDIR": str(short / "t")}
+    command = [sys.executable, "-m", "chaosd", "lab", "clean"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
 
 
 @pytest.mark.timeout(LIMIT_S + 30)
@@ -92,6 +107,7 @@ def test_two_sites_train_to_equal_bits_and_nothing_is_left(short: Path) -> None:
     assert lab.returncode == 0, text
     assert "Everything held." in text
     found = json.loads(figures.read_text(encoding="utf-8"))
+    assert "links shaped by the daemons" in text and found["network"] == "shaped"
     assert found["rounds"] >= 40 and found["rounds_compared"] >= 30
     assert len(found["final_digests"]) == 2 and len(set(found["final_digests"].values())) == 1
     assert leftovers(short) == []
@@ -161,15 +177,31 @@ def test_a_worker_that_ends_by_itself_ends_the_lab_with_its_last_words(short: Pa
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_lab_leaves_nothing_behind(short: Path, number: signal.Signals) -> None:
     lab = start(short, TWO_SITES.replace("STOP", "1000000"))
-    end_s = time.monotonic() + 60
-    while len(processes_of(short / "t")) < 2:
-        assert time.monotonic() < end_s and lab.poll() is None, "the sites were not started"
-        time.sleep(0.05)
+    await_sites(short, lab, 2)
     lab.send_signal(number)
     text, _ = lab.communicate(timeout=30)
     assert lab.returncode == 130, text
     assert "interrupted" in text and "Traceback" not in text
     assert leftovers(short) == []
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_what_a_killed_lab_left_is_removed_by_clean_and_what_runs_is_not_touched(short: Path) -> None:
+    lab = start(short, TWO_SITES.replace("STOP", "1000000"))
+    await_sites(short, lab, 2)
+    assert "folder" not in clean(short)
+    lab.kill()
+    lab.wait(10)
+    assert len(processes_of(short / "t")) >= 2, "a killed lab cannot end its sites"
+    assert re.search(r"removed: folder \S+ of a lab that ended, \d+ processes of it", clean(short))
+    assert leftovers(short) == []
+
+
+def test_an_unknown_network_or_scale_is_refused_with_status_2(short: Path) -> None:
+    for flags in (["--network", "token-ring"], ["--network", "shaped", "--scale", "0"]):
+        command = [sys.executable, "-m", "chaosd", "lab", "run", "none.toml", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and "choose" in done.stderr
 
 
 def test_a_scenario_that_cannot_be_used_is_refused_with_status_2(short: Path) -> None:

@@ -6,14 +6,17 @@ duration is measured on the way. The lab's loop drives it between two looks.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
-from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
-from chaosd.lab.processes import LabError, LabSite, Processes
+from chaosd.client import LocalClient
+from chaosd.lab.errors import LabError
+from chaosd.lab.processes import Processes
 from chaosd.lab.scenario import ActionSpec, LinkSpec
+from chaosd.lab.site import LabSite
 from chaosd.lab.watching import Incident, Watch
 from chaosd.status import Outcome
 
@@ -30,7 +33,7 @@ class Script:
         self._running: tuple[Steps, Incident] | None = None
         self._finished_s = time.monotonic()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="lab action")
-        self._cut: set[tuple[str, str]] = set()
+        self._cuts: list[tuple[str, str]] = []
         self.done = False
 
     def close(self) -> None:
@@ -87,8 +90,10 @@ class Script:
                 return self._leave(site, incident)
             case "link add" | "link remove":
                 return self._link(action, incident)
-            case "partition" | "heal":
-                return self._partition(action)
+            case "partition" | "cut":
+                return self._cut(action)
+            case "heal":
+                return self._heal(action)
             case "shape":
                 return self._shape(action)
 
@@ -160,7 +165,10 @@ class Script:
 
     def _link(self, action: ActionSpec, incident: Incident) -> Steps:
         one, other = (self._processes.sites[name] for name in action.sites)
-        add = action.do == "link add"
+        network, add = self._processes.network, action.do == "link add"
+        exists = any(set(pair) == {one.name, other.name} for pair in network.links)
+        if add and not (exists and action.rate_mbit is None):
+            network.add_link(_link_of(action))
         answer = self._pool.submit(_change_link, one.client, other.identity.site, add)
         while not answer.done():
             yield
@@ -168,48 +176,54 @@ class Script:
         incident.duration_s = outcome.duration_s
         if not outcome.done:
             raise LabError(f"{action.do} {action.subject}: {outcome.reason}")
+        if not add and exists:
+            network.remove_link(one.name, other.name)
         return outcome.reason
 
-    def _partition(self, action: ActionSpec) -> Steps:
-        """`partition` cuts the named sites off from all others, both ways and silently; `heal` ends every cut."""
-        inside, before = set(action.sites), self._watch.round
-        for one in self._watch.running():
-            for other in self._processes.sites.values():
-                if one is other:
-                    continue
-                cut = action.do == "partition" and (one.name in inside) != (other.name in inside)
-                was_cut = (one.name, other.name) in self._cut
-                if cut or was_cut:
-                    self._apply(one, other, cut=cut)
-                    (self._cut.add if cut else self._cut.discard)((one.name, other.name))
+    def _cut(self, action: ActionSpec) -> Steps:
+        """`partition` cuts the named sites off from all others, both ways; `cut` one link, or one direction of it.
+        Silently: what is sent does not arrive, and nobody is told."""
+        network, before = self._processes.network, self._watch.round
+        if action.do == "cut":
+            cuts = [(action.sites[0], action.sites[1])]
+        else:
+            inside = set(action.sites)
+            cuts = [(one, other) for one, other in network.pairs if (one in inside) != (other in inside)]
+        for one, other in cuts:
+            network.cut(one, other, one_way=action.one_way)
+        self._cuts += cuts
         yield
-        if action.do == "partition":
-            while self._watch.round < before + 5:
-                yield
-            return "the larger part goes on"
+        while self._watch.round < before + 5:
+            yield
+        return "the others go on" if action.do == "cut" else "the larger part goes on"
+
+    def _heal(self, action: ActionSpec) -> Steps:
+        """Ends every cut, or those between two sites."""
+        network, before = self._processes.network, self._watch.round
+        ended = [cut for cut in self._cuts if not action.sites or set(cut) == set(action.sites)]
+        self._cuts = [cut for cut in self._cuts if cut not in ended]
+        known = [set(pair) for pair in network.pairs]  # a link that was removed meanwhile is none
+        for one, other in ended:
+            if {one, other} in known:
+                network.heal(one, other)
+        yield
         while not self._watch.everybody_trains(beyond_round=before):
             yield
         return "everybody trains again"
 
     def _shape(self, action: ActionSpec) -> Steps:
-        one, other = (self._processes.sites[name] for name in action.sites)
-        link = LinkSpec(between=(one.name, other.name), rate_mbit=action.rate_mbit, latency_ms=action.latency_ms)
-        for near, far in ((one, other), (other, one)):
-            self._apply(near, far, cut=False, link=link)
+        link, (one, other) = _link_of(action), action.sites
+        rate_mbit = math.inf if link.rate_mbit is None else link.rate_mbit
+        self._processes.network.set_link(
+            one, other, rate_mbit=rate_mbit, latency_ms=link.latency_ms, loss=link.loss, one_way=action.one_way
+        )
         yield
         return "shaped"
 
-    def _apply(self, one: LabSite, other: LabSite, *, cut: bool, link: LinkSpec | None = None) -> None:
-        """Shape what `one` sends to `other`, and cut both ways where asked."""
-        between = {one.name, other.name}
-        known = next((each for each in self._processes.scenario.links if set(each.between) == between), None)
-        link = link or known
-        rate = None if link is None or link.rate_mbit is None else link.rate_mbit * 125_000
-        latency_s = 0.0 if link is None else link.latency_ms / 1000
-        try:
-            one.client.shape(other.identity.site, rate_bytes_per_s=rate, latency_s=latency_s, cut_in=cut, cut_out=cut)
-        except (NoDaemonError, RequestRefusedError) as error:
-            raise LabError(f"the link {one.name} - {other.name} cannot be shaped: {error}") from error
+
+def _link_of(action: ActionSpec) -> LinkSpec:
+    one, other = action.sites
+    return LinkSpec(between=(one, other), rate_mbit=action.rate_mbit, latency_ms=action.latency_ms, loss=action.loss)
 
 
 def _change_link(client: LocalClient, site: str, add: bool) -> Outcome:

@@ -38,6 +38,7 @@ def judge(watch: Watch) -> Verdict:
     _judge_events(watch, verdict)
     _judge_models(written, scenario.checks.mean_auc_at_least_alone_minus, verdict)
     verdict.figures |= {
+        "network": watch.processes.network.kind,
         "seconds": watch.elapsed_s,
         "reports": written,
         "timeline": [
@@ -138,6 +139,7 @@ def show(watch: Watch, verdict: Verdict, console: Console) -> None:
         timeline.add_row(f"{one.at_s:.1f} s", one.text, took, one.outcome)
     if watch.incidents:
         console.print(timeline)
+    console.print(Text(f"Network: {watch.processes.network.described}."))
     _show_models(verdict, console)
     console.print(
         Text(

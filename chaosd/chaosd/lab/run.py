@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from chaosd.lab.actions import Script
+from chaosd.lab.choice import Choice, open_network
+from chaosd.lab.network import Redraws
 from chaosd.lab.processes import Processes
 from chaosd.lab.report import Verdict, judge, show
 from chaosd.lab.scenario import Scenario
@@ -20,12 +23,27 @@ from chaosd.lab.watching import Watch
 LOOK_S = 0.1
 
 
-def run_scenario(scenario: Scenario, console: Console, *, plain: bool, keep: bool) -> Verdict:
+def run_scenario(
+    scenario: Scenario,
+    console: Console,
+    *,
+    plain: bool,
+    keep: bool,
+    network: Choice = "auto",
+    scale: float = 1.0,
+) -> Verdict:
     """Start the sites, carry the script out, let the members end in one common round, judge. Raises LabError when it
     cannot go on; leaves nothing behind in any case."""
-    with _ended_by_signals(), Processes(scenario, keep=keep) as processes:
+    with (
+        _ended_by_signals(),
+        open_network(scenario, network, scale=scale) as links,
+        Processes(scenario, keep=keep, network=links) as processes,
+    ):
+        console.print(Text(f"network: {links.described}"), soft_wrap=True)
         if keep:
             console.print(f"logs and configurations: {processes.folder}")
+        redraws = Redraws(links, scenario.redraw)
+        redraws.step(time.monotonic())
         for site in processes.sites.values():
             if site.spec.start:
                 processes.start(site)
@@ -36,6 +54,7 @@ def run_scenario(scenario: Scenario, console: Console, *, plain: bool, keep: boo
                 while not script.done:
                     _look(watch, screen)
                     script.step()
+                    redraws.step(time.monotonic())
                 _end_together(processes, watch, screen)
         finally:
             script.close()
@@ -61,6 +80,7 @@ def _ended_by_signals() -> Iterator[None]:
 
 def _look(watch: Watch, screen: Screen) -> None:
     begun_s = time.monotonic()
+    watch.processes.network.check()
     watch.look()
     screen.show()
     time.sleep(max(0.0, LOOK_S - (time.monotonic() - begun_s)))

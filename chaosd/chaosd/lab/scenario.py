@@ -16,9 +16,10 @@ Label = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,32}$")]
 GIVEN_VALUES = ("name", "socket", "report", "until")
 """What the lab itself fills into the worker's arguments; a site's `values` add to them."""
 Kind = Literal[
-    "join", "kill", "restart", "stop", "continue", "leave", "link add", "link remove", "partition", "heal", "shape"
-]
-PAIRS = ("link add", "link remove", "shape")
+    "join", "kill", "restart", "stop", "continue", "leave", "link add", "link remove", "partition", "cut", "heal",
+    "shape",
+]  # fmt: skip
+PAIRS = ("link add", "link remove", "cut", "shape")
 
 
 class ScenarioError(ValueError):
@@ -37,18 +38,40 @@ class WorkerSpec(_Strict):
 
 
 class SiteSpec(_Strict):
+    """`uplink_mbit`: what the site sends over all its links together, on network namespaces only."""
+
     name: Label
     label: str = Field(default="", max_length=64)
     values: dict[str, str] = {}
     start: bool = True
+    uplink_mbit: float | None = Field(default=None, gt=0, le=100_000)
 
 
 class LinkSpec(_Strict):
-    """A link that both ends are configured with; shaped in both directions."""
+    """A link that both ends are configured with; shaped in both directions. `loss`: the share of packets that is lost,
+    on network namespaces only."""
 
     between: tuple[Label, Label]
     rate_mbit: float | None = Field(default=None, gt=0, le=100_000)
     latency_ms: float = Field(default=0.0, ge=0, le=5_000)
+    loss: float = Field(default=0.0, ge=0, le=0.5)
+
+
+class RedrawSpec(_Strict):
+    """Rates (the same both ways) and latencies of all links are drawn anew when the lab begins and every so many
+    seconds, each within its bounds."""
+
+    every_s: float = Field(default=180.0, gt=0)
+    rate_mbit: tuple[float, float] = (100.0, 1000.0)
+    latency_ms: tuple[float, float] | None = None
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _bounds(self) -> RedrawSpec:
+        for name, bounds, least in (("rate_mbit", self.rate_mbit, 0.001), ("latency_ms", self.latency_ms, 0.0)):
+            if bounds is not None and not least <= bounds[0] <= bounds[1] <= 100_000:
+                raise ValueError(f"{name} = [least, most], from {least:g} to 100000, not {list(bounds)}")
+        return self
 
 
 class ActionSpec(_Strict):
@@ -63,8 +86,10 @@ class ActionSpec(_Strict):
     at_s: float | None = Field(default=None, ge=0)
     after_s: float = Field(default=0.0, ge=0)
     back_after_s: float | None = Field(default=None, ge=0)
-    rate_mbit: float | None = Field(default=None, gt=0)
-    latency_ms: float = Field(default=0.0, ge=0)
+    rate_mbit: float | None = Field(default=None, gt=0, le=100_000)
+    latency_ms: float = Field(default=0.0, ge=0, le=5_000)
+    loss: float = Field(default=0.0, ge=0, le=0.5)
+    one_way: bool = False
     say: str = Field(default="", max_length=200)
 
     @model_validator(mode="after")
@@ -73,6 +98,10 @@ class ActionSpec(_Strict):
             raise ValueError(f"'{self.do}' needs sites = [one, other]")
         if self.do in ("join", "kill", "restart", "stop", "continue", "leave") and self.site is None:
             raise ValueError(f"'{self.do}' needs site = NAME")
+        if self.do == "heal" and len(self.sites) not in (0, 2):
+            raise ValueError("'heal' needs sites = [one, other], or none for every cut")
+        if self.one_way and self.do not in ("cut", "shape"):
+            raise ValueError("one_way is for 'cut' and 'shape', from the first of the two sites to the second")
         if self.do == "partition" and not self.sites:
             raise ValueError("'partition' needs sites = [those to cut off from the others]")
         return self
@@ -95,7 +124,8 @@ class ChecksSpec(_Strict):
 
 class Scenario(_Strict):
     """`limit_s`: the whole run is given up after so many seconds. It ends when every action has shown its effect and
-    round `stop_at_round` is done; `last_rounds` later all members stop together."""
+    round `stop_at_round` is done; `last_rounds` later all members stop together. `routed`: sites forward what is for
+    others, so that two sites without a link reach each other over several (network namespaces only)."""
 
     name: Label
     description: str = ""
@@ -107,6 +137,8 @@ class Scenario(_Strict):
     worker: WorkerSpec
     sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=SITES_MAX)
     links: tuple[LinkSpec, ...] = ()
+    redraw: RedrawSpec | None = None
+    routed: bool = False
     actions: tuple[ActionSpec, ...] = Field(default=(), max_length=ACTIONS_MAX)
     checks: ChecksSpec = ChecksSpec()
 
@@ -132,13 +164,15 @@ def load_scenario(path: Path) -> Scenario:
             data = tomllib.load(file)
     except FileNotFoundError:
         raise ScenarioError(f"there is no file {path}") from None
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ScenarioError(f"{path}: {error}") from None
     try:
         scenario = Scenario.model_validate(data)
     except ValidationError as error:
         raise ScenarioError("\n".join(_explain(path, detail) for detail in error.errors())) from None
     _check_placeholders(path, scenario)
+    if "\0" in str(scenario.worker.script):
+        raise ScenarioError(f"{path}: worker.script: no path holds a zero character")
     script = (path.parent / scenario.worker.script).resolve()
     if not script.is_file():
         raise ScenarioError(f"{path}: worker.script: there is no file {script}")

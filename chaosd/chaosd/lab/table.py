@@ -10,7 +10,7 @@ from rich.text import Text
 
 from chaos_protocols.names import SiteId, short
 from chaosd.cli.render import event_line, rate_text
-from chaosd.lab.processes import LabSite
+from chaosd.lab.site import LabSite
 from chaosd.lab.watching import QUIET_KINDS, Watch
 
 EVENTS_SHOWN = 8
@@ -59,6 +59,7 @@ def render(watch: Watch, *, height: int = 60) -> RenderableType:
     """Everything at a glance, in at most about `height` lines: of what happened, the newest."""
     sites, names = list(watch.processes.sites.values()), names_of(watch)
     head = Text(f"{watch.processes.scenario.name}: round {watch.round}, {watch.elapsed_s:.0f} s", style="bold")
+    head.append(f"  {watch.processes.network.kind} network", style="dim")
     links = _links(watch, names)
     left = height - 2 - (len(sites) + TABLE_LINES) - (links.row_count + TABLE_LINES) - TABLE_LINES
     return Group(head, _sites(sites, names), links, _happened(watch, lines=max(2, left)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from chaosd.lab.processes import LabError, LabSite, Processes
+from chaosd.lab.errors import LabError
+from chaosd.lab.processes import Processes
+from chaosd.lab.site import LabSite
 from chaosd.status import EventRecord
 
 EVENTS_KEPT = 5_000

@@ -104,7 +104,7 @@ class ReduceMachine:
 
         Raises LocalProtocolError for an older tag, a plan that is no set of trees, or a site with another part in it.
         """
-        if self._newest is not None and tag < self._newest:
+        if member and self._newest is not None and tag < self._newest:
             raise LocalProtocolError(f"{tag} is opened after {self._newest}")
         places = self._places_in(plan, listeners)
         if len(chunk_counts) != len(places) or not any(chunk_counts):
