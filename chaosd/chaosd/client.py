@@ -100,6 +100,7 @@ class LocalClient:
         cut_in: bool = False,
         cut_out: bool = False,
         corrupt_probability: float = 0.0,
+        corrupt_stream_min: int = 0,
     ) -> Outcome:
         """Lab only: the whole shape of the daemon's link to `site` (None: of all its links)."""
         body = {
@@ -109,8 +110,13 @@ class LocalClient:
             "cut_in": cut_in,
             "cut_out": cut_out,
             "corrupt_probability": corrupt_probability,
+            "corrupt_stream_min": corrupt_stream_min,
         }
         return self._ask("POST", "/v1/lab/shape", Outcome, body)
+
+    def break_record(self, site: str, *, stream: int | None = None) -> Outcome:
+        """Lab only: spoil the TLS stream of one connection to `site` (None: control), so that it must be dropped."""
+        return self._ask("POST", "/v1/lab/break", Outcome, {"site": site, "stream": stream})
 
     def _ask(
         self,

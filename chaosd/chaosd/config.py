@@ -80,7 +80,12 @@ def _label(text: str) -> str:
 
 
 def _absolute(path: Path) -> Path:
-    return Path(path).expanduser().absolute()
+    if "\0" in str(path):
+        raise ValueError("must be a path, and no path holds a zero character")
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("there is no such user, so no home folder") from None
 
 
 def _default_name() -> str:

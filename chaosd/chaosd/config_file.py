@@ -83,10 +83,13 @@ def read_config_file(path: Path) -> dict[str, Any]:
         values = tomllib.loads(data.decode())
     except UnicodeDecodeError:
         refuse("is not UTF-8 text, as TOML must be")
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         refuse(f"is not valid TOML: {error}")
     for field in ("data_dir", "worker_socket", "api_socket"):
         text = values.get(field)
         if isinstance(text, str) and text:
-            values[field] = path.absolute().parent / Path(text).expanduser()
+            try:
+                values[field] = path.absolute().parent / Path(text).expanduser()
+            except RuntimeError:
+                refuse(f"{field} = {text!r}: there is no such user, so no home folder")
     return values

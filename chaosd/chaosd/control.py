@@ -39,6 +39,11 @@ class Control(Protocol):
         cut_in: bool,
         cut_out: bool,
         corrupt_probability: float,
+        corrupt_stream_min: int,
     ) -> Outcome:
         """Lab only (`lab = true` in the config): shape or cut the link to `site`, or all links."""
+        ...
+
+    def break_record(self, site: str, *, stream: int | None) -> Outcome:
+        """Lab only: spoil the TLS stream of one connection to `site` (None: control), so that it must be dropped."""
         ...

@@ -168,7 +168,11 @@ class Daemon:
         self.driver.control_received(site, frame)
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
-        return self.driver.bulk.buffer(site, stream, header, size_bytes)
+        try:
+            return self.driver.bulk.buffer(site, stream, header, size_bytes)
+        except RemoteProtocolError as error:
+            self.driver.peer_broke_rules(site, str(error))
+            return None
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         try:

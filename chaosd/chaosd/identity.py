@@ -19,7 +19,7 @@ from pathlib import Path
 
 import blake3
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
@@ -100,7 +100,7 @@ class Identity:
             )
         try:
             key = serialization.load_pem_private_key(text, password=None)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise IdentityError(f"{path} is not a readable private key. Restore it from a copy.") from error
         if len(text) > KEY_FILE_BYTES_MAX or not isinstance(key, Ed25519PrivateKey):
             raise IdentityError(f"{path} holds another kind of key; Chaos needs Ed25519. Make one with `chaosd init`.")

@@ -294,4 +294,6 @@ def _explain(error: OSError) -> str:
     text = error.strerror or os.strerror(error.errno or errno.EIO)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{text}: the disk is full. Free space in the data directory, then restart the daemon"
+    if error.errno == errno.EFBIG:
+        return f"{text}: a limit on the size of files is reached. Raise it (ulimit -f), then restart the daemon"
     return text

@@ -32,6 +32,7 @@ class ModelCheck:
         self._answer: asyncio.Future[StateSpec] | None = None
         self._asked: SiteId | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._telling: set[SiteId] = set()
 
     async def explain(self, reason: str, ours: StateSpec | None) -> str:
         """`reason`, with the first difference where a neighbour tells."""
@@ -62,10 +63,12 @@ class ModelCheck:
     def bulk_received(self, site: SiteId, kind: str, payload: memoryview | None) -> None:
         if kind == ASK:
             spec = self._own()
-            if spec is not None:
+            if spec is not None and site not in self._telling:  # one at a time: a description may be long
+                self._telling.add(site)
                 task = asyncio.get_running_loop().create_task(self._tell(site, spec), name="describe model")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(lambda _: self._telling.discard(site))
         elif site == self._asked and self._answer is not None and not self._answer.done() and payload is not None:
             try:
                 self._answer.set_result(_decoder.decode(payload))

@@ -96,6 +96,7 @@ class Operations:
         cut_in: bool,
         cut_out: bool,
         corrupt_probability: float,
+        corrupt_stream_min: int,
     ) -> Outcome:
         if not self._config.lab:
             return Outcome(done=False, reason="only a daemon started with lab = true shapes its links", duration_s=0.0)
@@ -105,7 +106,14 @@ class Operations:
             cut_in=cut_in,
             cut_out=cut_out,
             corrupt_probability=corrupt_probability,
+            corrupt_stream_min=corrupt_stream_min,
             corrupt_random=random.Random(corrupt_probability) if corrupt_probability else None,
         )
         self._driver.transport.shape(None if site is None else SiteId(site), shape)
         return Outcome(done=True, reason="shaped", duration_s=0.0)
+
+    def break_record(self, site: str, *, stream: int | None) -> Outcome:
+        if not self._config.lab:
+            return Outcome(done=False, reason="only a daemon started with lab = true breaks its links", duration_s=0.0)
+        done = self._driver.transport.break_record(SiteId(site), stream)
+        return Outcome(done=done, reason="broken" if done else "there is no such connection", duration_s=0.0)

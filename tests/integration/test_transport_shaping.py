@@ -174,3 +174,35 @@ def test_corruption_changes_one_byte_of_the_payloads_it_hits(loop_kind: str, tmp
         await close(a, b)
 
     run(loop_kind, main)
+
+
+@pytest.mark.parametrize("stream", [None, 0])
+def test_a_record_that_fails_its_check_costs_that_connection_and_nothing_of_it_is_handed_on(
+    loop_kind: str, tmp_path: Path, stream: int | None
+) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        assert a.transport.break_record(b.id, stream)
+        lost = b.events.losses if stream is None else b.events.bulk_losses
+        await until(lambda: lost)
+        assert "broke TLS" in str(lost[0])
+        assert not b.events.frames and not b.events.bulk
+        assert not a.transport.break_record(a.id, stream), "there is no such link"
+        await close(a, b)
+
+    run(loop_kind, main)
+
+
+def test_corruption_spares_the_streams_below_its_first(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        shape = LinkShape(corrupt_probability=1.0, corrupt_random=random.Random(9), corrupt_stream_min=1)
+        a.transport.shape(b.id, shape)
+        for stream in (0, 1):
+            await a.transport.send_bulk(b.id, stream, b"%d" % stream, bytes(1000))
+        await until(lambda: len(b.events.bulk) == 2)
+        changed = {stream: 1000 - bytes(received or b"").count(0) for stream, _, received in b.events.bulk}
+        assert changed == {0: 0, 1: 1}
+        await close(a, b)
+
+    run(loop_kind, main)

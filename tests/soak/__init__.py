@@ -1,1 +1,1 @@
-"""Real processes under fire; `python -m tests.soak`, not collected by the test runner."""
+"""Real processes under fire: `python -m tests.soak`; its short form is tests/integration/test_soak.py."""

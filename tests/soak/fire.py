@@ -1,7 +1,8 @@
 """Carries out the drawn faults on real sites, starts again what ended (as systemd does at an institution), looks on.
 
 At most FAULTY_SITES_MAX of the five sites are struck or on their way back at a time: a majority is always there, so
-rounds have to go on between the faults, and everybody has to be back after them.
+rounds have to go on between the faults, and everybody has to be back after them. One site, the anchor, keeps its daemon
+from beginning to end (it is stopped, cut off and removed all the same): its memory is that of the whole time.
 """
 
 from __future__ import annotations
@@ -10,84 +11,70 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from chaosd.client import NoDaemonError, RequestRefusedError
-from chaosd.lab.processes import LabError, LabSite, Processes
-from chaosd.lab.watching import EVENTS_KEPT, Watch
-from tests.soak.memory import Memory
-from tests.soak.nemesis import Fault, Kind
-from tests.soak.shapes import Shapes
+from tests.soak.disks import FullDisk
+from tests.soak.nemesis import ON_SITES, SCHEDULER, Fault, Kind
+from tests.soak.oracles import Oracles
+from tests.soak.resources import Resources
+from tests.soak.shapes import SHAPED, Shapes
+from tests.soak.sites import LINKS, NAMES, Site, Sites, SoakError
+from tests.soak.wounds import Wounds
 
-if TYPE_CHECKING:
-    from chaosd.status import Outcome
+LOOK_S, SLOW_LOOK_S, TELL_S = 0.1, 1.0, 5.0
+FAULTY_SITES_MAX, LINK_FAULTS_MAX = 2, 3
+LIMIT_S = 150.0
+"""Correctness, not speed: first round, no round for so long, all back, the end; on a loaded machine too."""
+MAJORITY = len(NAMES) // 2 + 1
+ROUNDS_AFTER, LAST_ROUNDS = 50, 30
+LONGEST_FACTOR = 3
+"""The fire may take so many times its time until enough faults have found a site fit for them."""
+MEND_PAUSE_S = 5.0
+LONG_PAUSE_S = 3.0
+"""Without a round for so long: what every site says goes to the log."""
 
-LOOK_S = 0.1
-FAULTY_SITES_MAX = 2
-FIRST_ROUND_LIMIT_S = 120.0
-BACK_LIMIT_S = 120.0
-"""Correctness, not speed: after the last fault everybody must be back and rounds go on, on a loaded machine too."""
-ROUNDS_AFTER = 50
-LAST_ROUNDS = 30
-SHAPED = frozenset({Kind.PARTITION, Kind.ONE_WAY, Kind.SLOW, Kind.CORRUPT})
 
-
-@dataclass
-class SoakWatch(Watch):
-    """Looks as the lab does, but an end of a process is no error here: fire.py judges and restarts."""
-
-    longest_pause_s: float = 0.0
-    moved_s: float = field(default_factory=time.monotonic)
-
-    def look(self) -> None:
-        before = self.round
-        for site in self.processes.sites.values():
-            if not site.daemon_runs() or "daemon" in site.stopped:
-                site.status = None
-                continue
-            status = site.ask()
-            if status is not None:
-                self.round = max(self.round, status.round)
-            self.events += [(site.name, event) for event in site.news() if len(self.events) < EVENTS_KEPT]
-        now_s = time.monotonic()
-        if self.round > before or self.round == 0:
-            self.moved_s = now_s
-        self.longest_pause_s = max(self.longest_pause_s, now_s - self.moved_s)
+class ViolationError(Exception):
+    """Something that must hold did not; the text says what."""
 
 
 class Fire:
-    def __init__(self, processes: Processes, watch: SoakWatch, say: Callable[[str], None]) -> None:
-        self.processes, self.watch, self._say = processes, watch, say
-        self.memory = Memory()
-        self.failures: list[str] = []
-        self.counts = dict.fromkeys(Kind, 0)
-        self.worker_ends = 0
-        self.longest_pause_s: float | None = None
-        self._shapes = Shapes(processes)
-        self._pool = ThreadPoolExecutor(8, thread_name_prefix="soak")
+    def __init__(self, sites: Sites, *, anchor: str, say: Callable[[str], None]) -> None:
+        self.sites, self._anchor, self._say = sites, anchor, say
+        self.wounds, self.oracles, self.resources = Wounds(sites.sites), Oracles(sites.sites), Resources()
+        self.round = 0
+        self.longest_pause_s = 0.0
+        self.worker_ends: list[str] = []
+        self.disk_ends = self.disk_refusals = self.unfelt_breaks = 0
+        self.told: list[str] = []
+        self._shapes = Shapes(sites)
+        self._pool = ThreadPoolExecutor(12, thread_name_prefix="soak")
         self._starting: dict[str, Future[None]] = {}
-        self._links: list[tuple[Fault, Future[Outcome]]] = []
+        self._links: list[Future[object]] = []
+        self._disks: dict[str, tuple[FullDisk, Future[None]]] = {}
         self._acting: list[tuple[float, Fault]] = []
         self._ended_by_us: set[int] = set()
-        self._looked_at_memory_s = 0.0
+        self._begun_s = self._moved_s = time.monotonic()
+        self._slow_look_s = self._told_s = self._mended_s = 0.0
 
     def close(self) -> None:
+        """After every process has ended; waits for what still asks them."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     # -- the phases
 
     def begin(self) -> None:
-        for site in self.processes.sites.values():
-            self.processes.start(site)
-        self._wait(
-            lambda: self.watch.round > 0 and self._all_train(), FIRST_ROUND_LIMIT_S, "every site trains at first"
-        )
+        for site in self.sites.sites.values():
+            self.sites.start(site)
+        self._wait(lambda: self.round > 0 and self._all_train(), "every site trains at first")
 
-    def burn(self, faults: list[Fault], seconds: float) -> None:
-        """Each fault at its time, or as soon as a site is fit for it."""
+    def burn(self, faults: list[Fault], *, seconds: float, faults_min: int) -> None:
+        """Each fault at its time, or as soon as a site is fit for it; longer than `seconds` if too few were."""
         begun_s, left = time.monotonic(), list(faults)
-        while (elapsed_s := time.monotonic() - begun_s) < seconds:
+        while (elapsed_s := time.monotonic() - begun_s) < seconds or (
+            len(self.wounds.all) < faults_min and left and elapsed_s < LONGEST_FACTOR * seconds
+        ):
             self._look()
             for fault in [fault for end_s, fault in self._acting if end_s <= time.monotonic()]:
                 self._undo(fault)
@@ -95,161 +82,286 @@ class Fire:
                 fit = self._fit(fault)
                 if fit is not None:
                     left.remove(fault)
-                    self._say(f"{elapsed_s:6.1f} s  round {self.watch.round:6d}  {fit}")
                     self._strike(fit)
                     break
 
     def calm(self) -> None:
-        """Every fault is undone; everybody must be back and rounds go on."""
+        """Every fault is undone; everybody must be back, every wound healed, and rounds go on."""
         for _, fault in list(self._acting):
             self._undo(fault)
-        self._wait(lambda: self._all_train() and not self._links, BACK_LIMIT_S, "every site trains again")
-        wanted = self.watch.round + ROUNDS_AFTER
-        self._wait(lambda: self.watch.round >= wanted, BACK_LIMIT_S, f"{ROUNDS_AFTER} more rounds")
-        self.longest_pause_s = self.watch.longest_pause_s
+        self._wait(lambda: self._all_train() and self.wounds.are_closed and not self._links, "every site trains again")
+        wanted = self.round + ROUNDS_AFTER
+        self._wait(lambda: self.round >= wanted, f"{ROUNDS_AFTER} more rounds")
+        self._wait(self._links_stand, "every link of the beginning stands again")
 
     def end(self) -> None:
         """All sites stop after one common round and end by themselves."""
-        fresh = self.processes.until.with_suffix(".new")
-        fresh.write_text(str(self.watch.round + LAST_ROUNDS), encoding="utf-8")
-        fresh.replace(self.processes.until)
-        sites = self.processes.sites.values()
+        fresh = self.sites.until.with_suffix(".new")
+        fresh.write_text(str(self.round + LAST_ROUNDS), encoding="utf-8")
+        fresh.replace(self.sites.until)
+        every = self.sites.sites.values()
         self._wait(
-            lambda: not any(site.daemon_runs() or site.worker_runs() for site in sites),
-            BACK_LIMIT_S,
+            lambda: not any(site.daemon_runs() or site.worker_runs() for site in every),
             "every process ends after the last round",
             supervised=False,
         )
-        for site in sites:
+        for site in every:
             if site.daemon is not None and site.daemon.returncode != 0:
-                self.failures.append(f"the daemon of {site.name} ended with {site.daemon.returncode}\n{site.tail()}")
+                raise ViolationError(f"the daemon of {site.name} ended with {site.daemon.returncode}, not 0")
 
     # -- faults
 
     def _fit(self, fault: Fault) -> Fault | None:
         """The fault on sites that can take it now (the next ones by name where those drawn cannot), or None: later."""
-        if fault.kind in SHAPED - {Kind.PARTITION}:
-            return fault
-        names = list(self.processes.sites)
-        struck = {name for _, acting in self._acting if acting.kind not in SHAPED for name in acting.sites}
-        struck |= {name for _, acting in self._acting if acting.kind is Kind.PARTITION for name in acting.sites}
-        bad = {name for name in names if name in struck or not self.processes.sites[name].is_training_member()}
-        if fault.kind is Kind.UNLINK:
-            return None if bad & set(fault.sites) else fault
-        first = names.index(fault.sites[0])
-        good = [name for name in names[first:] + names[:first] if name not in bad]
-        count = len(fault.sites)
-        if len(bad) + count > FAULTY_SITES_MAX or len(good) < count:
+        bad = self._bad()
+        acting = [one.kind for _, one in self._acting]
+        if fault.kind is Kind.CLOCK:
+            return None if Kind.CLOCK in acting else fault
+        if fault.kind not in ON_SITES:
+            busy = sum(kind not in ON_SITES and kind is not Kind.CLOCK for kind in acting) >= LINK_FAULTS_MAX
+            return None if busy or bad & set(fault.sites) else fault
+        if fault.kind is Kind.DISK and Kind.DISK in acting:
             return None
-        return Fault(
-            at_s=fault.at_s, kind=fault.kind, sites=tuple(good[:count]), what=fault.what, lasts_s=fault.lasts_s
-        )
+        if fault.ends_daemon():
+            bad.add(self._anchor)
+        first = NAMES.index(self._named(fault.sites[0]))
+        good = [name for name in NAMES[first:] + NAMES[:first] if name not in bad]
+        count = len(fault.sites)
+        struck = 1 if fault.kind is Kind.SPOIL else count
+        if len(bad - {self._anchor} | self._bad()) + struck > FAULTY_SITES_MAX or len(good) < count:
+            return None
+        return replace(fault, sites=tuple(good[:count]))
+
+    def _bad(self) -> set[str]:
+        struck = {name for _, one in self._acting if one.kind in ON_SITES for name in one.sites}
+        return {name for name, site in self.sites.sites.items() if name in struck or not site.trains()}
+
+    def _named(self, name: str) -> str:
+        if name != SCHEDULER:
+            return name
+        known = [site.status.scheduler for site in self.sites.sites.values() if site.status is not None]
+        found = [one.name for one in self.sites.sites.values() if one.identity.site in known]
+        return found[0] if found else NAMES[0]
 
     def _strike(self, fault: Fault) -> None:
-        self.counts[fault.kind] += 1
-        site = self.processes.sites[fault.sites[0]]
+        line = f"{time.monotonic() - self._begun_s:6.1f} s  round {self.round:6d}  {fault}"
+        self.told.append(line)
+        self._say(line)
+        self.wounds.struck(fault, self.round)
+        site = self.sites.sites[fault.sites[0]]
         self._acting.append((time.monotonic() + fault.lasts_s, fault))
         if fault.kind in SHAPED:
             self._shapes.acting.append(fault)
             self._shapes.apply()
+        if fault.ends_daemon() and site.daemon is not None:
+            self._ended_by_us.add(site.daemon.pid)
         match fault.kind:
             case Kind.KILL:
-                if fault.what != "worker" and site.daemon is not None:
-                    self._ended_by_us.add(site.daemon.pid)
-                self.processes.kill(site, fault.what)
+                self.sites.kill(site, fault.what)
+            case Kind.SPOIL:
+                self.sites.kill(site, "worker")
             case Kind.STOP:
-                self.processes.signal(site, fault.what, signal.SIGSTOP)
+                self.sites.signal(site, fault.what, signal.SIGSTOP)
             case Kind.LEAVE:
-                if site.daemon is not None:
-                    self._ended_by_us.add(site.daemon.pid)
-                self.processes.signal(site, "worker", signal.SIGINT)
-            case Kind.UNLINK:
-                self._change_link(fault, add=False)
-            case Kind.PARTITION | Kind.ONE_WAY | Kind.SLOW | Kind.CORRUPT:
-                pass
+                self._leave(site, fault.what)
+            case Kind.UNPLUG:
+                assert self.sites.network is not None
+                self.sites.network.unplug(site.name, out=True)
+            case Kind.UNLINK | Kind.LINK:
+                self._change_link(fault, add=fault.kind is Kind.LINK)
+            case Kind.BREAK:
+                stream = None if fault.what == "control" else int(fault.what)
+                self._ask(lambda: self._break(site, self.sites.sites[fault.sites[1]], stream))
+            case Kind.DISK:
+                busy = {name for _, one in self._acting for name in one.sites}
+                full = FullDisk(self.sites, site, busy)
+                self._disks[site.name] = (full, self._pool.submit(full.run, fault.lasts_s))
+            case Kind.CLOCK:
+                site.jump(fault.jump_s)
+            case _:
+                pass  # Shapes has done it
 
     def _undo(self, fault: Fault) -> None:
+        site = self.sites.sites[fault.sites[0]]
+        if fault.kind is Kind.DISK and not self._disk_is_over(site):
+            return
         self._acting = [(end_s, acting) for end_s, acting in self._acting if acting is not fault]
         if fault.kind in SHAPED:
             self._shapes.acting = [acting for acting in self._shapes.acting if acting is not fault]
             self._shapes.apply()
-        if fault.kind is Kind.STOP:
-            self.processes.signal(self.processes.sites[fault.sites[0]], fault.what, signal.SIGCONT)
-        if fault.kind is Kind.UNLINK:
-            self._change_link(fault, add=True)
+        match fault.kind:
+            case Kind.STOP:
+                self.sites.signal(site, fault.what, signal.SIGCONT)
+            case Kind.UNPLUG:
+                assert self.sites.network is not None
+                self.sites.network.unplug(site.name, out=False)
+            case Kind.UNLINK | Kind.LINK:
+                self._change_link(fault, add=fault.kind is Kind.UNLINK)
+            case Kind.CLOCK:
+                site.jump(0.0)
+            case _:
+                pass
+        self.wounds.undone(fault, self.round)
+
+    def _leave(self, site: Site, what: str) -> None:
+        """Ctrl+C in the script, SIGTERM to the daemon as systemd sends it, or `chaosd leave`."""
+        match what:
+            case "worker":
+                self.sites.signal(site, "worker", signal.SIGINT)
+            case "daemon":
+                self.sites.signal(site, "daemon", signal.SIGTERM)
+            case _:
+                self._ask(lambda: site.client.leave("asked for by the nemesis"))
+
+    def _break(self, one: Site, other: Site, stream: int | None) -> None:
+        if not one.client.break_record(other.identity.site, stream=stream).done:
+            self.unfelt_breaks += 1
 
     def _change_link(self, fault: Fault, *, add: bool) -> None:
-        one, other = (self.processes.sites[name] for name in fault.sites)
-        future = self._pool.submit(one.client.change_link, other.identity.site, add=add)
-        self._links.append((fault, future))
+        one, other = (self.sites.sites[name] for name in fault.sites)
+        self._ask(lambda: one.client.change_link(other.identity.site, add=add))
+
+    def _ask(self, ask: Callable[[], object]) -> None:
+        self._links.append(self._pool.submit(ask))
+
+    def _disk_is_over(self, site: Site) -> bool:
+        full, future = self._disks[site.name]
+        if not future.done():
+            return False
+        del self._disks[site.name]
+        future.result()
+        self.disk_ends += full.ended
+        self.disk_refusals += full.refused
+        if full.failures:
+            raise ViolationError("\n".join(full.failures))
+        return True
 
     # -- looking on
 
     def _look(self, *, supervised: bool = True) -> None:
         begun_s = time.monotonic()
-        self.watch.look()
-        self._shapes.apply()
-        if begun_s - self._looked_at_memory_s >= 1.0:
-            self._looked_at_memory_s = begun_s
-            for site in self.processes.sites.values():
-                if site.daemon is not None and site.daemon_runs():
-                    self.memory.look(site.name, site.daemon.pid)
+        before = self.round
+        for site in self.sites.sites.values():
+            asked = site.daemon_runs() and "daemon" not in site.stopped
+            site.status = site.ask() if asked else None
+            if site.status is not None:
+                self.round = max(self.round, site.status.round)
+        now_s = time.monotonic()
+        if self.round > before or self.round == 0:
+            self._moved_s = now_s
         if supervised:
+            self.longest_pause_s = max(self.longest_pause_s, now_s - self._moved_s)
+            if now_s - self._moved_s > LIMIT_S:
+                raise ViolationError(f"no round for {LIMIT_S:g} s")
             self._supervise()
-        for one in [one for one in self._links if one[1].done()]:
+            self._shapes.apply()
+        if begun_s - self._slow_look_s >= SLOW_LOOK_S:
+            self._slow_look_s = begun_s
+            self._slow_look(supervised=supervised)
+        self._reap()
+        if (wound := self.wounds.look(self.round)) is not None and supervised:
+            raise ViolationError(f"not healed within its limit: {wound.fault} (struck in round {wound.round})")
+        for wound in self.wounds.slow:
+            self._say(f"{now_s - self._begun_s:6.1f} s  healed {wound.heal_s:.1f} s after its end: {wound.fault}")
+        self.wounds.slow.clear()
+        if begun_s - self._told_s >= TELL_S:
+            self._told_s = begun_s
+            self._say(self._progress())
+            if now_s - self._moved_s > LONG_PAUSE_S and supervised:
+                self._say("\n".join(f"{'':10} {site.told()}" for site in self.sites.sites.values()))
+        time.sleep(max(0.0, LOOK_S - (time.monotonic() - begun_s)))
+
+    def _slow_look(self, *, supervised: bool) -> None:
+        stories = [self.oracles.look()]
+        for name, site in self.sites.sites.items():
+            if site.status is not None:
+                stories.append(self.oracles.heard(name, site.news()))
+            if supervised and site.daemon_runs():
+                stories.append(self.resources.look(site))
+        for story in stories:
+            if story:
+                raise ViolationError(story)
+        if supervised and self._slow_look_s - self._mended_s >= MEND_PAUSE_S:
+            self._mended_s = self._slow_look_s
+            self._mend_links()
+
+    def _reap(self) -> None:
+        for one in [one for one in self._links if one.done()]:
             self._links.remove(one)
-            error = one[1].exception()
+            error = one.exception()
             if error is not None and not isinstance(error, NoDaemonError | RequestRefusedError):
                 raise error  # an error in this program; that a struck daemon does not answer is none
-        time.sleep(max(0.0, LOOK_S - (time.monotonic() - begun_s)))
+
+    def _progress(self) -> str:
+        training = [site for site in self.sites.sites.values() if site.trains()]
+        terms = [site.status.term for site in self.sites.sites.values() if site.status is not None]
+        epochs = [site.status.epoch for site in self.sites.sites.values() if site.status is not None]
+        return (
+            f"{time.monotonic() - self._begun_s:6.1f} s  -- {len(self.wounds.all)} faults, round {self.round}, "
+            f"{len(training)} of {len(NAMES)} train, epoch {max(epochs, default=0)}, term {max(terms, default=0)}, "
+            f"longest pause {self.longest_pause_s:.1f} s"
+        )
 
     def _supervise(self) -> None:
         """Start again what ended, unless a fault keeps it down."""
-        held = {
-            name
-            for _, fault in self._acting
-            if fault.kind in (Kind.KILL, Kind.STOP, Kind.LEAVE)
-            for name in fault.sites
-        }
-        for name, site in self.processes.sites.items():
+        down = {Kind.KILL, Kind.STOP, Kind.LEAVE, Kind.DISK}
+        held = {one.sites[0] for _, one in self._acting if one.kind in down}
+        for name, site in self.sites.sites.items():
             future = self._starting.get(name)
             if future is not None:
                 if not future.done():
                     continue
                 del self._starting[name]
-                error = future.exception()
-                if isinstance(error, LabError):
-                    self.failures.append(str(error))
-                elif error is not None:
-                    raise error
+                if (error := future.exception()) is not None:
+                    raise ViolationError(str(error)) if isinstance(error, SoakError) else error
+            self._note_ends(site)
             if name in held or (site.daemon_runs() and site.worker_runs()):
                 continue
-            self._note_ends(site)
-            self._starting[name] = self._pool.submit(self.processes.start, site)
+            if site.daemon_runs() and site.daemon is not None and site.daemon.pid in self._ended_by_us:
+                continue  # it is leaving, and ends by itself
+            self._starting[name] = self._pool.submit(self.sites.start, site)
 
-    def _note_ends(self, site: LabSite) -> None:
+    def _note_ends(self, site: Site) -> None:
         daemon, worker = site.daemon, site.worker
         if daemon is not None and daemon.poll() is not None and daemon.pid not in self._ended_by_us:
-            self.failures.append(f"the daemon of {site.name} ended by itself ({daemon.returncode})\n{site.tail()}")
-        if worker is not None and worker.poll() not in (None, 0, -signal.SIGKILL):
-            self.worker_ends += 1
+            raise ViolationError(f"the daemon of {site.name} ended by itself with {daemon.returncode}")
+        if (
+            worker is not None
+            and worker.poll() not in (None, 0, -signal.SIGKILL)
+            and worker.pid not in self._ended_by_us
+        ):
+            self._ended_by_us.add(worker.pid)
+            last = site.logs[1].read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+            self.worker_ends.append(f"{site.name}: {' '.join(last)}")
+
+    def _mend_links(self) -> None:
+        """An operator adds the links of the beginning again that went with a fault."""
+        if self._acting or self._links or self._bad():
+            return
+        for one, other in self._missing_links():
+            near, far = self.sites.sites[one], self.sites.sites[other]
+            self._ask(lambda near=near, far=far: near.client.change_link(far.identity.site, add=True))  # type: ignore[misc]
+
+    def _missing_links(self) -> list[tuple[str, str]]:
+        status = next((site.status for site in self.sites.sites.values() if site.status is not None), None)
+        if status is None:
+            return []
+        names: dict[str, str] = {site.identity.site: name for name, site in self.sites.sites.items()}
+        there = {frozenset((names.get(link.one), names.get(link.other))) for link in status.links}
+        return [(one, other) for one, other, _, _ in LINKS if frozenset((one, other)) not in there]
+
+    def _links_stand(self) -> bool:
+        return not self._missing_links() and not self._links
 
     def _all_train(self) -> bool:
-        sites = self.processes.sites.values()
-        return not self._starting and all(site.is_training_member() and site.worker_runs() for site in sites)
+        return not self._starting and all(site.trains() and site.worker_runs() for site in self.sites.sites.values())
 
-    def _wait(self, condition: Callable[[], bool], limit_s: float, what: str, *, supervised: bool = True) -> None:
-        end_s = time.monotonic() + limit_s
+    def _wait(self, condition: Callable[[], bool], what: str, *, supervised: bool = True) -> None:
+        end_s = time.monotonic() + LIMIT_S
         while not condition():
             if time.monotonic() > end_s:
-                states = ", ".join(self._state(site) for site in self.processes.sites.values())
-                raise LabError(f"not within {limit_s:g} s: {what} (round {self.watch.round}; {states})")
+                raise ViolationError(f"not within {LIMIT_S:g} s: {what}")
             self._look(supervised=supervised)
-
-    @staticmethod
-    def _state(site: LabSite) -> str:
-        if site.status is None:
-            return f"{site.name} does not answer"
-        status = site.status
-        worker = status.worker.phase if status.worker.connected else "none"
-        return f"{site.name} {status.state} at round {status.round}, worker {worker}, {status.paused or 'not paused'}"
+            if supervised:
+                for fault in [fault for end, fault in self._acting if end <= time.monotonic()]:
+                    self._undo(fault)  # a full disk takes its time

@@ -122,8 +122,13 @@ class FakeControl:
         cut_in: bool,
         cut_out: bool,
         corrupt_probability: float,
+        corrupt_stream_min: int,
     ) -> Outcome:
         self.asked.append(("shape", site, rate_bytes_per_s, latency_s, cut_in, cut_out, corrupt_probability))
+        return self.outcome
+
+    def break_record(self, site: str, *, stream: int | None) -> Outcome:
+        self.asked.append(("break", site, stream))
         return self.outcome
 
 

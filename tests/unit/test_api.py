@@ -111,6 +111,19 @@ def test_a_lab_shapes_links(path: Path, control: FakeControl) -> None:
     assert control.asked == [("shape", THERE, 1e6, 0.02, False, True, 0.0)]
 
 
+def test_links_are_broken_in_a_lab_only(path: Path, client: LocalClient, control: FakeControl) -> None:
+    with pytest.raises(RequestRefusedError, match="in a lab only") as caught:
+        client.break_record(THERE)
+    assert caught.value.status == 403
+    assert control.asked == []
+
+
+def test_a_lab_breaks_a_connection(path: Path, control: FakeControl) -> None:
+    with served(path, control, lab=True):
+        assert LocalClient(path).break_record(THERE, stream=1).done
+    assert control.asked == [("break", THERE, 1)]
+
+
 @pytest.mark.parametrize(
     ("target", "body", "said"),
     [

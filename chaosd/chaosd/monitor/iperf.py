@@ -98,7 +98,15 @@ def parse(output: bytes) -> ProbeResult:
         rate = float(received["bits_per_second"]) / 8
         size_bytes, seconds = int(received["bytes"]), float(received["seconds"])
         rtt_us = float(report["end"]["streams"][0].get("sender", {}).get("mean_rtt", 0.0))
-    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        msgspec.MsgspecError,
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ProbeError(f"iperf3 gave no readable report: {error!r:.200}") from None
     if not (0 < rate <= RATE_BYTES_PER_S_MAX and 0 < seconds <= 2 * SECONDS_MAX and size_bytes > 0 and rtt_us >= 0):
         raise ProbeError(f"iperf3 reported {rate} bytes/s in {seconds} s, which cannot be")

@@ -110,6 +110,10 @@ class Connection:
         self._reader.stop()
         self.channel.abort(reason)
 
+    def forget_payload(self) -> None:
+        """Write no more of the payload that is under way."""
+        self._reader.forget()
+
     def mute(self) -> None:
         """Receive nothing more, but leave the socket as it is (a closed connection behind a cut)."""
         self._reader.stop()
@@ -129,6 +133,9 @@ class Connection:
 
     def get_buffer(self) -> memoryview:
         return self._reader.get_buffer()
+
+    def takes_more(self) -> bool:
+        return self._reader.direct
 
     def received(self, size_bytes: int) -> None:
         if self.stream is not None and self._link is not None:

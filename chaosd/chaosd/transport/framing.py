@@ -88,10 +88,20 @@ class FrameReader:
         self._target = None
         self._in_payload = False
 
+    def forget(self) -> None:
+        """The rest of the payload that is under way is read and discarded; its memory is not written any more."""
+        if self._in_payload and self._mode is FrameMode.BULK:
+            self._target = None
+
     def release(self) -> None:
         """End a hold: hands on what was read meanwhile."""
         self.held = False
         self._parse()
+
+    @property
+    def direct(self) -> bool:
+        """The buffer that `get_buffer` returned last is the place of a payload: it may be filled at once."""
+        return self._direct
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes belong; never empty unless held with a full staging buffer."""

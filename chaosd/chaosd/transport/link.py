@@ -14,6 +14,7 @@ from collections import deque
 from enum import Enum
 from typing import Protocol
 
+from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
 from chaosd.transport.connection import Connection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError
@@ -86,7 +87,7 @@ class Stream:
         try:
             if not self.connection.is_open:
                 raise LinkClosed(f"bulk stream {self.connection.stream} is closed")
-            pieces = cut(header, self._link.spoil(payload))
+            pieces = cut(header, self._link.spoil(self.connection.stream or 0, payload))
             begun = True
             await self._write(pieces)
         except asyncio.CancelledError:
@@ -242,16 +243,34 @@ class Link:
             raise LinkClosed(f"bulk stream {stream} does not stand")
         await sender.send(header, payload)
 
-    def spoil(self, payload: memoryview) -> memoryview:
+    def spoil(self, stream: int, payload: memoryview) -> memoryview:
         """The payload, with one byte changed if the shape says so (lab only)."""
         shape = self.shaper.shape if self.shaper is not None else None
         if shape is None or shape.corrupt_random is None or not len(payload):
+            return payload
+        if stream < shape.corrupt_stream_min:
             return payload
         if shape.corrupt_random.random() >= shape.corrupt_probability:
             return payload
         spoiled = bytearray(payload)
         spoiled[shape.corrupt_random.randrange(len(spoiled))] ^= shape.corrupt_random.randrange(1, 256)
         return memoryview(spoiled)
+
+    def state_streams(self) -> tuple[int, ...]:
+        """Of the bulk streams, those that a state transfer is to use."""
+        return tuple(stream for stream in sorted(self.streams) if stream != STREAM_AVERAGING)[:1]
+
+    def forget_payload(self, stream: int) -> None:
+        """Write no more of the payload that is under way on this stream."""
+        if stream in self.streams:
+            self.streams[stream].connection.forget_payload()
+
+    def break_record(self, stream: int | None) -> bool:
+        """Lab only: spoil the TLS stream of one connection (None: control). False where it does not stand."""
+        connection = self.control if stream is None else None
+        if stream is not None and stream in self.streams:
+            connection = self.streams[stream].connection
+        return self.state is LinkState.UP and connection is not None and connection.channel.break_record()
 
     # -- LinkOwner: what the connections tell ----------------------------------------------------------------------
 

@@ -76,6 +76,8 @@ class LinkShape:
     corrupt_probability: float = 0.0
     """For each outgoing bulk payload: the chance that one byte of it is changed before it is encrypted."""
     corrupt_random: random.Random | None = None
+    corrupt_stream_min: int = 0
+    """Payloads of the streams below are left alone (stream 0 carries the averaging)."""
 
     def __post_init__(self) -> None:
         if self.rate_bytes_per_s is not None and not self.rate_bytes_per_s > 0:

@@ -33,6 +33,9 @@ READ_BYTES_SMALL = 16 << 10
 """One read of a connection that has proven nothing yet."""
 READ_BYTES = 256 << 10
 
+FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
+"""Header of a TLS 1.3 record of 64 bytes (RFC 8446, section 5.2) whose content fails its check."""
+
 _log = logging.getLogger("chaosd.transport")
 
 
@@ -47,6 +50,9 @@ class TlsSink(Protocol):
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes belong; not empty."""
+
+    def takes_more(self) -> bool:
+        """Whether that buffer may be filled with several records before `received`."""
 
     def received(self, size_bytes: int) -> None:
         """So many bytes were put there. May raise RemoteProtocolError."""
@@ -128,6 +134,13 @@ class TlsChannel(asyncio.BufferedProtocol):
         while sent < len(data):  # the library may write one record at a time
             sent += self._tls.write(memoryview(data)[sent:])
         self._flush()
+
+    def break_record(self) -> bool:
+        """Lab only: send what looks like a record but is none of this connection, as a broken network card would."""
+        if self._phase is not _Phase.OPEN or self._transport is None:
+            return False
+        self._transport.write(FORGED_RECORD)
+        return True
 
     async def room(self) -> None:
         """Wait until the kernel takes bytes again. Raises LinkClosed when the connection ends first."""
@@ -237,12 +250,13 @@ class TlsChannel(asyncio.BufferedProtocol):
                 self._flush()
                 self._sink.secured()
             while self._phase is _Phase.OPEN and self._sink.wants_bytes():
-                buffer = self._sink.get_buffer()
-                count = cast(int, self._tls.read(len(buffer), buffer))  # typeshed knows only the form without buffer
+                count, emptied = self._fill(self._sink.get_buffer())
                 if count == 0:
                     self._end_of_file()
                     return
                 self._sink.received(count)
+                if emptied:
+                    break
         except ssl.SSLWantReadError:
             pass
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
@@ -250,6 +264,8 @@ class TlsChannel(asyncio.BufferedProtocol):
             return
         except ssl.SSLError as error:
             self._flush()
+            if self._phase is _Phase.OPEN:  # a proven neighbour's: strangers that fail are told of by the listener
+                _log.warning("a connection is dropped: the peer broke TLS: %s", error.reason or error)
             self.abort(f"the peer broke TLS: {error.reason or error}")
             return
         except RemoteProtocolError as error:
@@ -260,6 +276,21 @@ class TlsChannel(asyncio.BufferedProtocol):
             self._loop.call_exception_handler({"message": "defect while handling received bytes", "exception": error})
             return
         self._flush()
+
+    def _fill(self, buffer: memoryview) -> tuple[int, bool]:
+        """Decrypt into `buffer`: one record (the library gives no more at a time), or as many as are there where the
+        sink takes them together. Also: whether there was nothing more. Raises ssl.SSLError."""
+        count = cast(int, self._tls.read(len(buffer), buffer))  # typeshed knows only the form without buffer
+        if count == 0 or not self._sink.takes_more():
+            return count, False
+        try:
+            while count < len(buffer):
+                count += cast(int, self._tls.read(len(buffer) - count, buffer[count:]))
+        except ssl.SSLWantReadError:
+            return count, True
+        except ssl.SSLError:
+            pass  # an end or a breach: the next read tells it again, after what came before was handed on
+        return count, False
 
     def _enlarge(self) -> None:
         self._raw = memoryview(bytearray(READ_BYTES))

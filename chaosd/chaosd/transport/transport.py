@@ -176,9 +176,25 @@ class Transport:
         progress = self._progress.get(site)
         return (progress.received_bytes, progress.sent_bytes) if progress is not None else (0, 0)
 
+    def state_streams(self, site: SiteId) -> tuple[int, ...]:
+        """Streams that the blocks of a state go over at the moment: as many as the round trip asks for."""
+        link = self._links.get(site)
+        return link.state_streams() if link is not None else ()
+
+    def forget_payload(self, site: SiteId, stream: int) -> None:
+        """The payload that is being received there is read to its end and discarded; its buffer is not written any
+        more. `bulk_received` follows without a payload."""
+        if (link := self._links.get(site)) is not None:
+            link.forget_payload(stream)
+
     def shape(self, site: SiteId | None, shape: LinkShape) -> None:
         """Lab only: how the link to a site behaves from now on; None = every site without a shape of its own."""
         self._shapes.set(site, shape, self._links)
+
+    def break_record(self, site: SiteId, stream: int | None) -> bool:
+        """Lab only: spoil the TLS stream of one connection to a site (None: control). False without one."""
+        link = self._links.get(site)
+        return link is not None and link.break_record(stream)
 
     # -- Gatekeeper: what the listener asks ------------------------------------------------------------------------
 

@@ -1,0 +1,439 @@
+"""Fuzz targets: what peers and the worker send, once it is cut into frames; and what a site's machine does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from chaos_protocols import bulk, commands, effects, messages, worker
+from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.messages import CodecError
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
+from chaos_protocols.raft import Persist
+from chaos_protocols.raft import messages as raft
+from chaos_protocols.reduce import ReduceMachine
+from chaos_protocols.roster import Departure, Roster
+from chaos_protocols.state_spec import Item, contribution_spec, first_difference, spec_problem, state_spec
+from chaos_protocols.transfer import CheckBlock, Comparison, TransferMachine, TransferSettings, TransferSource
+from chaosd.journal_state import Persisted, State
+from tests.fuzz.engine import Target
+from tests.fuzz.mutate import Form
+from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, leader_of, link, record, roster_of
+
+ENVELOPES_MAX = 40
+"""Messages of one input that a machine is fed with; more show nothing that these do not."""
+
+WORDS = (
+    *(b"Heartbeat", b"LinkReport", b"RaftEnvelope", b"ConnectOrder", b"Report", b"AppendRequest", b"Settled", b"*"),
+    *(A.encode(), B.encode(), C.encode(), D.encode(), b"compute", b"member", b"learner", b"failed", b"banned"),
+)
+CONFIGURATION = raft.Configuration(voters=(A, B, C), learners=())
+
+
+# ---- control messages
+
+
+def some_messages() -> Iterator[messages.Message]:
+    """One of each kind, as an honest site would send it."""
+    roster = roster_of(A, B, C)
+    request = messages.JoinRequest(
+        name="d", address="d.example:1", public_key=b"", incarnation=1, neighbours=(A, B), model=MODEL, worker_round=0
+    )
+    yield messages.Heartbeat(
+        sequence=1, echo_sequence=1, echo_delay_s=0.1, round=3, phase="compute", epoch=7, scheduler=A, knows_you=True
+    )
+    yield messages.Farewell(reason="bye")
+    yield messages.LinkReport(neighbour=B, incarnation=1, up=False, rtt_s=0.1, rate_bytes_per_s=1e6, reason="cut")
+    yield request
+    yield messages.JoinAnswer(incarnation=1, accepted=False, final=True, reason="no")
+    yield messages.StateRequest(incarnation=1, worker_round=2, model=MODEL, reason="restarted")
+    yield messages.LevelReport(round=3, transfer="join-a-2-1")
+    yield messages.LeaveRequest(incarnation=1, reason="done")
+    yield messages.LeaveAnswer(incarnation=1, last_round=4, finished=True)
+    yield messages.LinkRequest(request="r1", other=C, add=True, reason="wanted")
+    yield messages.LinkRequest(request="r2", other=C, add=False, reason="unwanted")
+    yield messages.LinkAnswer(request="r1", done=True, reason="")
+    yield messages.ConnectOrder(negotiation="join-a-2-1", other=D, address="d.example:1", probe=True)
+    yield messages.LinkReady(negotiation="join-a-2-1", other=D, ready=True, rtt_s=0.1, rate_bytes_per_s=1.0, reason="")
+    yield messages.Report(
+        incarnation=1, epoch=7, done_round=3, active=True, transfer_bytes=0, stalled=Tag(epoch=7, round=1)
+    )
+    yield messages.SettleQuestion(epoch=7)
+    yield messages.SettleAnswer(epoch=7, done_round=3, digest="ab", has_state=True)
+    for inner in some_agreement(commands.encode_roster(roster)):
+        yield messages.RaftEnvelope(message=inner)
+
+
+def some_agreement(state: bytes) -> Iterator[raft.RaftMessage]:
+    """One of each kind of the agreement, with every command in its entries."""
+    yield raft.PreVoteRequest(term=2, last_index=7, last_term=1)
+    yield raft.PreVoteResponse(term=2, granted=True)
+    yield raft.VoteRequest(term=2, last_index=7, last_term=1, transfer=False)
+    yield raft.VoteResponse(term=2, granted=True)
+    entries = tuple(
+        raft.LogEntry(index=EPOCH + 1 + number, term=2, command=commands.encode_command(command))
+        for number, command in enumerate(some_commands())
+    )
+    for size in (0, 1, len(entries)):
+        yield raft.AppendRequest(
+            term=2, leader=A, previous_index=7, previous_term=1, entries=entries[:size], commit_index=99, tenure=1
+        )
+    yield raft.AppendResponse(
+        term=2, success=True, match_index=7, previous_index=7, conflict_index=0, last_index=7, tenure=1
+    )
+    snapshot = raft.Snapshot(index=20, term=2, configuration=CONFIGURATION, state=state)
+    yield raft.SnapshotRequest(term=2, leader=A, snapshot=snapshot, tenure=1)
+    yield raft.SnapshotResponse(term=2, match_index=7, tenure=1)
+    yield raft.TimeoutNow(term=2)
+
+
+def some_commands() -> Iterator[commands.Command]:
+    """One of each kind."""
+    roster = roster_of(A, B, C)
+    views = roster.views
+    plan = _plan()
+    departure = Departure(site=C, incarnation=1, last_round=3, cause="failed", reason="gone")
+    yield commands.AdoptState(record=record(A), links=(), round=0, model=MODEL, views=views)
+    yield commands.AddSite(record=record(D, state="learner"), links=(link(A, D),), views=views, replication=plan)
+    yield commands.Replicate(views=views, replication=plan)
+    yield commands.PromoteSite(site=D, views=views)
+    yield commands.RenewSite(site=B, incarnation=2, address="b.example:1", views=views)
+    yield commands.SetVoters()
+    yield commands.RemoveSite(departure=departure, settle=True, views=views)
+    yield commands.AddLink(link=link(A, B), views=views)
+    yield commands.RemoveLink(one=A, other=B, settle=False, views=views, reason="wanted")
+    yield commands.RedoRound(views=views, reason="every contribution had weight 0")
+    yield commands.Settled(round=3, digest="ab", holders=(A,), views=views)
+
+
+def _plan() -> ReplicationPlan:
+    ranges = (SourceRange(source=A, start=0, stop=1 << 19), SourceRange(source=B, start=1 << 19, stop=1 << 20))
+    return ReplicationPlan(
+        transfer="t", joiner=D, round=0, state_bytes=1 << 20, shard_bytes=4096, reason="even", ranges=ranges
+    )
+
+
+def envelope(message: messages.Message, source: SiteId, destination: SiteId, sequence: int) -> messages.Envelope:
+    flooded = isinstance(message, messages.LinkReport)
+    return messages.Envelope(
+        version=1, source=source, destination=messages.EVERYBODY if flooded else destination, incarnation=1,
+        sequence=sequence, epoch=7, event_id="e", hops=0, public_key=b"", signature=b"", message=message,
+    )  # fmt: skip
+
+
+def _envelope_seeds() -> Iterable[bytes]:
+    return [messages.encode_envelope(envelope(one, A, B, 1)) for one in some_messages()]
+
+
+def _envelope(data: bytes) -> str:
+    """What is decoded can be sent on, and means the same then."""
+    decoded = messages.decode_envelope(data)
+    messages.signed_bytes(decoded)
+    again = messages.decode_envelope(messages.encode_envelope(decoded))
+    assert again == decoded or "nan" in repr(decoded)
+    return type(decoded.message).__name__
+
+
+# ---- commands and rosters
+
+
+class _NoCommand(ValueError):
+    """The bytes do not decode."""
+
+
+def _command_seeds() -> Iterable[bytes]:
+    return [b"\x00" + commands.encode_command(one) for one in some_commands()] + [
+        b"\x01" + commands.encode_roster(roster_of(A, B, learners=(D,)))
+    ]
+
+
+def _command(data: bytes) -> str:
+    """A command, or a roster: what is decoded can be applied, and what came of it encoded and read back."""
+    kind, body = data[:1], data[1:]
+    try:
+        decoded = commands.decode_roster(body) if kind == b"\x01" else commands.decode_command(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _NoCommand(str(error)) from None
+    name = type(decoded).__name__
+    roster = decoded if isinstance(decoded, Roster) else commands.apply_command(roster_of(A, B, C), decoded, 8)
+    assert commands.decode_roster(commands.encode_roster(roster)) == roster or "nan" in repr(roster)
+    return name
+
+
+# ---- a whole site
+
+
+def _site_seeds() -> Iterable[bytes]:
+    for standing in range(4):
+        us = (B, B, A, D)[standing]
+        known = list(some_messages())
+        for number, message in enumerate(known):
+            sources = (A, C, D) if standing else (A,)
+            found = [envelope(message, source, us, number + 1) for source in sources if source != us]
+            yield bytes([standing]) + msgspec.msgpack.encode(found)
+        yield bytes([standing]) + msgspec.msgpack.encode(
+            [envelope(message, A if us != A else C, us, 100 + number) for number, message in enumerate(known)]
+        )
+
+
+def _site(data: bytes) -> str:
+    """Envelopes from neighbours, and time: whatever they say, the machine goes on, asks its journal for nothing that
+    does not follow, and sends nothing that cannot be encoded."""
+    standing = data[0] % 4 if data else 0
+    bench = (_outsider, _member, leader_of_three, _learner)[standing]()
+    try:
+        found = msgspec.msgpack.decode(data[1:], type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError):
+        return "no list"
+    journal = State()
+    journal.apply(_opening(bench))
+    taken = 0
+    for raw in found[:ENVELOPES_MAX]:
+        try:
+            decoded = messages.decode_envelope(bytes(raw))
+        except CodecError:
+            continue
+        taken += 1
+        neighbour = decoded.source if decoded.source in (A, B, C, D) else A if bench.site != A else B
+        bench.hear(neighbour, decoded.message)
+        _carry_out(bench, journal)
+    bench.wait(0.6, step_s=0.2)
+    _carry_out(bench, journal)
+    return f"{bench.machine.standing.state} {taken}"
+
+
+def _opening(bench: Bench) -> Persisted:
+    raft_machine = bench.machine.raft
+    snapshot = raft_machine.snapshot
+    index = snapshot.index if snapshot is not None else 0
+    count = raft_machine.last_index - index
+    entries = tuple(raft.LogEntry(index=index + 1 + one, term=1, command=b"") for one in range(count))
+    return Persisted(hard_state=None, truncate_from=None, snapshot=snapshot, entries=entries)
+
+
+def _carry_out(bench: Bench, journal: State) -> None:
+    for effect in bench.taken():
+        match effect:
+            case effects.SendEnvelope(envelope=sent):
+                messages.encode_envelope(sent)
+                messages.signed_bytes(sent)
+            case Persist(hard_state=hard, truncate_from=truncate, snapshot=snapshot, entries=entries):
+                change = Persisted(hard_state=hard, truncate_from=truncate, snapshot=snapshot, entries=tuple(entries))
+                problem = journal.check(change)
+                assert not problem, f"the journal would refuse {problem}"
+                journal.apply(change)
+
+
+def _outsider() -> Bench:
+    return Bench(B, peers=(A,)).up(A)
+
+
+def _member() -> Bench:
+    bench = Bench(B, roster_of(A, B, C)).up(A, C)
+    bench.taken()
+    return bench
+
+
+def leader_of_three() -> Bench:
+    """Leads B and C; D, a stranger, is a neighbour."""
+    bench = leader_of(B, C)
+    bench.up(D)
+    bench.taken()
+    return bench
+
+
+def _learner() -> Bench:
+    bench = Bench(D, roster_of(A, B, learners=(D,)), voters=(A, B)).up(A, B)
+    bench.taken()
+    return bench
+
+
+# ---- bulk headers
+
+
+def _bulk_seeds() -> Iterable[bytes]:
+    tag = Tag(epoch=1, round=1)
+    headers: list[bulk.BulkHeader] = [
+        bulk.ChunkGrant(tag=tag, tree=0, next=0, limit=4),
+        bulk.ChunkWant(tag=tag, tree=0, next=0),
+        bulk.ChunkUp(tag=tag, tree=0, chunk=0, weights=(1.0,)),
+        bulk.ChunkUp(tag=tag, tree=0, chunk=0, empty=True),
+        bulk.ChunkUp(tag=tag, tree=0, chunk=1),
+        bulk.ChunkDown(tag=tag, tree=0, chunk=0, weights=(1.0, 2.0, 3.0)),
+        bulk.ChunkGone(tag=tag),
+        bulk.ResultWant(round=1, digest="ab"),
+        bulk.ResultHeld(round=1, digest="ab"),
+        bulk.ResultPull(round=1, digest="ab", next=0),
+        bulk.ResultData(round=1, digest="ab", chunk=0),
+        bulk.ResultGone(round=1, digest="ab"),
+        bulk.BlockWant(transfer="t", start=0, stop=8192, block_bytes=4096),
+        bulk.BlockData(transfer="t", start=0, hash=bytes(32)),
+        bulk.BlockWait(transfer="t"),
+        bulk.BlockReady(transfer="t"),
+        bulk.BlockWant(transfer="t", start=0, stop=1 << 19, block_bytes=4096, have=bytes(64)),
+        bulk.BlockSame(transfer="t", start=0),
+        bulk.WitnessWant(transfer="t", start=0, stop=4096),
+        bulk.WitnessHash(transfer="t", start=0, stop=4096, hash=bytes(32)),
+        bulk.BlockDrop(transfer="t"),
+        bulk.BlockGone(transfer="t"),
+    ]
+    return [msgspec.msgpack.encode([one]) for one in headers] + [msgspec.msgpack.encode(headers)]
+
+
+def _bulk(data: bytes) -> str:
+    """Headers, one after the other, into the machines that they are for: an inner site of a tree, a joiner, a source.
+    What they say is believed or refused, and nothing else happens."""
+    try:
+        found = msgspec.msgpack.decode(data, type=list[msgspec.Raw])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RemoteProtocolError(str(error)) from None
+    engines = _Engines()
+    for raw in found[:ENVELOPES_MAX]:
+        bulk.bulk_kind(bytes(raw))
+        engines.take(bulk.decode_bulk_header(bytes(raw)))
+    return str(len(found))
+
+
+class _Engines:
+    def __init__(self) -> None:
+        roster = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+        tag, plan = Tag(epoch=1, round=1), roster.views[0].plan
+        self.reduce = ReduceMachine(B)
+        self.reduce.open(tag, plan, chunk_counts=[4] * len(plan.trees), member=True)
+        self.reduce.contribute(tag, 2.0, has_bytes=True)
+        self.source = TransferSource()
+        self.source.serve("t", A, 1 << 20)
+        self.joiner = TransferMachine(_replaced_joiner(), settings=TransferSettings())
+        self.joiner.start(frozenset((A, B)), now_s=0.0)
+        self.now_s = 0.0
+
+    def take(self, header: bulk.BulkHeader) -> None:
+        for site in (A, C):
+            self.now_s += 0.01
+            match header:
+                case bulk.ChunkUp() | bulk.ChunkDown():
+                    self.reduce.place(site, header)
+                    self.reduce.received(site, header)
+                case bulk.ChunkGrant() | bulk.ChunkWant() | bulk.ChunkGone():
+                    self.reduce.received(site, header)
+                case bulk.BlockData():
+                    self._block(site, header)
+                case bulk.BlockWant() | bulk.BlockDrop() | bulk.WitnessWant():
+                    self.source.received(site, header)
+                    for _ in range(4):
+                        item = self.source.next_item(site)
+                        if isinstance(item, Comparison):
+                            self.source.hashed(site, item, bytes(32))
+                case bulk.BlockSame() | bulk.BlockWait() | bulk.BlockReady() | bulk.BlockGone() | bulk.WitnessHash():
+                    self.joiner.told(site, header, now_s=self.now_s)
+                case _:
+                    pass  # results: by digest, and checked against it
+
+    def _block(self, site: SiteId, header: bulk.BlockData) -> None:
+        if not self.joiner.takes(site, header, 4096):
+            return
+        for effect in self.joiner.received(site, header, 4096, now_s=self.now_s):
+            if isinstance(effect, CheckBlock):
+                self.joiner.verified(site, effect.start, effect.stop, now_s=self.now_s)
+
+
+def _replaced_joiner() -> ReplicationPlan:
+    return msgspec.structs.replace(_plan(), joiner=C)
+
+
+# ---- worker
+
+
+def _specs() -> tuple[worker.StateSpec, worker.ContributionSpec, int]:
+    state = state_spec([Item("weight", "float32", (8, 2)), Item("class=SGD", "uint8", (0,)), Item("n", "int64", ())])
+    contribution = contribution_spec(2, 8)
+    return state, contribution, worker.arena_layout(contribution.size_bytes, state.size_bytes).size_bytes
+
+
+def _worker_seeds() -> Iterable[bytes]:
+    state, contribution, arena_bytes = _specs()
+    hello = worker.WorkerHello(
+        version=1, pid=1, round=0, state=state, contribution=contribution, arena_bytes=arena_bytes
+    )
+    sent: list[worker.WorkerMessage] = [
+        hello,
+        worker.RoundContributed(round=1, weight=2.0),
+        worker.UpdateStarted(round=1),
+        worker.ResultApplied(round=1, digest="ab"),
+        worker.SnapshotTaken(round=1),
+        worker.SnapshotMissed(round=1, now=2),
+        worker.StateLoaded(round=1, digest=""),
+        worker.LeaveRequested(reason="done"),
+    ]
+    back: list[worker.DaemonMessage] = [
+        worker.WorkerWelcome(site=A, run="hearts"),
+        worker.WorkerRefused(reason="no"),
+        worker.TrainFrom(round=1),
+        worker.ApplyResult(round=1, sites=3, weight=2.0),
+        worker.Dismissed(last_round=3, graceful=True, reason="bye"),
+    ]
+    return [b"\x00" + worker.encode(one)[4:] for one in sent] + [b"\x01" + worker.encode(one)[4:] for one in back]
+
+
+def _worker(data: bytes) -> str:
+    """One message between worker and daemon; a hello is judged as the daemon does, and compared as a refusal does."""
+    if data[:1] == b"\x01":
+        told = worker.decode_from_daemon(data[1:])
+        assert worker.decode_from_daemon(worker.encode(told)[4:]) == told or "nan" in repr(told)
+        return type(told).__name__
+    message = worker.decode_from_worker(data[1:])
+    assert worker.decode_from_worker(worker.encode(message)[4:]) == message or "nan" in repr(message)
+    if isinstance(message, worker.WorkerHello):
+        problem = spec_problem(message.state, message.contribution)
+        difference = first_difference(message.state, _specs()[0])
+        return f"hello: {problem}; {difference}"
+    return type(message).__name__
+
+
+TARGETS = (
+    Target(
+        name="envelope",
+        run=_envelope,
+        refusals=(CodecError,),
+        seeds=_envelope_seeds,
+        form=Form.MSGPACK,
+        tokens=WORDS,
+    ),
+    Target(
+        name="command",
+        run=_command,
+        refusals=(_NoCommand,),
+        seeds=_command_seeds,
+        form=Form.MSGPACK,
+        prefix=1,
+        tokens=WORDS,
+    ),
+    Target(
+        name="site",
+        run=_site,
+        refusals=(),
+        seeds=_site_seeds,
+        form=Form.MSGPACK,
+        prefix=1,
+        tokens=WORDS,
+    ),
+    Target(
+        name="bulk",
+        run=_bulk,
+        refusals=(RemoteProtocolError,),
+        seeds=_bulk_seeds,
+        form=Form.MSGPACK,
+        tokens=(b"chunk.up", b"chunk.down", b"chunk.grant", b"block.want", b"block.data", b"t"),
+    ),
+    Target(
+        name="worker",
+        run=_worker,
+        refusals=(msgspec.DecodeError, UnicodeDecodeError, RecursionError),
+        seeds=_worker_seeds,
+        form=Form.MSGPACK,
+        prefix=1,
+        tokens=(b"WorkerHello", b"float32", b"float64", b"uint8", b"weight"),
+    ),
+)
