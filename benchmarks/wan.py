@@ -160,11 +160,12 @@ class WanCluster:
         site = self.sites[name]
         site.daemon = self._spawn(site, ["chaosd", "start", "--config", str(site.folder / "chaosd.toml")], "daemon")
 
-    def start_worker(self, name: str, *, blank: bool = False) -> None:
+    def start_worker(self, name: str, *, blank: bool = False, load: bool = False) -> None:
         site = self.sites[name]
         arguments = ["--socket", str(site.folder / "worker.sock"), "--state-bytes", str(self.state_bytes)]
         arguments += ["--pace", str(self.pace_s), "--tensors", str(self.tensors), *(["--blank"] if blank else [])]
-        arguments += ["--digests", str(site.folder / "digests")]
+        arguments += ["--digests", str(site.folder / "digests"), "--checkpoint", str(site.folder / "checkpoint")]
+        arguments += ["--load"] if load else []
         site.worker = self._spawn(site, ["benchmarks.sized_worker", *arguments], "worker")
 
     def _spawn(self, site: Site, module: list[str], log_name: str) -> subprocess.Popen[bytes]:
@@ -200,13 +201,13 @@ class WanCluster:
                 raise BenchmarkError(f"not within {limit_s:g} s: {what}\n{tails}")
             time.sleep(0.02)
 
-    def train(self, names: Sequence[str]) -> None:
-        """These sites are up, members and training."""
+    def train(self, names: Sequence[str], *, load: bool = False) -> None:
+        """These sites are up, members and training; with `load` from the checkpoints in their folders."""
         for name in names:
             self.start_daemon(name)
         self.wait(lambda: all(self.answers(name) for name in names), "all daemons answer")
         for name in names:
-            self.start_worker(name)
+            self.start_worker(name, load=load)
         self.wait(lambda: all(self.sites[name].trains() for name in names), "all sites train")
 
     def states_equal(self, names: Sequence[str]) -> bool:
