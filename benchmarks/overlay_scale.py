@@ -42,6 +42,12 @@ ROUND_S = (0.5, 0.6)
 STATE = msgspec.structs.replace(MODEL, state_bytes=178 << 20, shard_bytes=1 << 20)
 """ResNet101, as in measures.md."""
 
+GPT2_BYTES = {"gpt2_468_mib": 468 << 20, "gpt2_medium_1354_mib": 1354 << 20, "gpt2_large_2953_mib": 2953 << 20}
+"""fp32 weights of 124, 355 and 774 million parameters (figure 10)."""
+
+GPT2_SIZES = 4
+"""On the smallest overlays only."""
+
 QUIET_S = 3.0
 JOIN_LIMIT_S = 120.0
 SETTLE_LIMIT_S = 60.0
@@ -63,14 +69,17 @@ def run(*, short: bool, seed: int) -> Figures:
             flush=True,
         )
         delays.append(found["delay_s"])
+    for name, state_bytes in GPT2_BYTES.items():
+        for size in (SIZES_SHORT if short else SIZES)[:GPT2_SIZES]:
+            figures[f"{name}_s_{size}"] = join_one(size, seed, state_bytes)["state_s"]
     figures["delay_over_smallest"] = spread([one / delays[0] for one in delays])
     return figures
 
 
-def join_one(size: int, seed: int) -> dict[str, float]:
+def join_one(size: int, seed: int, state_bytes: int = STATE.state_bytes) -> dict[str, float]:
     """One newcomer at a running cluster of `size` sites; the same links for the newcomer at every size."""
     began = time.perf_counter()
-    world = running_cluster(size, seed)
+    world = running_cluster(size, seed, state_bytes)
     meter = Meter(next(node for node in world.nodes.values() if leads(node)))
     world.run(world.now_s + QUIET_S)
     messages, busy_s = meter.messages / QUIET_S, meter.seconds / QUIET_S
@@ -86,15 +95,32 @@ def join_one(size: int, seed: int) -> dict[str, float]:
     if not world.run_until(lambda: trains(newcomer), limit_s=JOIN_LIMIT_S):
         story = "\n".join(world.story[-20:])
         raise RuntimeError(f"the newcomer of {size} sites is not in after {JOIN_LIMIT_S:g} s\n{story}")
-    alone_s = max(latency_s for latency_s, _ in links) + STATE.state_bytes / sum(rate for _, rate in links)
+    real_s = time.perf_counter() - began
+    link_s = connect_link(world)
+    alone_s = max(latency_s for latency_s, _ in links) + state_bytes / sum(rate for _, rate in links)
     return {
         "delay_s": world.now_s - begun_s,
         "state_s": newcomer.state_at_s - begun_s,
         "over_transfer": (newcomer.state_at_s - begun_s) / alone_s,
         "scheduler_messages_per_s": messages,
         "scheduler_core_s_per_s": busy_s,
-        "real_s": time.perf_counter() - began,
+        "connect_link_ms": 1000 * link_s,
+        "real_s": real_s,
     }
+
+
+def connect_link(world: WanWorld) -> float:
+    """Virtual seconds from a user's request for a link between two members to its answer (Chaos figure 11)."""
+    nodes = list(world.nodes.values())
+    roster = nodes[0].machine.roster  # type: ignore[union-attr]
+    one = nodes[1]
+    other = next(node for node in nodes[2:] if roster.link(one.site, node.site) is None)  # type: ignore[arg-type]
+    world.link(one.site, other.site, LATENCIES_S[0], RATES_BYTES_PER_S[0])
+    begun_s = world.now_s
+    one.handle(events.LinkChangeRequested(request="scale", other=other.site, add=True))  # type: ignore[arg-type]
+    if not world.run_until(lambda: "scale" in one.answers, limit_s=JOIN_LIMIT_S) or not one.answers["scale"][0]:
+        raise RuntimeError(f"the link was not made: {one.answers}")
+    return world.now_s - begun_s
 
 
 def leads(node: Node) -> bool:
@@ -124,11 +150,20 @@ class Meter:
         node.machine.handle = metered  # type: ignore[method-assign]
 
 
+class Unwatched:
+    """In the place of the oracles: they follow a run from its first round on, and this one begins in the middle."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
 class WanWorld(World):
     """The simulated world, with link rates: a state takes its time, and a probe finds the rate."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, state_bytes: int) -> None:
         super().__init__(seed)
+        self.oracles = Unwatched()  # type: ignore[assignment]
+        self.model = msgspec.structs.replace(STATE, state_bytes=state_bytes)
         self.compute_range_s = ROUND_S
         self.rate_bytes_per_s: dict[tuple[str, str], float] = {}
 
@@ -159,7 +194,7 @@ class WanNode(Node):
     def _hello(self) -> None:
         assert self.worker is not None
         self.worker.training = False
-        self.handle(events.WorkerReady(model=STATE, round=self.worker.round))
+        self.handle(events.WorkerReady(model=self.world.model, round=self.worker.round))
 
     def _send_bulk(self, site: str, message: Any) -> None:
         if message[0] != "state":
@@ -180,9 +215,9 @@ class WanNode(Node):
         self.world.schedule(0.1, lambda: self.handle(probed))
 
 
-def running_cluster(size: int, seed: int) -> WanWorld:
+def running_cluster(size: int, seed: int, state_bytes: int) -> WanWorld:
     """`size` sites as they stand in a run: all members, level, linked; the first rounds have been made."""
-    world = WanWorld(seed)
+    world = WanWorld(seed, state_bytes)
     rng = random.Random(f"overlay/{seed}/{size}")
     sites = [world.add(f"s{number}").site for number in range(size)]
     roster = standing_roster(world, sites, rng)
@@ -199,11 +234,12 @@ def running_cluster(size: int, seed: int) -> WanWorld:
         stand(node, roster)
 
     def begun() -> bool:
-        return world.oracles.rounds_done >= 3 and any(map(leads, world.nodes.values()))
+        done = max(node.machine.rounds.done for node in world.nodes.values() if node.machine is not None)
+        return done >= 3 and any(map(leads, world.nodes.values()))
 
     if not world.run_until(begun, limit_s=SETTLE_LIMIT_S) or not all(map(trains, world.nodes.values())):
         story = "\n".join(world.story[-20:])
-        raise RuntimeError(f"{size} sites did not begin: {world.oracles.rounds_done} rounds\n{story}")
+        raise RuntimeError(f"{size} sites did not begin\n{story}")
     return world
 
 
@@ -226,7 +262,7 @@ def standing_roster(world: WanWorld, sites: list[str], rng: random.Random) -> Ro
         empty_roster("simulated"),
         epoch=1,
         started=True,
-        model=STATE,
+        model=world.model,
         sites=records,
         links=tuple(links),
         views=(msgspec.structs.replace(view, epoch=1),),

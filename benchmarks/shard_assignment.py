@@ -35,7 +35,7 @@ def run(*, short: bool, seed: int) -> Figures:
     ]
     equal_heap += [_is_the_heaps(*each) for each in large]
     small = [_instance(rng, rng.randint(1, 5), 40) for _ in range(OPTIMUM_INSTANCES)]
-    worst = max(abs(assign(*each).makespan_s / _optimum_s(*each) - 1) for each in small)
+    worst = max(abs(assign(*each).makespan_s / optimum_s(*each) - 1) for each in small)
     huge = _instance(rng, 64, 10**8, shards_min=10**8)
     alexnet = shards_of(ALEXNET_PARAMETERS, PAPER_SHARD_PARAMETERS)
     paper = _instance(rng, 4, alexnet, shards_min=alexnet)
@@ -80,7 +80,7 @@ def _is_the_heaps(r_s: list[float], p_s: list[float], num_shards: int) -> bool:
     return sum(counts) == num_shards and min(counts) >= 1 and last_taken < first_left
 
 
-def _optimum_s(r_s: list[float], p_s: list[float], num_shards: int) -> float:
+def optimum_s(r_s: list[float], p_s: list[float], num_shards: int) -> float:
     """P4 of the paper by a mixed-integer solver: n_1..n_m and theta."""
     m = len(r_s)
     finish = np.hstack([np.diag(p_s), -np.ones((m, 1))])
