@@ -22,13 +22,16 @@ SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/num
 ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench soak mutants clean distclean
+.PHONY: help demo docker-demo test check format bench soak mutants clean distclean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.project  ## four hospitals train together while one joins, one dies and one leaves (2 minutes)
 	@$(BIN)/chaosd lab run examples/heart/demo.toml
+
+docker-demo: $(VENV)/.project  ## six sites in containers, one network per link (root; Docker; a minute)
+	@$(BIN)/python docker/demo.py
 
 test: $(VENV)/.check  ## every test
 	@$(BIN)/python -m pytest -q -n 2 $(SIDE_BY_SIDE); first=$$?; \

@@ -39,7 +39,7 @@ STATES_MIB = {"resnet101": 178, "gpt2": 468, "vgg11": 528}
 RATES_MBIT = (100.0, 1000.0)
 LATENCIES_MS = (10.0, 20.0)
 SCALE = 0.15
-PACE_S = 0.5
+PACE_S = 0.2
 
 
 def run(*, short: bool, seed: int) -> Figures:
