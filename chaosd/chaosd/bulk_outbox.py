@@ -31,6 +31,10 @@ class BulkSender(Protocol):
 
     def bulk_progress(self, site: SiteId) -> tuple[int, int]: ...
 
+    def state_streams(self, site: SiteId) -> tuple[int, ...]: ...
+
+    def forget_payload(self, site: SiteId, stream: int) -> None: ...
+
 
 K = TypeVar("K")
 

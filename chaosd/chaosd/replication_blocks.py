@@ -1,27 +1,27 @@
-"""The bytes of a transfer on threads: hashing blocks, checking them into the state, the digest of the whole.
+"""The bytes of a transfer on threads: hashing blocks, the digest of the whole.
 
-Called by `replication.py`, which decides when; nothing here knows of links or loops.
+Called by the engine, which decides when; nothing here knows of links. Hashing leaves the interpreter free, so the loop
+goes on; what is done is told to the loop in batches, since waking it up costs as much as hashing a small block.
 """
 
 from __future__ import annotations
 
-from threading import Lock
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
 
 from blake3 import blake3
 
+from chaos_protocols.bulk import CELL_BYTES
+from chaos_protocols.transfer.ranges import cut
 
-class Gate:
-    """Between the destination and the thread that copies into it. `closed`: nothing is copied any more."""
+HASH_THREADS = 2
+"""One keeps up with 4 GB/s and more (limits.md); the second is for a site that serves and fetches at once."""
 
-    def __init__(self) -> None:
-        self.closed = False
-        self._lock = Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+_Job = tuple[Callable[[], bytes], Callable[[bytes], None]]
 
 
 def hash_of(data: memoryview) -> bytes:
@@ -29,18 +29,63 @@ def hash_of(data: memoryview) -> bytes:
     return blake3(data).digest()
 
 
-def check_block(data: memoryview, expected: bytes, place: memoryview, gate: Gate) -> bool:
-    """Runs on a thread: copied into the state only if it has its hash and the fetch still runs; after it, the same
-    memory may hold a snapshot that this site serves."""
-    if blake3(data).digest() != expected:
-        return False
-    with gate:
-        if gate.closed:
-            return False
-        place[:] = data
-    return True
+def cells_digest(state: memoryview, known: dict[int, bytes] | None = None) -> bytes:
+    """Digest of a state in transfers: BLAKE3 over the BLAKE3 hashes of its cells (32 bytes). It follows from the bytes
+    alone, and costs next to nothing where the cells were hashed when they came (`known`, by their start)."""
+    hashes = known or {}
+    cells = cut(0, len(state), CELL_BYTES)
+    return blake3(b"".join(hashes.get(start) or hash_of(state[start:stop]) for start, stop in cells)).digest()
 
 
-def digest_of(state: memoryview) -> str:
-    """Runs on a thread, and on more of them for a large state."""
-    return blake3(state, max_threads=blake3.AUTO).hexdigest()
+class HashThreads:
+    """Jobs on threads, in no order; each answer is handed to its callback on the loop. `close` before the loop ends."""
+
+    def __init__(self, threads: int = HASH_THREADS) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._done: deque[tuple[Callable[[bytes], None], bytes]] = deque()
+        self._told = False
+        self._closed = False
+        self._wanted = threads
+        self._threads: list[Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def submit(self, job: Callable[[], bytes], done: Callable[[bytes], None]) -> None:
+        """Nothing is called any more once `close` was called."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        if len(self._threads) < self._wanted:
+            thread = Thread(target=self._work, name="block hash", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put((job, done))
+
+    async def close(self) -> None:
+        """Returns when the threads are gone: each finishes at most what it is at."""
+        self._closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            await asyncio.get_running_loop().run_in_executor(None, thread.join)
+        self._threads.clear()
+        self._done.clear()
+
+    def _work(self) -> None:
+        while (taken := self._jobs.get()) is not None:
+            if self._closed:
+                continue
+            job, done = taken
+            self._done.append((done, job()))
+            del taken, job, done  # a thread that waits must not hold memory
+            if not self._told and self._loop is not None:
+                self._told = True
+                with contextlib.suppress(RuntimeError):  # the loop ended without us
+                    self._loop.call_soon_threadsafe(self._drain)
+
+    def _drain(self) -> None:
+        self._told = False  # first, so that what is appended from now on is told again
+        while self._done and not self._closed:
+            done, digest = self._done.popleft()
+            if self._done and not self._told and self._loop is not None:
+                self._told = True  # whatever this callback raises, the rest is handed on
+                self._loop.call_soon(self._drain)
+            done(digest)

@@ -27,7 +27,10 @@ class Engine(Protocol):
 
 
 class _Direction:
+    """`forgotten`: the payload that is under way is not written any more."""
+
     def __init__(self) -> None:
+        self.forgotten = False
         self.frames: asyncio.Queue[tuple[int, bytes, bytes]] = asyncio.Queue(ROOM_FRAMES)
         self.open = True
         self.task: asyncio.Task[None] | None = None
@@ -54,6 +57,14 @@ class MemoryTransport:
 
     def bulk_progress(self, site: SiteId) -> tuple[int, int]:
         return self.received_bytes.get(site, 0), 0
+
+    def state_streams(self, site: SiteId) -> tuple[int, ...]:
+        return (1,)
+
+    def forget_payload(self, site: SiteId, stream: int) -> None:
+        direction = self._network.directions.get((site, self._site))
+        if direction is not None:
+            direction.forgotten = True
 
 
 class MemoryNetwork:
@@ -101,10 +112,12 @@ class MemoryNetwork:
             if not data:
                 engine.bulk_received(source, stream, header, None)
                 continue
+            direction.forgotten = False
             buffer = engine.bulk_buffer(source, stream, header, len(data))
             middle = len(data) // 2
             for start, stop in ((0, middle), (middle, len(data))):
                 await asyncio.sleep(self.pace_s.get((source, to), 0) / 2)
+                buffer = None if direction.forgotten else buffer
                 if buffer is not None:
                     buffer[start:stop] = data[start:stop]
                 transport.received_bytes[source] = transport.received_bytes.get(source, 0) + stop - start

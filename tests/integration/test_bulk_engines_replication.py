@@ -6,7 +6,6 @@ import asyncio
 import random
 
 import pytest
-from blake3 import blake3
 from tests.integration.bulk_rig import MemoryNetwork
 
 from chaos_protocols.bulk import BlockData, ChunkGone, decode_bulk_header, encode_bulk_header
@@ -15,6 +14,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
 from chaos_protocols.transfer import TransferSettings
 from chaosd.replication import ReplicationEngine
+from chaosd.replication_blocks import cells_digest
 
 JOINER, *SOURCES = [SiteId(f"{number:032x}") for number in range(4)]
 SETTINGS = TransferSettings(stall_timeout_s=0.3, wait_timeout_s=2.0)
@@ -83,7 +83,7 @@ class Rig:
 
     async def finish(self, transfer: str = "t") -> None:
         await self.until(lambda: transfer in self.joiner.finished or transfer in self.joiner.failed)
-        assert self.joiner.finished == {transfer: blake3(self.state).hexdigest()}, self.joiner.failed
+        assert self.joiner.finished == {transfer: cells_digest(memoryview(self.state)).hex()}, self.joiner.failed
         assert self.arena == self.state
 
     async def close(self) -> None:
@@ -268,7 +268,7 @@ async def test_several_joiners_are_served_at_once_and_only_with_their_own_transf
 def _want(transfer: str) -> bytes:
     from chaos_protocols.bulk import BlockWant
 
-    return encode_bulk_header(BlockWant(transfer=transfer, start=0, stop=10, block_bytes=10))
+    return encode_bulk_header(BlockWant(transfer=transfer, start=0, stop=10, block_bytes=16))
 
 
 async def test_frames_that_do_not_belong_are_reported() -> None:

@@ -1,37 +1,122 @@
 """Options of TCP sockets: what helps is asked for, what the system does not allow is done without.
 
-Buffer sizes are left to the kernel where it tunes them by itself (Linux): a fixed size would switch that off and is
-capped at net.core.wmem_max, usually 208 KiB, far below what a path of 1 Gbit/s and 40 ms needs (5 MB).
+Congestion control: BBR keeps its rate under the random loss of long paths, where cubic collapses (Cardwell et al., BBR,
+2016; on a link of 300 Mbit/s, 20 ms and 0.1 % loss: 285 against 16 Mbit/s). Buffers: the kernel tunes them by itself up
+to net.ipv4.tcp_wmem, usually 4 MiB, which is too little for long fat paths. A fixed size switches the tuning off and is
+capped at net.core.wmem_max, so it is set only where a privileged process may exceed that cap; everybody else gets
+several streams. What is not sent yet stays small, so that little has to be taken back when a transfer is planned anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
+import logging
 import socket
+import struct
 import sys
+from pathlib import Path
 from typing import Any
 
 BULK_BUFFER_BYTES = 4 << 20
-"""Where the kernel does not tune by itself (macOS): 1 Gbit/s times 32 ms."""
+"""Where the kernel does not tune by itself (macOS), and what Linux tunes up to unless told otherwise."""
 
-CONGESTION_CONTROL = b"bbr"
-"""Keeps its rate under the random loss of long paths, where cubic collapses (Cardwell et al., BBR, 2016)."""
+BULK_BUFFER_BYTES_MAX = 32 << 20
+"""1 Gbit/s times 250 ms, or 10 Gbit/s times 25 ms."""
+
+GOAL_BYTES_PER_S = 1.25e9
+"""10 Gbit/s: what one core encrypts (limits.md), so what one link can be given."""
+
+UNSENT_BYTES_MAX = 512 << 10
+"""In the kernel and not under way yet, for each bulk connection of a real network."""
+
+AUTO = "auto"
+PREFERRED = "bbr"
+
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # <asm-generic/socket.h>; not in the socket module
+_TCP_INFO_BYTES, _TCP_INFO_RTT = 104, 68  # <linux/tcp.h>: tcpi_rtt in microseconds
+
+_log = logging.getLogger("chaosd.transport")
+_told: set[str] = set()
 
 
-def tune(transport_socket: Any, *, bulk: bool) -> None:
-    """Set the options of a connected socket (`transport.get_extra_info("socket")`). Never fails."""
+def tune(transport_socket: Any, *, bulk: bool, congestion: str = AUTO) -> str:
+    """Set the options of a connected socket (`transport.get_extra_info("socket")`). Never fails. Returns the name of
+    the congestion control in force ("" where that cannot be known)."""
     if transport_socket is None:
-        return
+        return ""
     _try(transport_socket, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if not bulk:
-        return
-    if sys.platform == "linux":
-        if not _is_local(transport_socket):
-            _try(transport_socket, socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
-    else:
+        return ""
+    if sys.platform != "linux":
         _try(transport_socket, socket.SOL_SOCKET, socket.SO_SNDBUF, BULK_BUFFER_BYTES)
         _try(transport_socket, socket.SOL_SOCKET, socket.SO_RCVBUF, BULK_BUFFER_BYTES)
+        return ""
+    local = _is_local(transport_socket)
+    if not local:
+        _try(transport_socket, socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), UNSENT_BYTES_MAX)
+        _enlarge(transport_socket)
+    if congestion != AUTO or not local:  # loopback loses nothing; BBR's pacing would only cost there
+        _choose_congestion(transport_socket, congestion)
+    return congestion_of(transport_socket)
+
+
+def congestion_of(transport_socket: Any) -> str:
+    """Name of the congestion control in force, "" where the system does not tell."""
+    with contextlib.suppress(OSError, AttributeError):
+        raw: bytes = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        return raw.rstrip(b"\0").decode("ascii", "replace")
+    return ""
+
+
+def round_trip_s(transport_socket: Any) -> float:
+    """The kernel's estimate for this connection; 0 where it has none."""
+    with contextlib.suppress(OSError, AttributeError, struct.error):
+        info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        (microseconds,) = struct.unpack_from("=I", info, _TCP_INFO_RTT)
+        return float(microseconds) / 1e6
+    return 0.0
+
+
+def streams_for(rtt_s: float, window_bytes: int, available: int) -> int:
+    """How many of the available streams a transfer needs so that their windows hold what is on its way: rate times
+    round trip over the window of one. At least 1 where there is any."""
+    wanted = -(-GOAL_BYTES_PER_S * rtt_s // max(1, window_bytes))
+    return min(available, max(1, int(wanted)))
+
+
+def window_bytes(transport_socket: Any) -> int:
+    """About what this connection can have under way: half its largest send buffer (the other half is the kernel's own
+    bookkeeping)."""
+    size = BULK_BUFFER_BYTES
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        size = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
+    with contextlib.suppress(OSError, AttributeError):
+        size = max(size, transport_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2)
+    return size // 2
+
+
+def _enlarge(transport_socket: Any) -> None:
+    """Larger buffers for a long path, where this process may have more than the system's limit."""
+    wanted = min(BULK_BUFFER_BYTES_MAX, int(2 * GOAL_BYTES_PER_S * round_trip_s(transport_socket)))
+    if wanted > BULK_BUFFER_BYTES:
+        _try(transport_socket, socket.SOL_SOCKET, _SO_SNDBUFFORCE, wanted)
+        _try(transport_socket, socket.SOL_SOCKET, _SO_RCVBUFFORCE, wanted)
+
+
+def _choose_congestion(transport_socket: Any, congestion: str) -> None:
+    wanted = PREFERRED if congestion == AUTO else congestion
+    refused = ""
+    try:
+        transport_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted.encode("ascii"))
+    except (OSError, AttributeError) as error:
+        refused = str(error)
+    line = f"congestion control of bulk connections: {congestion_of(transport_socket)}"
+    if refused:
+        line += f" ({wanted} is not to be had here: {refused})"
+    if line not in _told:
+        _told.add(line)
+        _log.log(logging.WARNING if refused and congestion != AUTO else logging.INFO, "%s", line)
 
 
 def _try(transport_socket: Any, level: int, option: int, value: int | bytes) -> None:
@@ -40,7 +125,6 @@ def _try(transport_socket: Any, level: int, option: int, value: int | bytes) -> 
 
 
 def _is_local(transport_socket: Any) -> bool:
-    """Loopback loses nothing; BBR's pacing would only cost there."""
     with contextlib.suppress(OSError, ValueError, IndexError, TypeError):
         return ipaddress.ip_address(transport_socket.getpeername()[0].partition("%")[0]).is_loopback
     return False

@@ -19,6 +19,8 @@ import logging
 import platform
 import ssl
 import sys
+import threading
+from collections.abc import Callable
 from enum import Enum
 from typing import Protocol, cast
 
@@ -31,12 +33,28 @@ CIPHER_SUITES = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256
 
 READ_BYTES_SMALL = 16 << 10
 """One read of a connection that has proven nothing yet."""
-READ_BYTES = 256 << 10
+READ_BYTES = 512 << 10
 
 FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
 """Header of a TLS 1.3 record of 64 bytes (RFC 8446, section 5.2) whose content fails its check."""
 
 _log = logging.getLogger("chaosd.transport")
+
+
+class _Shared(threading.local):
+    """One buffer for all established connections of a loop's thread: what is read into it is taken out again before
+    the loop reads anything else (both loops call `get_buffer`, read, `buffer_updated` in one go)."""
+
+    def __init__(self) -> None:
+        self._buffer: memoryview | None = None
+
+    def buffer(self) -> memoryview:
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(READ_BYTES))
+        return self._buffer
+
+
+_shared = _Shared()
 
 
 class TlsSink(Protocol):
@@ -122,7 +140,7 @@ class TlsChannel(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def read_in_large_pieces(self) -> None:
-        """The peer is trusted: take the memory for fast reading."""
+        """The peer is trusted: read through the large buffer that such connections share."""
         if len(self._raw) < READ_BYTES:
             self._loop.call_soon(self._enlarge)
 
@@ -280,20 +298,25 @@ class TlsChannel(asyncio.BufferedProtocol):
     def _fill(self, buffer: memoryview) -> tuple[int, bool]:
         """Decrypt into `buffer`: one record (the library gives no more at a time), or as many as are there where the
         sink takes them together. Also: whether there was nothing more. Raises ssl.SSLError."""
-        count = cast(int, self._tls.read(len(buffer), buffer))  # typeshed knows only the form without buffer
+        read = cast(Callable[[int, memoryview], int], self._tls.read)  # typeshed knows only the form without buffer
+        size = len(buffer)
+        count = read(size, buffer)
         if count == 0 or not self._sink.takes_more():
             return count, False
         try:
-            while count < len(buffer):
-                count += cast(int, self._tls.read(len(buffer) - count, buffer[count:]))
+            while count < size:
+                more = read(size - count, buffer[count:])
+                if more == 0:
+                    break
+                count += more
         except ssl.SSLWantReadError:
             return count, True
         except ssl.SSLError:
-            pass  # an end or a breach: the next read tells it again, after what came before was handed on
+            pass  # an end or a breach (0 is an end too): the next read tells it again, after what came was handed on
         return count, False
 
     def _enlarge(self) -> None:
-        self._raw = memoryview(bytearray(READ_BYTES))
+        self._raw = _shared.buffer()
 
     def _end_of_file(self) -> None:
         self.abort("the other end closed the connection", end_of_file=True)

@@ -12,12 +12,13 @@ from chaos_protocols.transfer.effects import (
 )
 from chaos_protocols.transfer.joiner import TransferMachine
 from chaos_protocols.transfer.ranges import Range, RangeSet, Replan, SourceRate, split_by_rate
-from chaos_protocols.transfer.source import Block, TransferSource
+from chaos_protocols.transfer.source import Block, Comparison, TransferSource
 from chaos_protocols.transfer.sources import SourceState, TransferSettings
 
 __all__ = [
     "Block",
     "CheckBlock",
+    "Comparison",
     "JoinerEffect",
     "Range",
     "RangeSet",

@@ -2,20 +2,33 @@
 is lost, slow, silent or wrong.
 
 Driven by the replication engine. The joiner pulls: each source is asked for blocks of its ranges, as many as it
-delivers in WINDOW_S. A block counts when its hash was checked. What a source still owes when its link is lost, when it
-stalls (no progress for `stall_timeout_s`), or when it no longer has the snapshot goes to the others; and when a source
-runs dry, or will finish much later than the others, all that was not asked for yet is planned anew with the rates
-seen. A link that comes up again makes its source usable again; nothing verified is fetched twice.
+delivers in WINDOW_S. A block counts when its hash was checked (and, with `settings.witness`, when a second source named
+the same hash). What a source still owes when its link is lost, when it stalls (no progress for `stall_timeout_s`), or
+when it no longer has the snapshot goes to the others; and when a source runs dry, or will finish much later than the
+others, all that was not asked for yet is planned anew with the rates seen. A link that comes up again makes its source
+usable again; nothing verified is fetched twice. Where the destination held something before, its hashes go along with
+what is asked for, and what is the same is not sent.
 
 Sources: Chaos section III (shards from several neighbours at once, all finishing together); protocols.md section 5.
 """
 
 from __future__ import annotations
 
-from chaos_protocols.bulk import BlockData, BlockDrop, BlockGone, BlockWait, BlockWant
+from chaos_protocols.bulk import (
+    BlockData,
+    BlockDrop,
+    BlockGone,
+    BlockReady,
+    BlockSame,
+    BlockWait,
+    StandHeader,
+    WitnessHash,
+    WitnessWant,
+)
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.plans import ReplicationPlan
+from chaos_protocols.transfer.assignment import REPLAN_INTERVAL_S, Assignment
 from chaos_protocols.transfer.effects import (
     CheckBlock,
     JoinerEffect,
@@ -24,17 +37,10 @@ from chaos_protocols.transfer.effects import (
     TransferFailed,
     TransferFinished,
 )
-from chaos_protocols.transfer.ranges import Range, RangeSet, Replan, SourceRate, joined, size_of, split_by_rate
+from chaos_protocols.transfer.held import Held
+from chaos_protocols.transfer.ranges import RangeSet, Replan, joined, size_of, split_by_rate
 from chaos_protocols.transfer.sources import Source, SourceState, TransferSettings
-
-OUTSTANDING_BYTES_MAX = 48 << 20
-"""Asked for and not yet verified, from all sources together: what a joiner needs beyond its arena is bounded."""
-
-REPLAN_INTERVAL_S = 0.25
-"""Between two plans: rates need a moment to show."""
-
-LATE_FACTOR = 1.2
-"""planning.md section 1: a rate within a fifth of the planned one is noise."""
+from chaos_protocols.transfer.witnesses import Verdict, Vouching, Witnesses
 
 WRONG_BLOCKS_MAX = 3
 """From one source; then it is not asked any more, even if it is the last one."""
@@ -50,25 +56,25 @@ class TransferMachine:
         settings: TransferSettings | None = None,
         replan: Replan = split_by_rate,
         verified: RangeSet | None = None,
+        held: bool = False,
     ) -> None:
-        """`verified`: of an earlier transfer of the same round. Raises LocalProtocolError for a plan that does not
-        cover the state exactly once."""
+        """`verified`: of an earlier transfer of the same round. `held`: the destination holds something that may be the
+        same in part; its cells are hashed in the order of `held.cells()` and told by `held_hashed`. Raises
+        LocalProtocolError for a plan that does not cover the state exactly once."""
         pieces = sorted((part.start, part.stop) for part in plan.ranges if part.start < part.stop)
         if size_of(pieces) != plan.state_bytes or joined(pieces) != ([(0, plan.state_bytes)] if pieces else []):
             raise LocalProtocolError(f"the plan of transfer {plan.transfer} does not cover the state exactly once")
         self.plan = plan
         self.verified_ranges = verified if verified is not None else RangeSet()
         self.ended = False
+        self.same_bytes = 0
+        """Not sent, since the destination held them already."""
+        self.held = Held(pieces, plan.state_bytes) if held else None
         self._settings = settings or TransferSettings()
-        self._replan = replan
-        self._sources: dict[SiteId, Source] = {}
-        for site in sorted({part.source for part in plan.ranges}):
-            own = [(part.start, part.stop) for part in plan.ranges if part.source == site]
-            source = self._sources[site] = Source(site=site, planned_bytes=max(size_of(own), 1))
-            source.todo.extend(gap for start, stop in own for gap in self.verified_ranges.missing(start, stop))
-        self._homeless: list[Range] = []
+        self._all = Assignment(plan, replan, self.verified_ranges, self.held)
+        self._sources = self._all.sources
+        self._witnesses = Witnesses()
         self._alone_since_s: float | None = None
-        self._planned_s = 0.0
 
     @property
     def verified_bytes(self) -> int:
@@ -85,15 +91,25 @@ class TransferMachine:
 
     def start(self, links: frozenset[SiteId], *, now_s: float) -> list[JoinerEffect]:
         """Begin, with the links that are up."""
-        self._planned_s = now_s
+        self._all.planned_s = now_s
         self._alone_since_s = now_s
+        if self._settings.witness and len(self._sources) == 1 and self.plan.state_bytes:
+            self.ended = True
+            reason = "verify = witness needs two sources, and only one has the state; add a neighbour or set hash"
+            return [TransferFailed(reason=reason)]
         for source in self._sources.values():
             source.progress_s = now_s
             if source.site in links:
                 source.state = SourceState.READY
         if any(not source.usable for source in self._sources.values()):
-            self._spread(now_s)
+            self._all.spread(now_s)
         return self._go_on(now_s)
+
+    def held_hashed(self, start: int, digest: bytes, *, now_s: float) -> list[JoinerEffect]:
+        """What the destination holds in the cell at `start` has this hash."""
+        assert self.held is not None
+        self.held.hashed(start, digest)
+        return [] if self.ended else self._go_on(now_s)
 
     def link_up(self, site: SiteId, *, now_s: float) -> list[JoinerEffect]:
         """A source's link is new: what it was asked for is asked again, of it or of others."""
@@ -103,7 +119,7 @@ class TransferMachine:
         self._take_back(source)
         if source.state is not SourceState.EXCLUDED:
             source.state, source.progress_s = SourceState.READY, now_s
-        self._spread(now_s)
+        self._all.spread(now_s)
         return self._go_on(now_s)
 
     def link_lost(self, site: SiteId, *, now_s: float) -> list[JoinerEffect]:
@@ -115,13 +131,21 @@ class TransferMachine:
     def takes(self, site: SiteId, header: BlockData, size_bytes: int) -> bool:
         """Whether this payload was asked for here and is still needed. If not, it is discarded: it may belong to an
         older transfer, or have been given to another source meanwhile."""
+        return header.transfer == self.plan.transfer and self.awaits(site, header.start, header.start + size_bytes)
+
+    def awaits(self, site: SiteId, start: int, stop: int) -> bool:
+        """Whether this block is wanted from this source, and is not here yet."""
         source = self._sources.get(site)
-        if source is None or self.ended or header.transfer != self.plan.transfer:
-            return False
-        return source.asked.get(header.start) == header.start + size_bytes
+        return source is not None and not self.ended and source.asked.get(start) == stop
+
+    def begins(self, site: SiteId, start: int, *, now_s: float) -> None:
+        """A block that this machine `takes` begins to arrive, into its place in the state."""
+        if self.held is not None:
+            self.held.touch(start)
+        self.progressed(site, now_s=now_s)
 
     def progressed(self, site: SiteId, *, now_s: float) -> None:
-        """A block of this source begins to arrive."""
+        """This source is alive, and has its snapshot."""
         source = self._sources.get(site)
         if source is not None:
             source.progress_s = now_s
@@ -133,48 +157,68 @@ class TransferMachine:
         if not self.takes(site, header, size_bytes):
             return []
         source = self._sources[site]
-        stop = source.asked.pop(header.start)
-        source.checking[header.start] = stop
+        stop = source.answered(header.start)
+        source.check(header.start, stop)
         source.received_bytes += size_bytes
         self.progressed(site, now_s=now_s)
         source.measure(size_bytes, now_s)
-        check = CheckBlock(source=site, start=header.start, stop=stop, hash=header.hash)
-        return [check, *self._ask(source, now_s)]
+        effects: list[JoinerEffect] = [CheckBlock(source=site, start=header.start, stop=stop, hash=header.hash)]
+        if self._settings.witness:
+            effects += self._seek_witness(self._witnesses.begin(site, header.start, stop, header.hash), now_s)
+        return [*effects, *self._all.ask(source, now_s)]
 
     def verified(self, site: SiteId, start: int, stop: int, *, now_s: float) -> list[JoinerEffect]:
-        """The block is part of the state now."""
-        self.verified_ranges.add(start, stop)
-        self._sources[site].checking.pop(start, None)
+        """The block has the hash that its source told."""
+        if self._settings.witness:
+            vouching = self._witnesses.waiting.get(start)
+            if vouching is None or self.ended:
+                return []
+            vouching.checked = True
+            return self._judge(vouching, now_s)
+        self._accept(site, start, stop)
         return [] if self.ended else self._go_on(now_s)
 
     def refuted(self, site: SiteId, start: int, stop: int, *, now_s: float) -> list[JoinerEffect]:
         """The block does not have the hash that its source told: another source is asked for it."""
         source = self._sources[site]
-        source.checking.pop(start, None)
+        source.checked(start)
         if self.ended:
             return []
+        self._witnesses.forget(start)
         source.wrong += 1
-        self._homeless.append((start, stop))
+        self._all.return_range(start, stop)
         others = any(other.usable for other in self._sources.values() if other is not source)
         if source.wrong >= WRONG_BLOCKS_MAX or others:
             reason = f"{source.wrong} block(s) that it sent did not have their hash"
             return self._drop(source, SourceState.EXCLUDED, reason, now_s, wrong=True)
-        self._spread(now_s)
+        self._all.spread(now_s)
         return [
             SourceDropped(source=site, reason="a block did not have its hash; asked again", wrong=True),
             *self._go_on(now_s),
         ]
 
-    def told(self, site: SiteId, header: BlockWait | BlockGone, *, now_s: float) -> list[JoinerEffect]:
-        """The source has the snapshot not yet, or no more."""
+    def told(self, site: SiteId, header: StandHeader, *, now_s: float) -> list[JoinerEffect]:
+        """What a source says about its snapshot."""
         source = self._sources.get(site)
         if source is None or self.ended or not source.usable or header.transfer != self.plan.transfer:
             return []
-        if isinstance(header, BlockGone):
-            return self._drop(source, SourceState.EXCLUDED, "it no longer has the snapshot", now_s)
-        if source.state is SourceState.READY:
-            source.state, source.waiting_since_s = SourceState.WAITING, now_s
-        return []
+        match header:
+            case BlockGone():
+                return self._drop(source, SourceState.EXCLUDED, "it no longer has the snapshot", now_s)
+            case BlockWait():
+                if source.state is SourceState.READY:
+                    source.state, source.waiting_since_s = SourceState.WAITING, now_s
+                return []
+            case BlockReady():
+                self.progressed(site, now_s=now_s)
+                self._all.spread(now_s)
+                return self._go_on(now_s)
+            case BlockSame(start=start):
+                return self._same(source, start, now_s)
+            case WitnessHash(start=start, stop=stop, hash=digest):
+                self.progressed(site, now_s=now_s)
+                vouching = self._witnesses.answered(site, start, stop, digest)
+                return [] if vouching is None else self._judge(vouching, now_s)
 
     def cancel(self) -> list[JoinerEffect]:
         """Ask for nothing more."""
@@ -191,7 +235,7 @@ class TransferMachine:
             times.append(self._alone_since_s + self._settings.stall_timeout_s)
         states = [source.state for source in self._sources.values() if source.usable]
         if self.plan.adaptive and len(states) > 1 and SourceState.READY in states:
-            times.append(self._planned_s + REPLAN_INTERVAL_S)
+            times.append(self._all.planned_s + REPLAN_INTERVAL_S)
         return min(times, default=None)
 
     def due(self, *, now_s: float) -> list[JoinerEffect]:
@@ -211,12 +255,97 @@ class TransferMachine:
                 effects += self._drop(source, SourceState.STALLED, self._stall_reason(source), now_s)
         return effects if self.ended else effects + self._go_on(now_s)
 
+    # -- verifying
+
+    def _accept(self, site: SiteId, start: int, stop: int) -> None:
+        self.verified_ranges.add(start, stop)
+        self._sources[site].checked(start)
+
+    def _same(self, source: Source, start: int, now_s: float) -> list[JoinerEffect]:
+        """A cell that the destination holds already. Only where its hash was told, and nothing of it came meanwhile."""
+        held = self.held
+        if held is None or not held.is_told(start):
+            return []
+        stop = held.stop_of(start)
+        blocks = [at for at in source.asked if start <= at < stop]
+        if sum(source.asked[at] - at for at in blocks) != stop - start:
+            return []
+        for at in blocks:
+            source.answered(at)
+        self.progressed(source.site, now_s=now_s)
+        source.measure(stop - start, now_s)
+        self.same_bytes += stop - start
+        if not self._settings.witness:
+            self.verified_ranges.add(start, stop)
+            return self._go_on(now_s)
+        source.check(start, stop)
+        vouching = self._witnesses.begin(source.site, start, stop, held.hashes[start])
+        vouching.checked = True
+        return [*self._seek_witness(vouching, now_s), *self._go_on(now_s)]
+
+    def _seek_witness(self, vouching: Vouching, now_s: float) -> list[JoinerEffect]:
+        ready = [one.site for one in self._all.ready if one.site not in vouching.said]
+        witness = self._witnesses.choose(vouching, ready or [one.site for one in self._all.usable])
+        if witness is None:
+            return []
+        source = self._sources[witness]
+        if not source.asked:
+            source.progress_s = now_s
+        want = WitnessWant(transfer=self.plan.transfer, start=vouching.start, stop=vouching.stop)
+        return [SendHeader(site=witness, header=want)]
+
+    def _judge(self, vouching: Vouching, now_s: float) -> list[JoinerEffect]:
+        """A block's own check is done, or another site named its hash."""
+        if not vouching.checked:
+            return []
+        verdict = self._witnesses.verdict(vouching)
+        if verdict is None:
+            if vouching.witness is not None or len(vouching.said) < 2:
+                return []  # its witness, or any witness, is still to be heard
+            sought = self._seek_witness(vouching, now_s)
+            return sought or self._without_agreement(vouching)
+        self._witnesses.forget(vouching.start)
+        if verdict.right:
+            self._accept(vouching.source, vouching.start, vouching.stop)
+        else:
+            self._sources[vouching.source].checked(vouching.start)
+            self._all.return_range(vouching.start, vouching.stop)
+            if self.held is not None:
+                self.held.touch(vouching.start)
+        return self._blame(verdict, now_s)
+
+    def _blame(self, verdict: Verdict, now_s: float) -> list[JoinerEffect]:
+        effects: list[JoinerEffect] = []
+        for site in verdict.wrong:
+            source = self._sources[site]
+            source.wrong += 1
+            if source.state is not SourceState.EXCLUDED and not self.ended:
+                reason = "two other sources agree on a block, and its own is another one"
+                effects += self._drop(source, SourceState.EXCLUDED, reason, now_s, wrong=True)
+        return effects if self.ended else [*effects, *self._go_on(now_s)]
+
+    def _without_agreement(self, vouching: Vouching) -> list[JoinerEffect]:
+        """Nobody is left who could decide: who is right cannot be known."""
+        self.ended = True
+        sites = sorted(vouching.said)
+        effects: list[JoinerEffect] = [
+            SourceDropped(source=site, reason="the sources disagree on a block, and no third can decide", wrong=True)
+            for site in sites
+        ]
+        names = ", ".join(short(site) for site in sites)
+        return [*effects, TransferFailed(reason=f"the sources {names} have different states, and no third decides")]
+
     # -- deciding
 
+    @property
+    def _sources_needed(self) -> int:
+        return 2 if self._settings.witness else 1
+
     def _patience_ends_s(self, source: Source) -> float | None:
-        if source.state is SourceState.WAITING and source.asked:
+        owes = bool(source.asked) or (self._settings.witness and self._witnesses.asked_of(source.site))
+        if source.state is SourceState.WAITING and owes:
             return source.waiting_since_s + self._settings.wait_timeout_s
-        if source.state is SourceState.READY and source.asked:
+        if source.state is SourceState.READY and owes:
             return source.progress_s + self._settings.stall_timeout_s
         return None
 
@@ -230,38 +359,13 @@ class TransferMachine:
     ) -> list[JoinerEffect]:
         source.state = state
         self._take_back(source)
-        self._spread(now_s)
+        self._all.spread(now_s)
         return [SourceDropped(source=source.site, reason=reason, wrong=wrong), *self._go_on(now_s)]
 
     def _take_back(self, source: Source) -> None:
         """What it owes has no source now. Blocks being checked are not touched: they are here."""
-        self._homeless += [*source.todo, *source.asked.items()]
-        source.todo.clear()
-        source.asked.clear()
-
-    def _spread(self, now_s: float) -> None:
-        """Plan everything anew that was not asked for yet."""
-        ready = [one for one in self._sources.values() if one.state is SourceState.READY]
-        usable = ready or [one for one in self._sources.values() if one.usable]
-        if not usable:
-            return
-        for source in self._sources.values():
-            self._homeless += source.todo
-            source.todo.clear()
-        self._planned_s = now_s
-        left = [gap for start, stop in joined(self._homeless) for gap in self.verified_ranges.missing(start, stop)]
-        self._homeless.clear()
-        if left:
-            rates = tuple(SourceRate(site=one.site, rate_bytes_per_s=self._rate_of(one)) for one in usable)
-            for piece in self._replan(tuple(left), rates):
-                self._sources[piece.source].todo.append((piece.start, piece.stop))
-
-    def _rate_of(self, source: Source) -> float:
-        """Seen, or guessed from the plan: its shares are in proportion to the rates that were measured before."""
-        if source.rate:
-            return source.rate
-        seen = [one.rate / one.planned_bytes for one in self._sources.values() if one.rate]
-        return source.planned_bytes * (sorted(seen)[len(seen) // 2] if seen else 1.0)
+        self._all.take_back(source)
+        self._witnesses.lost(source.site)
 
     def _go_on(self, now_s: float) -> list[JoinerEffect]:
         """Ask for more; tell the end."""
@@ -270,62 +374,25 @@ class TransferMachine:
         if self.verified_bytes >= self.plan.state_bytes:
             self.ended = True
             return [TransferFinished()]
-        if not any(source.usable for source in self._sources.values()):
+        if len(self._all.usable) < self._sources_needed:
             return self._without_sources(now_s)
         self._alone_since_s = None
-        effects = self._rebalance(now_s)
+        effects, dropped = self._all.rebalance(now_s)
+        for source in dropped:
+            self._witnesses.lost(source.site)
+        if self._settings.witness:
+            for vouching in [one for one in self._witnesses.waiting.values() if one.witness is None]:
+                effects += self._seek_witness(vouching, now_s)
         for source in self._sources.values():
-            effects += self._ask(source, now_s)
+            effects += self._all.ask(source, now_s)
         return effects
 
     def _without_sources(self, now_s: float) -> list[JoinerEffect]:
         self._alone_since_s = now_s if self._alone_since_s is None else self._alone_since_s
-        hopeless = all(source.state is SourceState.EXCLUDED for source in self._sources.values())
-        if not hopeless and now_s < self._alone_since_s + self._settings.stall_timeout_s:
+        hopeful = [one for one in self._sources.values() if one.state is not SourceState.EXCLUDED]
+        if len(hopeful) >= self._sources_needed and now_s < self._alone_since_s + self._settings.stall_timeout_s:
             return []
         self.ended = True
         states = "; ".join(f"{short(site)}: {source.state.value}" for site, source in self._sources.items())
-        return [TransferFailed(reason=f"no source is left ({states or 'the plan names none'})")]
-
-    def _rebalance(self, now_s: float) -> list[JoinerEffect]:
-        """Where a source has run dry, or one will be late, plan anew."""
-        ready = [one for one in self._sources.values() if one.state is SourceState.READY]
-        if not self.plan.adaptive or not ready or now_s < self._planned_s + REPLAN_INTERVAL_S:
-            return []
-        effects: list[JoinerEffect] = []
-        idle = any(not one.todo and not one.asked for one in ready)
-        if idle:
-            for source in [one for one in self._sources.values() if one.state is SourceState.WAITING and one.asked]:
-                self._take_back(source)
-                effects.append(SendHeader(site=source.site, header=BlockDrop(transfer=self.plan.transfer)))
-        movable = size_of(self._homeless) + sum(size_of(one.todo) for one in self._sources.values())
-        total = sum(one.left_bytes for one in ready) / sum(self._rate_of(one) for one in ready)
-        late = max(one.left_bytes / self._rate_of(one) for one in ready) > LATE_FACTOR * total + REPLAN_INTERVAL_S
-        seen = all(one.rate for one in ready)
-        if movable and (idle or (late and seen)):
-            self._spread(now_s)
-        else:
-            self._planned_s = now_s
-        return effects
-
-    def _ask(self, source: Source, now_s: float) -> list[JoinerEffect]:
-        """Up to its window, and up to what may be outstanding in all."""
-        if not source.usable or not source.todo:
-            return []
-        outstanding = sum(one.outstanding_bytes for one in self._sources.values())
-        room = min(source.window_bytes() - source.outstanding_bytes, OUTSTANDING_BYTES_MAX - outstanding)
-        block = source.block_bytes()
-        if not source.asked and not source.checking:
-            source.progress_s = source.sample_s = now_s
-            source.sample_bytes = 0
-        effects: list[JoinerEffect] = []
-        while source.todo and room >= min(block, source.todo[0][1] - source.todo[0][0]):
-            start, stop = source.todo.popleft()
-            end = stop if stop - start <= room else start + room // block * block
-            if end < stop:
-                source.todo.appendleft((end, stop))
-            header = BlockWant(transfer=self.plan.transfer, start=start, stop=end, block_bytes=block)
-            effects.append(SendHeader(site=source.site, header=header))
-            source.asked.update({at: min(at + block, end) for at in range(start, end, block)})
-            room -= end - start
-        return effects
+        wanted = "two sources that agree are needed" if self._settings.witness else "no source is left"
+        return [TransferFailed(reason=f"{wanted} ({states or 'the plan names none'})")]

@@ -74,6 +74,14 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
     return list(RangeSet(ranges))
 
 
+def cut(start: int, stop: int, size_bytes: int) -> Iterator[Range]:
+    """[start, stop) cut at the multiples of `size_bytes`."""
+    while start < stop:
+        end = min(start - start % size_bytes + size_bytes, stop)
+        yield start, end
+        start = end
+
+
 def split_by_rate(left: Sequence[Range], sources: Sequence[SourceRate]) -> tuple[SourceRange, ...]:
     """In proportion to the rates, in contiguous pieces, so that all sources finish together.
 

@@ -31,6 +31,8 @@ class TransferSettings:
     """A source that was asked and shows no progress for so long is given up; also: how long all links may be down."""
     wait_timeout_s: float = 300.0
     """How long a source may say that its snapshot is not taken yet (a round of training may pass)."""
+    witness: bool = False
+    """A block counts only when a second source names the same hash (`verify = "witness"`)."""
 
     def __post_init__(self) -> None:
         for name, value in (("stall_timeout_s", self.stall_timeout_s), ("wait_timeout_s", self.wait_timeout_s)):
@@ -56,7 +58,10 @@ class Source:
     todo: deque[Range] = field(default_factory=deque)
     asked: dict[int, int] = field(default_factory=dict)
     """Blocks asked for: start to stop."""
+    asked_bytes: int = 0
     checking: dict[int, int] = field(default_factory=dict)
+    """Blocks that are here and not yet part of the state."""
+    checking_bytes: int = 0
     progress_s: float = 0.0
     waiting_since_s: float = 0.0
     rate: float = 0.0
@@ -71,19 +76,51 @@ class Source:
 
     @property
     def outstanding_bytes(self) -> int:
-        return size_of(self.asked.items()) + size_of(self.checking.items())
+        return self.asked_bytes + self.checking_bytes
 
     @property
     def left_bytes(self) -> int:
-        return size_of(self.todo) + size_of(self.asked.items())
+        return size_of(self.todo) + self.asked_bytes
+
+    def ask(self, start: int, stop: int) -> None:
+        """A block is asked for."""
+        self.asked[start] = stop
+        self.asked_bytes += stop - start
+
+    def answered(self, start: int) -> int:
+        """It came, or need not come; its stop."""
+        stop = self.asked.pop(start)
+        self.asked_bytes -= stop - start
+        return stop
+
+    def check(self, start: int, stop: int) -> None:
+        """It is being checked."""
+        self.checking[start] = stop
+        self.checking_bytes += stop - start
+
+    def checked(self, start: int) -> None:
+        """It is part of the state, or wrong."""
+        stop = self.checking.pop(start, None)
+        if stop is not None:
+            self.checking_bytes -= stop - start
+
+    def owed(self) -> list[Range]:
+        """All that it was to send and has not; it is taken back."""
+        owed = [*self.todo, *self.asked.items()]
+        self.todo.clear()
+        self.asked.clear()
+        self.asked_bytes = 0
+        return owed
 
     def window_bytes(self) -> int:
         return max(2 * self.block_bytes(), int(self.rate * WINDOW_S)) if self.rate else WINDOW_BYTES_FIRST
 
     def block_bytes(self) -> int:
+        """A power of two, so that blocks of all sizes lie within the cells of the state."""
         if not self.rate:
             return BLOCK_BYTES_FIRST
-        return max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, int(self.rate * BLOCK_S) >> 16 << 16))
+        wanted = max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, int(self.rate * BLOCK_S)))
+        return 1 << wanted.bit_length() - 1
 
     def measure(self, size_bytes: int, now_s: float) -> None:
         """Blend what arrived into the rate."""

@@ -24,6 +24,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "digest": st.text("0123456789abcdef", max_size=64),
     "transfer": st.text(max_size=64),
     "hash": st.binary(min_size=32, max_size=32),
+    "have": st.lists(st.binary(min_size=32, max_size=32), max_size=20).map(b"".join),
     "block_bytes": st.integers(1, 1 << 20),
 }
 NUMBER = st.integers(0, 1 << 24)
@@ -44,7 +45,7 @@ def test_a_header_survives_the_wire(header: BulkHeader) -> None:
 
 
 def test_every_kind_has_its_own_name() -> None:
-    assert len({kind.__struct_config__.tag for kind in KINDS}) == len(KINDS) == 15
+    assert len({kind.__struct_config__.tag for kind in KINDS}) == len(KINDS) == 19
 
 
 def test_the_longest_header_fits_into_a_frame() -> None:

@@ -20,6 +20,8 @@ from chaos_protocols.transfer import (
     TransferMachine,
     TransferSettings,
 )
+from chaos_protocols.transfer.assignment import OUTSTANDING_BYTES_MAX
+from chaos_protocols.transfer.ranges import cut
 
 A, B, C = (SiteId(name) for name in "abc")
 MIB = 1 << 20
@@ -51,8 +53,8 @@ class Run:
         for effect in effects:
             match effect:
                 case SendHeader(site=site, header=BlockWant(start=start, stop=stop, block_bytes=block)):
-                    assert 0 < block <= BLOCK_BYTES_MAX
-                    self.asked[site] += [(at, min(at + block, stop)) for at in range(start, stop, block)]
+                    assert 0 < block <= BLOCK_BYTES_MAX and block.bit_count() == 1
+                    self.asked[site] += cut(start, stop, block)
                 case SendHeader(site=site, header=BlockDrop()):
                     self.asked[site].clear()
                 case _:
@@ -287,14 +289,14 @@ def test_cancelling_tells_the_sources_and_late_blocks_change_nothing() -> None:
 
 def test_what_is_outstanding_is_bounded_for_all_sources_together() -> None:
     size = 40 * MIB
-    names = [SiteId(f"s{number:02}") for number in range(30)]
+    names = [SiteId(f"s{number:02}") for number in range(90)]
     ranges = tuple(
         SourceRange(source=site, start=size * index, stop=size * (index + 1)) for index, site in enumerate(names)
     )
     many = ReplicationPlan(
-        transfer="t", joiner=C, round=1, state_bytes=30 * size, shard_bytes=1, ranges=ranges, reason="many"
+        transfer="t", joiner=C, round=1, state_bytes=90 * size, shard_bytes=1, ranges=ranges, reason="many"
     )
     effects = TransferMachine(many).start(frozenset(names), now_s=0.0)
     wanted = [effect.header for effect in effects if isinstance(effect, SendHeader)]
     total = sum(header.stop - header.start for header in wanted if isinstance(header, BlockWant))
-    assert 40 * MIB < total <= 48 * MIB
+    assert 240 * MIB < total <= OUTSTANDING_BYTES_MAX

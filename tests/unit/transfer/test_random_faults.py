@@ -10,10 +10,11 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos_protocols.bulk import BlockData, BlockDrop, BlockGone, BlockWait, BlockWant, TransferHeader
+from chaos_protocols.bulk import BlockData, BlockDrop, BlockGone, BlockReady, BlockWait, BlockWant, TransferHeader
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange
 from chaos_protocols.transfer import (
+    Block,
     CheckBlock,
     JoinerEffect,
     SendHeader,
@@ -105,8 +106,8 @@ class World:
             source.credit = min(source.credit + source.blocks_per_tick, 10.0)
             while source.up and not source.silent and source.credit >= 1:
                 source.credit -= 1
-                block = source.machine.next_block(JOINER)
-                if block is not None:
+                block = source.machine.next_item(JOINER)
+                if isinstance(block, Block):
                     data = self.state[block.start : block.stop]
                     header = BlockData(transfer="t", start=block.start, hash=blake3(data).digest())
                     source.outgoing.append((header, bytes(len(data)) if source.lies else data))
@@ -119,10 +120,10 @@ class World:
             assert later_s is None or later_s > self.now_s, "a deadline that has passed is not asked for again"
 
     def deliver(self, source: Source, header: TransferHeader, data: bytes) -> None:
-        if isinstance(header, BlockWait | BlockGone):
+        if isinstance(header, BlockWait | BlockReady | BlockGone):
             self.joiner(self.machine.told(source.name, header, now_s=self.now_s))
         elif isinstance(header, BlockData) and self.machine.takes(source.name, header, len(data)):
-            self.machine.progressed(source.name, now_s=self.now_s)
+            self.machine.begins(source.name, header.start, now_s=self.now_s)
             for effect in self.machine.received(source.name, header, len(data), now_s=self.now_s):
                 if isinstance(effect, CheckBlock):
                     self.check(source, effect, data)

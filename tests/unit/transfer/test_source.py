@@ -13,13 +13,13 @@ from chaos_protocols.transfer.source import RANGES_WANTED_MAX, RELEASED_REMEMBER
 A, B = SiteId("a"), SiteId("b")
 
 
-def want(start: int, stop: int, transfer: str = "t", block_bytes: int = 10) -> BlockWant:
+def want(start: int, stop: int, transfer: str = "t", block_bytes: int = 16) -> BlockWant:
     return BlockWant(transfer=transfer, start=start, stop=stop, block_bytes=block_bytes)
 
 
 def blocks(source: TransferSource, joiner: SiteId = A) -> list[tuple[int, int]]:
     taken = []
-    while (block := source.next_block(joiner)) is not None:
+    while (block := source.next_item(joiner)) is not None:
         taken.append((block.start, block.stop))
     return taken
 
@@ -29,8 +29,8 @@ def test_ranges_are_cut_into_blocks_in_the_order_asked() -> None:
     assert source.serve("t", A, 100) == []
     assert source.received(A, want(40, 65)) == [StreamBlocks(joiner=A)]
     source.received(A, want(0, 5))
-    assert blocks(source) == [(40, 50), (50, 60), (60, 65), (0, 5)]
-    assert source.next_block(B) is None
+    assert blocks(source) == [(40, 48), (48, 64), (64, 65), (0, 5)]
+    assert source.next_item(B) is None
 
 
 def test_a_joiner_that_asks_early_waits_and_is_served_when_the_snapshot_is_there() -> None:
@@ -38,7 +38,7 @@ def test_a_joiner_that_asks_early_waits_and_is_served_when_the_snapshot_is_there
     assert source.received(A, want(0, 20)) == [SendHeader(site=A, header=BlockWait(transfer="t"))]
     assert blocks(source) == []
     assert source.serve("t", A, 20) == [StreamBlocks(joiner=A)]
-    assert blocks(source) == [(0, 10), (10, 20)]
+    assert blocks(source) == [(0, 16), (16, 20)]
 
 
 def test_a_joiner_that_asked_early_for_more_than_there_is_gets_nothing() -> None:
@@ -52,7 +52,7 @@ def test_what_was_released_is_gone() -> None:
     source = TransferSource()
     source.serve("t", A, 100)
     source.received(A, want(0, 30))
-    block = source.next_block(A)
+    block = source.next_item(A)
     assert block is not None and source.is_wanted(A, block)
     assert source.release("t") == [SendHeader(site=A, header=BlockGone(transfer="t"))]
     assert not source.is_wanted(A, block)
@@ -76,7 +76,7 @@ def test_a_joiner_that_drops_or_loses_its_link_gets_no_older_block() -> None:
     source.serve("t", A, 100)
     for forget in (lambda: source.received(A, BlockDrop(transfer="t")), lambda: source.link_lost(A)):
         source.received(A, want(0, 50))
-        block = source.next_block(A)
+        block = source.next_item(A)
         forget()
         assert block is not None and not source.is_wanted(A, block)
         assert blocks(source) == []
@@ -92,7 +92,7 @@ def test_another_transfer_replaces_what_the_joiner_wanted_before() -> None:
     source.serve("u", A, 100)
     source.received(A, want(0, 50))
     source.received(A, want(7, 9, transfer="u"))
-    assert source.next_block(A) == Block(transfer="u", start=7, stop=9, ticket=1)
+    assert source.next_item(A) == Block(transfer="u", start=7, stop=9, ticket=1)
     assert source.serve("t", A, 100) == []
     assert source.release("t") == []
 

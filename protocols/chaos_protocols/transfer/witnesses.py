@@ -1,0 +1,92 @@
+"""Two replicas must agree on a block before it counts (`verify = "witness"`, protocols.md section 5).
+
+Pure bookkeeping of the joiner: which block waits for whose word, who said what, who is believed. Driven by
+`TransferMachine`. A source that lies consistently (wrong bytes with their right hash) passes every check of its own;
+another source hashes the same range of its own snapshot. Where the two differ a third decides: the first hash that two
+sources name is right, whoever named another one is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chaos_protocols.names import SiteId
+
+
+@dataclass(slots=True)
+class Vouching:
+    """A block that came and waits for a witness."""
+
+    start: int
+    stop: int
+    source: SiteId
+    said: dict[SiteId, bytes]
+    """Who named which hash, the source of the block among them."""
+    checked: bool = False
+    """Its bytes have the hash that came with them."""
+    witness: SiteId | None = None
+    """Who was asked and has not answered; None: nobody could be asked yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Two sources agree: the block is right or not, and these named another hash."""
+
+    right: bool
+    wrong: tuple[SiteId, ...]
+
+
+@dataclass(slots=True)
+class Witnesses:
+    """See the module."""
+
+    waiting: dict[int, Vouching] = field(default_factory=dict)
+    """By the start of the block."""
+
+    def asked_of(self, site: SiteId) -> bool:
+        """Whether this site owes a word."""
+        return any(one.witness == site for one in self.waiting.values())
+
+    def begin(self, source: SiteId, start: int, stop: int, digest: bytes) -> Vouching:
+        """A block came with this hash."""
+        vouching = self.waiting[start] = Vouching(start=start, stop=stop, source=source, said={source: digest})
+        return vouching
+
+    def forget(self, start: int) -> None:
+        """The block did not have the hash of its own source."""
+        self.waiting.pop(start, None)
+
+    def lost(self, site: SiteId) -> None:
+        """This site is not a witness any more: what it was asked is to be asked of others."""
+        for one in self.waiting.values():
+            if one.witness == site:
+                one.witness = None
+
+    def answered(self, site: SiteId, start: int, stop: int, digest: bytes) -> Vouching | None:
+        """A word came; None if nobody asked for it."""
+        one = self.waiting.get(start)
+        if one is None or one.witness != site or one.stop != stop:
+            return None
+        one.said[site] = digest
+        one.witness = None
+        return one
+
+    def choose(self, one: Vouching, usable: Iterable[SiteId]) -> SiteId | None:
+        """The site that has least to do and has not spoken yet; remembered as asked."""
+        load = {site: 0 for site in usable if site not in one.said}
+        for other in self.waiting.values():
+            if other.witness in load:
+                load[other.witness] += 1
+        one.witness = min(load, key=lambda site: (load[site], site), default=None)
+        return one.witness
+
+    @staticmethod
+    def verdict(one: Vouching) -> Verdict | None:
+        """None: no two agree yet."""
+        named = list(one.said.values())
+        agreed = next((digest for digest in named if named.count(digest) > 1), None)
+        if agreed is None:
+            return None
+        wrong = tuple(site for site, digest in one.said.items() if digest != agreed)
+        return Verdict(right=one.said[one.source] == agreed, wrong=wrong)
