@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import mmap
 import multiprocessing
 import resource
@@ -22,6 +23,7 @@ from typing import Any
 
 import uvloop
 
+from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange
 from chaosd.identity import Identity
@@ -33,6 +35,10 @@ TRANSFER_TIMEOUT_S = 600.0
 ROUND = 1
 MEMORY_SAMPLE_S = 0.01
 PATTERN_BYTES = 1 << 20
+CLONE_NEWNET = 0x40000000
+"""<linux/sched.h>; `os.setns` comes with Python 3.12."""
+FRAME_BYTES = 512 << 10
+"""Of a round that is acted: as the chunks of averaging."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +55,23 @@ class Fetched:
 class RemoteSite:
     """The parent's end of one site's process."""
 
-    def __init__(self, folder: Path, name: str, state_bytes: int, *, listen: str = "127.0.0.1", seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        state_bytes: int,
+        *,
+        listen: str = "127.0.0.1",
+        seed: int = 0,
+        namespace: str = "",
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """`namespace`: the network namespace that the process enters first. `settings`: of the transport."""
         self.id = Identity.create(folder / name).site
         context = multiprocessing.get_context("spawn")
         self._pipe, far = context.Pipe()
-        self._process = context.Process(target=_main, args=(far, str(folder / name), state_bytes, listen, seed))
+        setting = _Setting(str(folder / name), state_bytes, listen, seed, namespace, settings or {})
+        self._process = context.Process(target=_main, args=(far, setting))
         self._process.start()
         far.close()
         self.address: str = self._answer()
@@ -88,6 +106,16 @@ class RemoteSite:
         if not fine:
             raise RuntimeError(answer)
         return answer
+
+
+@dataclass(frozen=True)
+class _Setting:
+    folder: str
+    state_bytes: int
+    listen: str
+    seed: int
+    namespace: str
+    transport: dict[str, Any]
 
 
 @contextlib.contextmanager
@@ -137,6 +165,9 @@ def fetch(transfer: str, joiner: RemoteSite, sources: Sequence[RemoteSite], stat
 # -- inside the process
 
 
+ROUND_PART, ROUND_LAST, ROUND_ANSWER = b"part", b"last", b"answer"
+
+
 @dataclass
 class _Site:
     """Transport and engine of one site, joined as the driver joins them."""
@@ -145,6 +176,8 @@ class _Site:
     engine: ReplicationEngine = field(init=False)
     arena: memoryview
     done: asyncio.Future[str] | None = None
+    answered: asyncio.Future[None] | None = None
+    answering: asyncio.Future[None] | None = None
 
     def admits(self, site: SiteId, purpose: str) -> str | None:
         return None
@@ -158,10 +191,18 @@ class _Site:
     def control_received(self, site: SiteId, frame: bytes) -> None: ...
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        if stream == STREAM_AVERAGING:
+            return None
         return self.engine.bulk_buffer(site, stream, header, size_bytes)
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
-        self.engine.bulk_received(site, stream, header, payload)
+        if stream != STREAM_AVERAGING:
+            self.engine.bulk_received(site, stream, header, payload)
+        elif header == ROUND_LAST:
+            answer = self.transport.send_bulk(site, STREAM_AVERAGING, ROUND_ANSWER)
+            self.answering = asyncio.ensure_future(answer)
+        elif header == ROUND_ANSWER and self.answered is not None:
+            self.answered.set_result(None)
 
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
         self.transport.close_link(site, reason)
@@ -194,9 +235,32 @@ class _Site:
                 return await self._fetch(plan)
             case "cpu", ():
                 return time.process_time()
+            case "rounds", (site, size_bytes, seconds, pause_s):
+                return await self._act_rounds(site, size_bytes, seconds, pause_s)
+            case "streams", ():
+                return {link.site: (link.streams, link.congestion) for link in self.transport.links()}
             case _:
                 raise ValueError(f"no command {command}")
         return None
+
+    async def _act_rounds(self, site: SiteId, size_bytes: int, seconds: float, pause_s: float) -> list[float]:
+        """Send as much as a round does on the stream of averaging, again and again; how long each took until the other
+        end had it all."""
+        loop = asyncio.get_running_loop()
+        payload = memoryview(bytes(FRAME_BYTES))
+        taken: list[float] = []
+        until_s = loop.time() + seconds
+        while loop.time() < until_s:
+            begun_s = time.perf_counter()
+            self.answered = loop.create_future()
+            for start in range(0, size_bytes, FRAME_BYTES):
+                part = payload[: min(FRAME_BYTES, size_bytes - start)]
+                header = ROUND_LAST if start + FRAME_BYTES >= size_bytes else ROUND_PART
+                await self.transport.send_bulk(site, STREAM_AVERAGING, header, part)
+            await self.answered
+            taken.append(time.perf_counter() - begun_s)
+            await asyncio.sleep(pause_s)
+        return taken
 
     async def _fetch(self, plan: ReplicationPlan) -> Fetched:
         self.done = asyncio.get_running_loop().create_future()
@@ -253,21 +317,25 @@ def touched_arena(state_bytes: int, seed: int) -> memoryview:
     return arena
 
 
-def _main(pipe: Connection, folder: str, state_bytes: int, listen: str, seed: int) -> None:
+def _main(pipe: Connection, setting: _Setting) -> None:
+    if setting.namespace:
+        with open(f"/run/netns/{setting.namespace}", "rb") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot enter the namespace {setting.namespace}")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(pipe, folder, state_bytes, listen, seed))
+        runner.run(_serve(pipe, setting))
 
 
-async def _serve(pipe: Connection, folder: str, state_bytes: int, listen: str, seed: int) -> None:
+async def _serve(pipe: Connection, setting: _Setting) -> None:
     loop = asyncio.get_running_loop()
-    site = _Site(touched_arena(state_bytes, seed))
-    identity = Identity.load(Path(folder))
+    site = _Site(touched_arena(setting.state_bytes, setting.seed))
+    identity = Identity.load(Path(setting.folder))
     site.transport = Transport(
         identity=identity,
         run="benchmark",
         incarnation=1,
         events=site,
-        settings=TransportSettings(listen_host=listen),
+        settings=TransportSettings(listen_host=setting.listen, **setting.transport),
     )
     site.engine = ReplicationEngine(identity.site, site.transport, site)
     await site.transport.start()

@@ -36,7 +36,7 @@ def new_folder() -> Path:
     """A folder for one demo, with a short path (sockets lie in it); what demos left that were killed is removed."""
     for old in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):  # noqa: S108  # mkdtemp makes them ours alone
         _clean(old)
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp"))  # noqa: S108
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp"))
     mark(folder)
     return folder
 
@@ -49,6 +49,10 @@ def _clean(folder: Path) -> None:
         return  # kept on purpose after a failure
     if folder.stat().st_uid != os.geteuid() or lives(process, started):
         return
+    docker = ["docker", "-H", f"unix://{folder}/engine.sock"]
+    listed = subprocess.run([*docker, "ps", "-aq"], capture_output=True, text=True, timeout=30, check=False)
+    for command in (["rm", "-f", *listed.stdout.split()], ["network", "prune", "-f"]):
+        subprocess.run([*docker, *command], capture_output=True, timeout=60, check=False)
     try:
         engine = psutil.Process(int((folder / "engine.pid").read_text(encoding="ascii")))
         if any(f"{folder}/" in argument for argument in engine.cmdline()):
@@ -56,6 +60,9 @@ def _clean(folder: Path) -> None:
             engine.wait(ENGINE_TIMEOUT_S)
     except (OSError, ValueError, psutil.Error):
         pass  # it has ended, or was never there
+    if f"{folder}/" in Path("/proc/self/mounts").read_text(encoding="utf-8"):
+        print(f"warning: the engine of a killed demo has left mounts below {folder}: end its containers, unmount them")
+        return
     shutil.rmtree(folder, ignore_errors=True)
     print(f"removed: {folder} of a demo that was killed")
 

@@ -13,12 +13,14 @@ from chaos_protocols.site import SiteMachine
 from chaos_protocols.site_facts import SiteFacts, founding_roster
 from chaos_protocols.transfer import TransferSettings
 from chaosd.bulk_streams import BulkStreams
+from chaosd.checkpoints import CheckpointFolder
 from chaosd.config import SiteConfig, parse_address
 from chaosd.driver import Driver
 from chaosd.history import History
 from chaosd.identity import Identity
 from chaosd.journal import Journal
 from chaosd.measuring import LinkMeter
+from chaosd.mirror import StateKeeper
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.probe import LinkProbe
 from chaosd.plan_adapter import DaemonPlanner
@@ -84,6 +86,8 @@ def make_driver(
     driver = Driver(machine, identity, journal, history)
     driver.transport = transport
     driver.workers = WorkerServer(config.worker_socket, driver)
+    folder = CheckpointFolder(config.checkpoint_dir, run=config.run, site=identity.site, kept=config.checkpoints_kept)
+    driver.keeper = StateKeeper(driver.feed, folder if config.checkpoint != "off" else None)
     probe = LinkProbe(transport)
     driver.models = ModelCheck(
         transport,
@@ -103,7 +107,7 @@ def make_driver(
             identity.site,
             transport,
             driver,
-            settings=TransferSettings(stall_timeout_s=2 * config.failure_timeout_s),
+            settings=TransferSettings(stall_timeout_s=2 * config.failure_timeout_s, witness=config.verify == "witness"),
         ),
         probe,
         driver.models,

@@ -1,7 +1,8 @@
 """Whose message it is: asked of every control frame before the site's machine sees it.
 
-A neighbour's own messages are authenticated by TLS; what it relays, by the signature of whoever made it. A key that is
-to enter the roster must be that of its site.
+A neighbour's own messages to this site are authenticated by TLS; what it relays, by the signature of whoever made it.
+What this site will hand on must be signed too, even if the neighbour made it: the next one checks it, and would blame
+the messenger. A key that is to enter the roster must be that of its site.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from chaos_protocols.names import SiteId, short
 from chaosd.identity import PUBLIC_KEY_BYTES, site_of, verify
 
 
-def check_source(neighbour: SiteId, envelope: Envelope) -> None:
-    """Raises RemoteProtocolError, with what the neighbour did, for an envelope that is not what it claims to be."""
+def check_source(own: SiteId, neighbour: SiteId, envelope: Envelope) -> None:
+    """`own`: this site. Raises RemoteProtocolError, with what the neighbour did, for an envelope that is not what it
+    claims to be."""
     source, message = envelope.source, envelope.message
     if isinstance(message, JoinRequest) and not _is_key_of(source, message.public_key):
         raise RemoteProtocolError(f"brought a request of {short(source)} to join with another site's key")
-    if source == neighbour:
+    if source == neighbour and envelope.destination == own:
         return
     if not _is_key_of(source, envelope.public_key):
         raise RemoteProtocolError(f"relayed a message of {short(source)} with another site's key")

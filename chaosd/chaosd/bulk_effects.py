@@ -17,6 +17,7 @@ def execute_bulk(
     | effects.StopRound
     | effects.FetchResult
     | effects.DropResults
+    | effects.VoidResults
     | effects.ServeState
     | effects.ReleaseState
     | effects.FetchState
@@ -36,14 +37,16 @@ def execute_bulk(
             bulk.reduce.fetch_result(number, digest, neighbours)
         case effects.DropResults(before_round=before_round):
             bulk.reduce.drop_results(before_round)
+        case effects.VoidResults(after_round=after_round):
+            bulk.reduce.void_results(after_round)
         case effects.ServeState(plan=plan):
             if arena is not None:
                 bulk.replication.serve(plan.transfer, plan.joiner, plan.round, arena.state)
         case effects.ReleaseState(transfer=transfer):
             bulk.replication.release(transfer)
-        case effects.FetchState(plan=plan):
+        case effects.FetchState(plan=plan, have=have):
             if arena is not None:
-                bulk.replication.fetch(plan, arena.state)
+                bulk.replication.fetch(plan, arena.state, have=have)
         case effects.CancelTransfer(transfer=transfer):
             bulk.replication.cancel(transfer)
         case _:

@@ -21,12 +21,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from chaos_protocols.kept import RESULTS_QUEUED_MAX
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
-from chaos_protocols.settings import SiteSettings
+from chaos_protocols.settings import KeepSettings, SiteSettings
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "ShapeConfig", "SiteConfig", "load_config", "parse_address"]
 from chaosd.config_file import (
     API_SOCKET_NAME,
+    CHECKPOINT_DIR_NAME,
     DEFAULT_LISTEN,
     DEFAULT_RUN,
     FIELD_TEXTS,
@@ -44,8 +46,10 @@ NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80
 FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
 BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
+CONGESTION_NAME_MAX = 15
 RATE_MAX_MBIT = 1e6
 LATENCY_MAX_MS = 10_000.0
+CHECKPOINTS_KEPT_MAX = 64
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -86,6 +90,12 @@ def _absolute(path: Path) -> Path:
         return Path(path).expanduser().absolute()
     except RuntimeError:
         raise ValueError("there is no such user, so no home folder") from None
+
+
+def _streams(number: int) -> int:
+    if 0 < number < BULK_STREAMS_MIN:
+        raise ValueError(f"must be {BULK_STREAMS_MIN} to {BULK_STREAMS_MAX}, or 0 for as many as the path asks for")
+    return number
 
 
 def _default_name() -> str:
@@ -137,9 +147,18 @@ class SiteConfig(_Frozen):
     min_sites: Whole = Field(default=1, ge=1, le=SITES_MAX)
     failure_timeout_s: Number = Field(default=1.0, ge=FAILURE_TIMEOUT_MIN_S, le=FAILURE_TIMEOUT_MAX_S)
     heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
-    bulk_streams: Whole = Field(default=2, ge=BULK_STREAMS_MIN, le=BULK_STREAMS_MAX)
+    bulk_streams: Annotated[Whole, AfterValidator(_streams)] = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
+    congestion: Label = Field(default="auto", max_length=CONGESTION_NAME_MAX)
+    verify: Literal["hash", "witness"] = Field(default="hash")
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
     replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
+    mirror_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
+    checkpoint: Literal["off", "fixed", "optimum"] = Field(default="off")
+    checkpoint_every_rounds: Whole = Field(default=0, ge=0)
+    checkpoint_every_s: Number = Field(default=600.0, ge=0)
+    mean_time_between_failures_s: Number = Field(default=86_400.0, gt=0)
+    checkpoint_dir: FilePath = Field(default_factory=lambda data: data["data_dir"] / CHECKPOINT_DIR_NAME)
+    checkpoints_kept: Whole = Field(default=3, ge=1, le=CHECKPOINTS_KEPT_MAX)
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
     lab: Flag = Field(default=False)
@@ -149,7 +168,15 @@ class SiteConfig(_Frozen):
     @property
     def settings(self) -> SiteSettings:
         """The one timeout and the beat, from which the protocols derive all others."""
-        return SiteSettings(failure_timeout_s=self.failure_timeout_s, heartbeat_interval_s=self.heartbeat_interval_s)
+        keep = KeepSettings(
+            mirror_every_rounds=self.mirror_every_rounds,
+            checkpoint=self.checkpoint,
+            checkpoint_every_rounds=self.checkpoint_every_rounds,
+            checkpoint_every_s=self.checkpoint_every_s,
+            mean_time_between_failures_s=self.mean_time_between_failures_s,
+        )
+        beat_s = self.heartbeat_interval_s
+        return SiteSettings(failure_timeout_s=self.failure_timeout_s, heartbeat_interval_s=beat_s, keep=keep)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SiteConfig:
@@ -219,6 +246,8 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
         problems.append(("worker_socket", "must differ from api_socket"))
     for field, ids in (("peers", [peer.site for peer in config.peers]), ("trust", list(config.trust))):
         problems += [(field, f"site {site} is named twice") for site in sorted({i for i in ids if ids.count(i) > 1})]
+    if config.checkpoint == "fixed" and not config.checkpoint_every_rounds and not config.checkpoint_every_s:
+        problems.append(("checkpoint", "fixed needs checkpoint_every_rounds or checkpoint_every_s"))
     if config.shapes and not config.lab:
         problems.append(("shapes", "needs lab = true"))
     return problems

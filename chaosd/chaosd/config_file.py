@@ -20,6 +20,7 @@ DEFAULT_LISTEN = "127.0.0.1:7400"
 DEFAULT_RUN = "default"
 API_SOCKET_NAME = "api.sock"
 WORKER_SOCKET_NAME = "worker.sock"
+CHECKPOINT_DIR_NAME = "checkpoints"
 
 FIELD_TEXTS = {
     "name": "label of this site for people; default: host name",
@@ -34,9 +35,18 @@ FIELD_TEXTS = {
     "min_sites": "training starts when so many members are there",
     "failure_timeout_s": "silence longer than this is a failure; every other timeout is derived from it",
     "heartbeat_interval_s": "time between two heartbeats; default: a quarter of failure_timeout_s",
-    "bulk_streams": "connections for bulk data on each link",
+    "bulk_streams": "connections for bulk data on a link that this site dials; 0: as many as its round trip asks for",
+    "congestion": "congestion control of bulk connections: auto, or a name as the kernel has it",
+    "verify": "what a newcomer's state is checked by: hash, or witness (a second source names the same hash)",
     "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
     "replication": "how a newcomer's state is spread over its sources; all but chaos are baselines for experiments",
+    "mirror_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
+    "checkpoint": "write the state to disk: off, fixed (the two intervals below) or optimum (computed)",
+    "checkpoint_every_rounds": "fixed: rounds between two checkpoints; 0: only time counts",
+    "checkpoint_every_s": "fixed: time between two checkpoints; 0: only rounds count",
+    "mean_time_between_failures_s": "optimum: how often all sites are expected to lose the state at once",
+    "checkpoint_dir": f"folder of checkpoints; default: {CHECKPOINT_DIR_NAME} in data_dir",
+    "checkpoints_kept": "how many checkpoints stay",
     "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
     "lab": "allow links to be shaped and cut on request: for experiments only",

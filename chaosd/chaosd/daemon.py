@@ -55,6 +55,7 @@ class Daemon:
                 listen_port=port,
                 advertise_address=config.advertise if config.advertise != config.listen else None,
                 bulk_streams=config.bulk_streams,
+                congestion=config.congestion,
             ),
         )
         self.driver: Driver

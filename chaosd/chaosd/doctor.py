@@ -31,6 +31,7 @@ from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.config import ConfigError, PeerConfig, SiteConfig, load_config, parse_address
 from chaosd.identity import Identity, IdentityError, site_of_certificate
+from chaosd.transport.settings import STREAMS_AUTO
 
 PEERS_AT_ONCE = 16
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 << 20, 2 << 30
@@ -210,7 +211,7 @@ def check_file_limit(config: SiteConfig) -> Check:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _ok("open files", "no limit")
-    needed = FILES_FIXED + (1 + 2 * config.bulk_streams) * max(len(config.peers), 1)
+    needed = FILES_FIXED + (1 + 2 * (config.bulk_streams or STREAMS_AUTO)) * max(len(config.peers), 1)
     text = f"limit {soft}, needed about {needed}"
     if soft < needed:
         return _fail("open files", text, f"raise it: `ulimit -n {max(needed, FILES_WARN)}` before the start")

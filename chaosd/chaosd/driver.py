@@ -47,6 +47,7 @@ from chaosd.history import History
 from chaosd.identity import Identity
 from chaosd.journal import Journal, JournalError
 from chaosd.measuring import LinkMeter
+from chaosd.mirror import StateKeeper
 from chaosd.model_check import ModelCheck
 from chaosd.recorder import Recorder
 from chaosd.rounds_log import RoundsLog
@@ -70,6 +71,7 @@ class Driver:
         self.bulk: BulkStreams
         self.meter: LinkMeter
         self.models: ModelCheck
+        self.keeper: StateKeeper
         self.arena: Arena | None = None
         self.hello: WorkerHello | None = None
         self.transfer_rates: dict[SiteId, float] = {}
@@ -94,6 +96,7 @@ class Driver:
         loop = asyncio.get_running_loop()
         self.stopped = loop.create_future()
         self.started_s = self.now_s()
+        self.keeper.look()
         self.feed(events.Started(peers=peers))
 
     def remember_vector(self, path: Path) -> None:
@@ -140,6 +143,7 @@ class Driver:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.keeper.close()
         if self.arena is not None:
             self._old_arenas.append(self.arena)
         for arena in self._old_arenas:
@@ -181,6 +185,14 @@ class Driver:
             case effects.StopDaemon(graceful=graceful, reason=reason):
                 if self.stopped is not None and not self.stopped.done():
                     self.stopped.set_result((graceful, reason))
+            case (
+                effects.KeepCopy()
+                | effects.DropCopy()
+                | effects.RestoreCopy()
+                | effects.WriteCheckpoint()
+                | effects.LoadCheckpoint()
+            ):
+                self.keeper.execute(effect, self.arena, self.hello)
             case _:
                 execute_bulk(self.bulk, effect, self.arena, self.machine.links.up_sites())
 
@@ -238,7 +250,7 @@ class Driver:
     def control_received(self, site: SiteId, frame: bytes) -> None:
         try:
             envelope = decode_envelope(frame)
-            check_source(site, envelope)
+            check_source(self.machine.site, site, envelope)
         except (CodecError, RemoteProtocolError) as error:
             self.peer_broke_rules(site, str(error))
             return
@@ -315,7 +327,8 @@ class Driver:
             state_bytes=hello.state.size_bytes,
             shard_bytes=hello.state.shard_bytes,
         )
-        self.feed(events.WorkerReady(model=model, round=hello.round))
+        size_bytes = hello.contribution.size_bytes
+        self.feed(events.WorkerReady(model=model, round=hello.round, contribution_bytes=size_bytes))
 
     def worker_message(self, message: WorkerMessage) -> None:
         match message:

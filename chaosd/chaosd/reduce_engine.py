@@ -4,7 +4,7 @@ Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` f
 links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
 of its own methods.
 
-Memory: two result buffers, more only while the worker has results to catch up on (RESULTS_BYTES_MAX); scratch for
+Memory: two result buffers, more only while the worker has results to catch up on (kept.RESULTS_BYTES_MAX); scratch for
 chunks under way, bounded by SCRATCH_BYTES_MAX. Arithmetic runs on the loop: a chunk takes some 0.1 ms, less than
 handing it to a thread would.
 """
@@ -165,6 +165,11 @@ class ReduceEngine:
         """The worker needs no result of a round below; the newest few stay for neighbours."""
         if self._vectors is not None:
             self._forget(self._vectors, self._vectors.results.drop_before(before_round))
+
+    def void_results(self, after_round: int) -> None:
+        """Results of rounds above belong to a history that the run has given up."""
+        if self._vectors is not None:
+            self._forget(self._vectors, self._vectors.results.drop_after(after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was settled; ends with `result_fetched`. Links that come up later are asked too."""

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from chaos_protocols.bulk import ChunkDown, ReduceHeader
 from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.kept import results_max
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import SyncPlan, Tag
 from chaos_protocols.reduce import (
@@ -43,10 +44,6 @@ CHUNKS_IN_FLIGHT_MIN = 2
 RESULTS_BYTES_KEPT = 64 << 20
 RESULTS_KEPT_MAX = 16
 """Small results are kept longer than two rounds, so that a listener behind a slow link is not lost at once."""
-
-RESULTS_BYTES_MAX = 1 << 30
-"""Results that wait for a worker which loads its state; beyond it the oldest goes and the worker needs a new state."""
-
 
 @dataclass(slots=True)
 class Result:
@@ -205,11 +202,11 @@ def bytes_of(region: memoryview) -> Bytes:
 
 
 class Results:
-    """Finished results by round: always the newest `kept_min`, more until dropped or `bytes_max` is used up."""
+    """Finished results by round: always the newest `kept_min`, more until dropped, `count_max` at most."""
 
-    def __init__(self, size_bytes: int, *, kept_min: int, bytes_max: int) -> None:
+    def __init__(self, *, kept_min: int, count_max: int) -> None:
         self._kept_min = kept_min
-        self._count_max = max(kept_min, bytes_max // max(size_bytes, 1))
+        self._count_max = max(kept_min, count_max)
         self._by_round: dict[int, Result] = {}
 
     def get(self, round_number: int) -> Result | None:
@@ -225,6 +222,9 @@ class Results:
         """Rounds below are not needed by the worker any more; the newest stay for neighbours."""
         kept = sorted(self._by_round)[-self._kept_min :]
         return self._shrink([one for one in self._by_round if one < round_number and one not in kept])
+
+    def drop_after(self, round_number: int) -> list[int]:
+        return self._shrink([one for one in self._by_round if one > round_number])
 
     def clear(self) -> list[int]:
         return self._shrink(list(self._by_round))
@@ -248,7 +248,7 @@ class VectorMemory:
         self.spec = spec
         self.chunks = cut(spec, chunk_bytes_for(size))
         self.results_kept = max(RESULTS_KEPT, min(RESULTS_KEPT_MAX, RESULTS_BYTES_KEPT // max(size, 1)))
-        self.results = Results(size, kept_min=self.results_kept, bytes_max=RESULTS_BYTES_MAX)
+        self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
         chunk_bytes = chunk_bytes_for(size)
         self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
         self.vectors = BufferPool(size, RESULTS_KEPT)

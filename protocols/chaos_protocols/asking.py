@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chaos_protocols.effects import ToWorker
-from chaos_protocols.messages import JoinRequest, LeaveAnswer, LeaveRequest, StateRequest
-from chaos_protocols.names import short
+from chaos_protocols.messages import Heartbeat, JoinRequest, LeaveAnswer, LeaveRequest, StateRequest
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.plans import ReplicationPlan
 from chaos_protocols.roster import ModelFacts
 from chaos_protocols.worker import RunPaused, RunResumed
 
@@ -25,6 +26,7 @@ def beat(standing: Standing) -> None:
     if standing.takes_part():
         machine.tell_scheduler(machine.own_report())
     standing.report_level()
+    standing.leveling.beat()
     if machine.now_s >= standing.asked_s + machine.settings.retry_s:
         ask(standing)
     standing.links.ask()
@@ -75,10 +77,14 @@ def ask(standing: Standing) -> None:
     assert standing.worker is not None
     if not standing.in_roster:
         machine.tell_scheduler(join_request(standing, standing.worker))
-    elif machine.rounds.worker_round is None and standing.transfer is None:
+    elif machine.rounds.worker_round is None and standing.transfer is None and standing.keeping.restoring is None:
         reason = "" if standing.begun else "its daemon was restarted"
         request = StateRequest(
-            incarnation=machine.incarnation, worker_round=standing.worker_round, model=standing.worker, reason=reason
+            incarnation=machine.incarnation,
+            worker_round=standing.worker_round,
+            model=standing.worker,
+            reason=reason,
+            checkpoint=standing.keeping.offer(),
         )
         machine.tell_scheduler(request)
 
@@ -93,6 +99,7 @@ def join_request(standing: Standing, model: ModelFacts) -> JoinRequest:
         neighbours=standing.machine.links.up_sites(),
         model=model,
         worker_round=standing.worker_round,
+        checkpoint=standing.keeping.offer(),
     )
 
 
@@ -125,10 +132,39 @@ def pause_reason(standing: Standing) -> str:
     if not roster.started:
         return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
     waits_s = machine.now_s - standing.worker_since_s
-    stateless = standing.worker is not None and machine.rounds.worker_round is None and standing.transfer is None
+    comes = standing.transfer is not None or standing.keeping.restoring is not None
+    stateless = standing.worker is not None and machine.rounds.worker_round is None and not comes
     if stateless and waits_s > 2 * machine.settings.failure_timeout_s:
+        anew = "choose another run, or empty the folders of checkpoints; " if standing.keeping.writes else ""
         return (
             f"no member that trains has the state of round {machine.rounds.done}; waiting for a worker that has it "
-            "(to begin anew instead: stop all daemons, then start them)"
+            f"(to begin anew instead: {anew}stop all daemons, then start them)"
         )
     return ""
+
+
+def heard(standing: Standing, site: SiteId, beat: Heartbeat) -> None:
+    """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
+    machine = standing.machine
+    if beat.scheduler is not None and beat.epoch >= standing.hint_epoch:
+        news = standing.scheduler_hint != beat.scheduler
+        standing.scheduler_hint, standing.hint_epoch = beat.scheduler, beat.epoch
+        if news and (standing.leaving or not standing.in_roster):
+            ask(standing)
+    if standing.leaving:
+        return  # its removal is what it asked for: it goes when it is told to
+    heeded = machine.believes(site) or machine.raft.leader is None  # who has a scheduler asks no stranger
+    if standing.in_roster and heeded and not beat.knows_you and beat.epoch > machine.roster.epoch:
+        standing.evicted_epoch = beat.epoch
+        machine.record("scale-in", machine.facts.name, "removed while cut off", "", None, "joins again as a newcomer")
+        standing.out_of_run()
+
+
+def tell_transfer(standing: Standing, plan: ReplicationPlan) -> None:
+    machine = standing.machine
+    names = {record.site: record.name for record in machine.roster.sites}
+    shares = "; ".join(
+        f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
+    )
+    reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
+    machine.record("transfer", machine.facts.name, "state replication", "done", None, reason)

@@ -8,7 +8,7 @@ index.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, assert_never
 
 import msgspec
 
@@ -57,10 +57,12 @@ class Replicate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PromoteSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The learner is level: it contributes from the last view's first round on."""
+    """The learner is level: it contributes from the last view's first round on. `waits`: it is not level, and that
+    round waits for it."""
 
     site: Site
     views: Views
+    waits: bool = False
 
 
 class RenewSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -232,6 +234,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 settled_epoch=index,
                 replication=None if plan is not None and plan.round > settled else plan,
             )
+        case _:
+            assert_never(command)
     return _installed(changed, command.views, index)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from chaos_protocols import events, messages, requests
+from chaos_protocols import asking, events, messages, requests
 from chaos_protocols.commands import readable
 from chaos_protocols.effects import ProbeLink
+from chaos_protocols.kept import results_max
 from chaos_protocols.liveness import Neighbour
 from chaos_protocols.names import SiteId
 
@@ -69,6 +70,14 @@ def dispatch(machine: SiteMachine, event: events.Event) -> None:
             machine.standing.transfer_finished(transfer)
         case events.TransferFailed(transfer=transfer, reason=reason):
             machine.standing.transfer_failed(transfer, reason)
+        case (
+            events.CopyKept()
+            | events.StateRestored()
+            | events.RestoreFailed()
+            | events.CheckpointsFound()
+            | events.CheckpointWritten()
+        ):
+            _keeping_event(machine, event)
         case events.LinkChangeRequested(request=request, other=other, add=add):
             machine.standing.links.change_requested(request, other, add)
         case events.LeaveRequested(request=request, reason=reason, contributes=contributes):
@@ -122,7 +131,8 @@ def _worker_event(
     | events.WorkerLoaded,
 ) -> None:
     match event:
-        case events.WorkerReady(model=model, round=number):
+        case events.WorkerReady(model=model, round=number, contribution_bytes=contribution_bytes):
+            machine.rounds.results_max = results_max(contribution_bytes)
             machine.standing.worker_ready(model, number)
         case events.WorkerLost(reason=reason):
             machine.standing.worker_lost(reason)
@@ -134,10 +144,36 @@ def _worker_event(
             machine.standing.worker_applied(number)
         case events.WorkerSnapshotTaken(round=number):
             machine.standing.serving.snapshot_taken(number)
+            machine.standing.keeping.snapshot_taken(number)
         case events.WorkerSnapshotMissed(round=number, now=now):
             machine.standing.serving.snapshot_missed(number, now)
+            machine.standing.keeping.snapshot_missed(number)
         case events.WorkerLoaded(round=number):
             machine.standing.worker_loaded(number)
+        case _:
+            assert_never(event)
+
+
+def _keeping_event(
+    machine: SiteMachine,
+    event: events.CopyKept
+    | events.StateRestored
+    | events.RestoreFailed
+    | events.CheckpointsFound
+    | events.CheckpointWritten,
+) -> None:
+    keeping = machine.standing.keeping
+    match event:
+        case events.CopyKept(round=number, reason=reason):
+            keeping.copy_kept(number, reason)
+        case events.StateRestored(attempt=attempt):
+            keeping.state_restored(attempt)
+        case events.RestoreFailed(attempt=attempt, reason=reason):
+            keeping.restore_failed(attempt, reason)
+        case events.CheckpointsFound(checkpoints=checkpoints):
+            keeping.checkpoints_found(checkpoints)
+        case events.CheckpointWritten():
+            keeping.checkpoint_written(event)
         case _:
             assert_never(event)
 
@@ -167,7 +203,7 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
         case messages.Heartbeat():
             machine.heard_steps[source] = (message.round, message.phase)
             machine.links.heartbeat_received(source, message, now_s=machine.now_s)
-            machine.standing.heartbeat(source, message)
+            asking.heard(machine.standing, source, message)
         case messages.Farewell(reason=reason):
             machine.links.farewell_received(source, reason)
         case messages.LinkReport(neighbour=site, incarnation=incarnation):
@@ -208,8 +244,8 @@ def _for_scheduler(
             requests.join_requested(scheduler, source, message, now_s=now_s)
         case messages.StateRequest():
             requests.state_requested(scheduler, source, message, now_s=now_s)
-        case messages.LevelReport(transfer=transfer):
-            requests.level_reported(scheduler, source, transfer, now_s=now_s)
+        case messages.LevelReport(transfer=transfer, waits=waits):
+            requests.level_reported(scheduler, source, transfer, waits=waits, now_s=now_s)
         case messages.LeaveRequest():
             requests.leave_requested(scheduler, source, message, now_s=now_s)
         case messages.LinkRequest():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from chaos_protocols.messages import Envelope
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SyncPlan, Tag
+from chaos_protocols.plans import CheckpointFacts, ReplicationPlan, SyncPlan, Tag
 from chaos_protocols.raft.effects import Persist
 from chaos_protocols.worker import DaemonMessage
 
@@ -122,9 +122,57 @@ class ReleaseState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchState:
-    """Get the state from the plan's sources into the arena; ends with TransferFinished or TransferFailed."""
+    """Get the state from the plan's sources into the arena; ends with TransferFinished or TransferFailed. `have`: an
+    older state, or part of one, lies there: only what differs need be sent."""
 
     plan: ReplicationPlan
+    have: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoidResults:
+    """Results of rounds above `after_round` are not part of the run's history: the run goes on from an older state."""
+
+    after_round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepCopy:
+    """The worker's state region holds the state of `round`: copy it to the daemon's own memory, in place of the copy
+    before; ends with `CopyKept`."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropCopy:
+    """The copy is of no use: give its memory back (a checkpoint that is being written from it goes on)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreCopy:
+    """Copy the kept state into the worker's state region; ends with `StateRestored` or `RestoreFailed`."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteCheckpoint:
+    """Write the copy to disk, on a thread; ends with `CheckpointWritten`. `epoch`: the roster's, for people."""
+
+    checkpoint: CheckpointFacts
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadCheckpoint:
+    """Read a checkpoint into the worker's state region and verify it; ends with `StateRestored` or `RestoreFailed`."""
+
+    attempt: int
+    checkpoint: CheckpointFacts
+
+
+KeepEffect = KeepCopy | DropCopy | RestoreCopy | WriteCheckpoint | LoadCheckpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +227,8 @@ Effect = (
     | ServeState
     | ReleaseState
     | FetchState
+    | VoidResults
+    | KeepEffect
     | CancelTransfer
     | Record
     | AnswerRequest

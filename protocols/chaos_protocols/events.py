@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from chaos_protocols.messages import Envelope
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import Tag
+from chaos_protocols.plans import CheckpointFacts, Tag
 from chaos_protocols.roster import ModelFacts
 
 
@@ -75,10 +75,11 @@ class EnvelopeReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady:
-    """A worker said hello. `round`: whose end its state belongs to (0: fresh)."""
+    """A worker said hello. `round`: whose end its state belongs to (0: fresh). `contribution_bytes`: of a result."""
 
     model: ModelFacts
     round: int
+    contribution_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +171,46 @@ class TransferFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CopyKept:
+    """The daemon's memory holds the state of the end of `round`, or (`reason` not empty) could not take it."""
+
+    round: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRestored:
+    """What `RestoreCopy` or `LoadCheckpoint` asked for lies in the worker's state region, verified."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFailed:
+    """It does not: the checkpoint is damaged, or gone. It is offered no more."""
+
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsFound:
+    """What lies in the checkpoint folder, as far as a look at the heads of the files tells."""
+
+    checkpoints: tuple[CheckpointFacts, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """It is on disk, or (`reason` not empty) could not be written. `size_bytes`, `took_s`: of the file."""
+
+    checkpoint: CheckpointFacts
+    size_bytes: int
+    took_s: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChangeRequested:
     """A user asks for connect-link or disconnect-link; answered by `AnswerRequest(request)`."""
 
@@ -212,6 +253,11 @@ Event = (
     | TransferProgressed
     | TransferFinished
     | TransferFailed
+    | CopyKept
+    | StateRestored
+    | RestoreFailed
+    | CheckpointsFound
+    | CheckpointWritten
     | LinkChangeRequested
     | LeaveRequested
 )

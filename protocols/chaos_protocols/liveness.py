@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import assert_never
 
 from chaos_protocols.effects import CloseLink, Dial, Effect
 from chaos_protocols.messages import Heartbeat
@@ -89,6 +90,7 @@ class LinkTable:
         self.settings = settings
         self.neighbours: dict[SiteId, Neighbour] = {}
         self.notices: list[Notice] = []
+        self._up: tuple[SiteId, ...] | None = None
         self._sequence = 0
         self._beat_at_s = now_s
         self._ticked_at_s = now_s
@@ -97,18 +99,23 @@ class LinkTable:
 
     def is_up(self, site: SiteId) -> bool:
         neighbour = self.neighbours.get(site)
-        return neighbour is not None and neighbour.phase in (LinkPhase.UP, LinkPhase.REDIALLING)
+        return neighbour is not None and (neighbour.phase is LinkPhase.UP or neighbour.phase is LinkPhase.REDIALLING)
 
     def up_sites(self) -> tuple[SiteId, ...]:
-        return tuple(sorted(site for site in self.neighbours if self.is_up(site)))
+        """Ascending; the same until a link changes, and asked for with every message."""
+        if self._up is None:
+            self._up = tuple(sorted(site for site in self.neighbours if self.is_up(site)))
+        return self._up
 
     @property
     def deadline_s(self) -> float:
-        retries = [
-            one.retry_at_s for one in self.neighbours.values() if one.phase is LinkPhase.DOWN and self._dials(one)
-        ]
-        redials = [one.retry_at_s for one in self.neighbours.values() if one.phase is LinkPhase.REDIALLING]
-        return min([self._beat_at_s, *retries, *redials])
+        deadline_s = self._beat_at_s
+        for one in self.neighbours.values():
+            if one.retry_at_s >= deadline_s or one.phase is LinkPhase.UP:
+                continue
+            if one.phase is LinkPhase.REDIALLING or (one.phase is LinkPhase.DOWN and self._dials(one)):
+                deadline_s = one.retry_at_s
+        return deadline_s
 
     # -- what happens
 
@@ -129,6 +136,7 @@ class LinkTable:
     def unwant(self, site: SiteId, reason: str) -> list[Effect]:
         """Close the link, if there is one, and do not dial again. Not a failure: no notice."""
         neighbour = self.neighbours.pop(site, None)
+        self._up = None
         if neighbour is None or neighbour.phase is LinkPhase.DOWN:
             return []
         return [CloseLink(site=site, reason=reason)]
@@ -136,7 +144,7 @@ class LinkTable:
     def link_up(self, site: SiteId, incarnation: int, address: str, *, now_s: float) -> list[Effect]:
         neighbour = self._neighbour(site)
         old_phase, old_incarnation = neighbour.phase, neighbour.incarnation
-        neighbour.phase = LinkPhase.UP
+        self._enter(neighbour, LinkPhase.UP)
         neighbour.incarnation = incarnation
         neighbour.address = address or neighbour.address
         neighbour.heard_at_s = neighbour.echoed_at_s = now_s
@@ -160,7 +168,7 @@ class LinkTable:
             self._down(neighbour, now_s)
             self._went_down(neighbour, incarnation, f"farewell: {neighbour.farewell}", certain=True)
             return []
-        neighbour.phase = LinkPhase.REDIALLING
+        self._enter(neighbour, LinkPhase.REDIALLING)
         neighbour.failure = reason
         neighbour.retry_at_s = now_s + 2 * self.settings.redial_timeout_s
         if not neighbour.address:
@@ -257,19 +265,25 @@ class LinkTable:
                     return self._dial(neighbour, self.settings.dial_timeout_s)
             case LinkPhase.DIALLING:
                 pass
+            case _:
+                assert_never(neighbour.phase)
         return []
 
     def _dials(self, neighbour: Neighbour) -> bool:
         return neighbour.wanted and bool(neighbour.address)
 
     def _dial(self, neighbour: Neighbour, timeout_s: float) -> list[Effect]:
-        neighbour.phase = LinkPhase.DIALLING
+        self._enter(neighbour, LinkPhase.DIALLING)
         return [Dial(site=neighbour.site, address=neighbour.address, timeout_s=timeout_s)]
 
     def _down(self, neighbour: Neighbour, now_s: float) -> None:
-        neighbour.phase = LinkPhase.DOWN
+        self._enter(neighbour, LinkPhase.DOWN)
         neighbour.rtt_s = None
         neighbour.retry_at_s = now_s + self.settings.redial_pause_s
+
+    def _enter(self, neighbour: Neighbour, phase: LinkPhase) -> None:
+        neighbour.phase = phase
+        self._up = None
 
     def _went_down(self, neighbour: Neighbour, incarnation: int, reason: str, *, certain: bool) -> None:
         self.notices.append(LinkWentDown(site=neighbour.site, incarnation=incarnation, reason=reason, certain=certain))

@@ -19,7 +19,7 @@ from typing import Annotated
 import msgspec
 
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, PROTOCOL_VERSION, SITES_MAX, SiteId
-from chaos_protocols.plans import Site, Tag
+from chaos_protocols.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.raft.messages import RaftMessage
 from chaos_protocols.roster import Address, Count, Label, ModelFacts
 
@@ -75,6 +75,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     neighbours: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
     model: ModelFacts
     worker_round: Count
+    checkpoint: CheckpointFacts | None = None
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -88,19 +89,22 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A site of the roster has a worker without the state (it was restarted, or its transfer failed): it asks for the
-    state again."""
+    state again. `checkpoint`: the newest that it could load from its disk, if nobody has the state."""
 
     incarnation: Count
     worker_round: Count
     model: ModelFacts
     reason: Reason
+    checkpoint: CheckpointFacts | None = None
 
 
 class LevelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The learner's worker has applied every result that the learner has: it can be promoted."""
+    """The learner's worker has applied every result that the learner has: it can be promoted. `waits`: it has not, and
+    cannot as things are: the round from which it is promoted is to wait for it (leveling.py)."""
 
     round: Count
     transfer: Identifier
+    waits: bool = False
 
 
 class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -153,7 +157,8 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
-    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0."""
+    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the last
+    one that its worker has applied, 0 if it lacks the state."""
 
     incarnation: Count
     epoch: Count
@@ -161,6 +166,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     active: bool
     transfer_bytes: Count
     stalled: Tag | None = None
+    worker_round: Count = 0
 
 
 class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -43,6 +43,15 @@ class SyncPlan(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
+class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One checkpoint on a site's disk. `lineage`: the epoch in which the run had last taken over a worker's state when
+    it was written. Ordered by age: a run that went back to an older state has given up what came after it."""
+
+    lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    spec_digest: Annotated[str, msgspec.Meta(max_length=64)]
+
+
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes [start, stop) of the state, to be sent by `source`."""
 

@@ -152,7 +152,7 @@ def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         links=roster.links,
         add_member=joiner,
     )
-    return PromoteSite(site=joiner, views=views), None
+    return PromoteSite(site=joiner, views=views, waits=negotiation.waits), None
 
 
 def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:

@@ -1,5 +1,4 @@
-"""What the scheduler finds when it looks: sites and links that failed, a round to settle, a state to adopt, voters to
-choose.
+"""What the scheduler finds when it looks: sites and links that failed, a round to settle, a state to adopt.
 
 Functions on a `SchedulerMachine`; each compares the roster with what is known and takes at most one step.
 """
@@ -12,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from chaos_protocols import proposals
-from chaos_protocols.commands import AdoptState, RemoveLink, RenewSite, Settled, SetVoters
+from chaos_protocols import adopting, proposals
+from chaos_protocols.commands import AdoptState, RedoRound, RenewSite, Settled
 from chaos_protocols.messages import SettleQuestion
-from chaos_protocols.names import SiteId, link_key, short
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.negotiation import (
     ConnectLink,
     DeadlinePassed,
@@ -27,7 +26,7 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord, plan_links
+from chaos_protocols.roster import plan_links
 from chaos_protocols.views import connected_with, connects, make_view, settled_views
 
 if TYPE_CHECKING:
@@ -134,6 +133,8 @@ def _link_failed(scheduler: SchedulerMachine, key: tuple[SiteId, SiteId], now_s:
     scheduler.start(negotiation, negotiation.begin(), now_s=now_s)
 
 
+LOAD_RATE_MIN_BYTES_PER_S = 50e6
+"""A worker is given so long to load a state that it has, and `transfer_stall_s` besides."""
 _WATCHED = (ScaleInState.FINISHING, ScaleOutState.REPLICATING)
 
 
@@ -169,13 +170,17 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
                 scheduler.feed(identifier, SubjectGone(reason="its transfer is no longer agreed"), now_s=now_s)
                 continue
             report, _ = scheduler.reports.get(negotiation.joiner, (None, 0.0))
-            now = (report.done_round, report.transfer_bytes) if report else (0, 0)
+            # The rounds of the others go on whatever becomes of the transfer: its bytes count, then its worker's rounds.
+            now = (report.transfer_bytes, report.worker_round) if report else (0, 0)
             known, since_s = scheduler.progress.get(identifier, ((-1, -1), now_s))
-            if now != known:
+            limit_s = host.settings.transfer_stall_s
+            if now[0] >= plan.state_bytes:
+                limit_s += plan.state_bytes / LOAD_RATE_MIN_BYTES_PER_S
+            if now != known or host.done_round < plan.round:  # before that round there is no snapshot
                 scheduler.progress[identifier] = (now, now_s)
-            elif now_s - since_s > host.settings.transfer_stall_s:
+            elif now_s - since_s > limit_s:
                 scheduler.progress.pop(identifier)
-                reason = f"no progress for {host.settings.transfer_stall_s:g} s"
+                reason = f"no progress for {limit_s:g} s"
                 record = roster.record(negotiation.joiner)
                 if record is not None and record.state == "learner":
                     _site_failed(scheduler, negotiation.joiner, reason, now_s)
@@ -266,8 +271,22 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
         return False
     scheduler.unstalled_s = now_s
     reason = "every contribution had weight 0; now a member has the state"
-    command = RemoveLink(one=host.site, other=host.site, settle=True, views=roster.views, reason=reason)
-    return scheduler.propose((command, None), None, planned=False, now_s=now_s)
+    if not scheduler.propose((RedoRound(views=roster.views, reason=reason), None), None, planned=False, now_s=now_s):
+        return False
+    host.record("settle", f"round {host.done_round + 1}", reason, "", None, "it is done again")
+    return True
+
+
+def newest_round(scheduler: SchedulerMachine) -> int:
+    """The newest round that a member counts as done. What a site has reported that was removed since, or restarted,
+    is no measure: it may have been void, or a learner's first round to come."""
+    host, roster = scheduler.host, scheduler.host.roster
+    done = [roster.settled_round, host.done_round]
+    for record in roster.sites:
+        report, _ = scheduler.reports.get(record.site, (None, 0.0))
+        if report is not None and record.state == "member" and report.incarnation == record.incarnation:
+            done.append(report.done_round)
+    return max(done)
 
 
 def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
@@ -286,20 +305,12 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
             return False
         if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
             return False  # others may still report that their workers live
-    newest = max(roster.settled_round, host.done_round, *(one.done_round for one, _ in scheduler.reports.values()), 0)
-    candidates = {
-        site: (request.worker_round, request.model, record, ())
-        for site, (request, _) in scheduler.state_requests.items()
-        if (record := roster.record(site)) is not None and record.incarnation == request.incarnation
-    } | _joining_candidates(scheduler)
-    able = {site: one for site, one in candidates.items() if one[0] >= newest}
-    if not able and now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s:
-        # Nobody came back with it: at most one round of work is repeated, never more (FlashRecovery III-E).
-        able = {site: one for site, one in candidates.items() if one[0] >= newest - 1}
-    if not able:
+    newest = newest_round(scheduler)
+    chosen = adopting.choose(scheduler, newest, now_s)
+    if chosen is None:
         return False
-    site = min(able, key=lambda one: (-able[one][0], one))
-    worker_round, model, record, links = able[site]
+    site, worker_round, model, record = chosen.record.site, chosen.round, chosen.model, chosen.record
+    links = chosen.links
     member = msgspec.structs.replace(record, state="member")
     if not connects({*roster.member_ids(), site}, (), (*roster.links, *links)):
         return False
@@ -321,63 +332,9 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
         return False
     scheduler.state_requests.pop(site, None)
     scheduler.join_requests.pop(site, None)
-    repeated = f"; round {newest} is done again, its result died with its workers" if worker_round < newest else ""
-    reason = f"the run goes on from its worker, at round {worker_round}{repeated}"
+    adopting.is_loading(scheduler, chosen, now_s)
+    again = f"round {newest} is" if worker_round == newest - 1 else f"rounds {worker_round + 1} to {newest} are"
+    repeated = f"; {again} done again, its result died with its workers" if worker_round < newest else ""
+    reason = f"the run goes on from its {chosen.whence}, at round {worker_round}{repeated}"
     host.record("adopt", record.name, "no member has the training state", "done", None, reason)
     return True
-
-
-def _joining_candidates(
-    scheduler: SchedulerMachine,
-) -> dict[SiteId, tuple[int, ModelFacts, SiteRecord, tuple[LinkRecord, ...]]]:
-    """Sites outside the roster that ask to join, and whose workers may have the newest state."""
-    host, roster = scheduler.host, scheduler.host.roster
-    found: dict[SiteId, tuple[int, ModelFacts, SiteRecord, tuple[LinkRecord, ...]]] = {}
-    for site, (request, _) in scheduler.join_requests.items():
-        near = [one for one in request.neighbours if one in roster.member_ids() and host.link_is_up(site, one)]
-        if roster.record(site) is not None or not near or site not in host.reachable():
-            continue
-        links = []
-        for neighbour in near:
-            one, other = link_key(site, neighbour)
-            links.append(LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0))
-        record = SiteRecord(
-            site=site,
-            name=request.name,
-            address=request.address,
-            public_key=request.public_key,
-            incarnation=request.incarnation,
-            state="member",
-        )
-        found[site] = (request.worker_round, request.model, record, tuple(links))
-    return found
-
-
-def choose_voters(scheduler: SchedulerMachine, now_s: float) -> bool:
-    host = scheduler.host
-    if host.leaving:
-        return _step_aside(scheduler, now_s)
-    if scheduler.voters_fit_epoch == host.roster.epoch and scheduler.voters_that_fit is host.configuration:
-        return False
-    configuration = proposals.next_voters(host.roster, host.configuration, host.site)
-    if configuration is None:
-        scheduler.voters_fit_epoch, scheduler.voters_that_fit = host.roster.epoch, host.configuration
-        return False
-    return scheduler.propose((SetVoters(), configuration), None, planned=False, now_s=now_s)
-
-
-def _step_aside(scheduler: SchedulerMachine, now_s: float) -> bool:
-    """This site wants to leave, and leads: another voter must take the role first."""
-    host = scheduler.host
-    if now_s < scheduler.led_since_s + host.settings.retry_s:
-        return False  # another site that wants to leave says so first: the role must not go round in circles
-    leaving = {one.site for one in scheduler.negotiations.values() if isinstance(one, ScaleIn)}
-    others = [site for site in host.roster.member_ids() if site != host.site and site not in leaving]
-    if any(site in others for site in host.configuration.voters):
-        host.hand_over(next(site for site in others if site in host.configuration.voters))
-        return False
-    candidates = [site for site in others if site in host.configuration.learners and site in host.reachable()]
-    if not candidates:
-        return False
-    configuration = proposals.with_vote(host.configuration, candidates[0])
-    return scheduler.propose((SetVoters(), configuration), None, planned=False, now_s=now_s)

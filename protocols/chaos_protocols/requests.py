@@ -70,6 +70,7 @@ def _judge_join(
         neighbours=neighbours,
         model=request.model,
         worker_round=request.worker_round,
+        checkpoint=request.checkpoint,
     )
     scale_out = ScaleOut(
         scheduler.name("join", now_s), joiner=site, request=trimmed, cause="asked to join", now_s=now_s
@@ -123,7 +124,9 @@ def _restart_restore(scheduler: SchedulerMachine, site: SiteId, now_s: float) ->
             scheduler.start(restore, restore.begin(deadline_s=now_s), now_s=now_s)
 
 
-def level_reported(scheduler: SchedulerMachine, site: SiteId, transfer: str, *, now_s: float) -> None:
+def level_reported(
+    scheduler: SchedulerMachine, site: SiteId, transfer: str, *, waits: bool = False, now_s: float
+) -> None:
     record = scheduler.host.roster.record(site)
     about = [one for one in scheduler.negotiations.values() if isinstance(one, ScaleOut) and one.joiner == site]
     if not about and record is not None and record.state == "learner":
@@ -138,6 +141,7 @@ def level_reported(scheduler: SchedulerMachine, site: SiteId, transfer: str, *, 
     for identifier, one in list(scheduler.negotiations.items()):
         running = one.state in (ScaleOutState.REPLICATING, ScaleOutState.PROMOTING)
         if isinstance(one, ScaleOut) and one.joiner == site and identifier == transfer and running:
+            one.waits = waits
             scheduler.feed(identifier, LevelReached(), now_s=now_s)
 
 

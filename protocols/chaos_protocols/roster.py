@@ -99,7 +99,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     adopted_from: tuple[Site, Count] | None = None
 
     def record(self, site: SiteId) -> SiteRecord | None:
-        return next((record for record in self.sites if record.site == site), None)
+        for record in self.sites:
+            if record.site == site:
+                return record
+        return None
 
     def member_ids(self) -> tuple[SiteId, ...]:
         """Sites that are full members (not learners), ascending."""

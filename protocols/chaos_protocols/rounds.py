@@ -25,14 +25,13 @@ from chaos_protocols.effects import (
     OpenRound,
     StopRound,
     ToWorker,
+    VoidResults,
 )
+from chaos_protocols.kept import RESULTS_QUEUED_MAX, KeptResults, Result
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Roster
 from chaos_protocols.worker import TrainFrom
-
-RESULTS_QUEUED_MAX = 256
-"""Results kept for a worker that loads its state; beyond that a new, shorter transfer is cheaper than the catch-up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +56,7 @@ RoundNotice = RoundCompleted | StateLost
 
 class RoundMachine:
     """See the module. `done`: the last round whose result is here; `worker_round`: the last one its worker has
-    applied."""
+    applied; `takes_part`: false for a site that was removed: it gives to no round, not even to one it still knows of."""
 
     def __init__(self, site: SiteId, roster: Roster) -> None:
         self.site = site
@@ -68,6 +67,7 @@ class RoundMachine:
         self.contributed = False
         self.contributed_round = 0
         self.active = False
+        self.takes_part = False
         self.worker_round: int | None = None
         self.notices: list[RoundNotice] = []
         self.hold_round: int | None = None
@@ -77,7 +77,9 @@ class RoundMachine:
         self._collecting = False
         self._fetching: int | None = None
         self._delivering: int | None = None
-        self._queue: deque[tuple[int, int, float]] = deque()
+        self._queue: deque[Result] = deque()
+        self.results_max = RESULTS_QUEUED_MAX
+        self.kept = KeptResults()
 
     @property
     def phase(self) -> str:
@@ -98,6 +100,7 @@ class RoundMachine:
     def install(self, roster: Roster) -> list[Effect]:
         """A newer committed roster."""
         self.roster = roster
+        self.takes_part = True
         effects: list[Effect] = []
         if roster.settling:
             self._fetching = None
@@ -113,11 +116,18 @@ class RoundMachine:
 
     def begin_at(self, done: int) -> list[Effect]:
         """Take part from round `done + 1` on; the state of `done` is being fetched: collect the results after it."""
-        effects = self._stop()
+        effects = [*self._stop(), *self._void_after(done)]
+        self.takes_part = True
         self.done, self.digest = done, ""
         self.contributed_round = 0
         self._contribution = None
         return effects + self.collect_from(done)
+
+    def _void_after(self, done: int) -> list[Effect]:
+        """The run goes on after `done`, whatever this site counted: later results are of a history that was given up,
+        and none before `done + 1` is kept for a mirror."""
+        self.kept.forget()
+        return [VoidResults(after_round=done)] if done < self.done else []
 
     def collect_from(self, snapshot_round: int) -> list[Effect]:
         """A transfer of the state of `snapshot_round` begins: keep what comes after it for the worker."""
@@ -129,11 +139,13 @@ class RoundMachine:
     def leave_run(self) -> list[Effect]:
         """This site is out of the roster: nothing is open, nothing collected."""
         effects = self._stop()
+        self.takes_part = False
         self._collecting = False
         self._queue.clear()
         self._contribution = None
         self.hold_round = None
         self._fetching = None
+        self.kept.forget()
         self._forget_worker()
         return effects
 
@@ -146,7 +158,8 @@ class RoundMachine:
 
     def adopt_worker(self, done: int) -> list[Effect]:
         """The worker's own state counts as that of the end of `done` (founding a run)."""
-        effects = self._stop()
+        effects = [*self._stop(), *self._void_after(done)]
+        self.takes_part = True
         self.done = self.worker_round = done
         self.digest = ""
         self._collecting = True
@@ -161,6 +174,15 @@ class RoundMachine:
         """The worker took over the transferred state of the end of `round_number`."""
         self.worker_round = round_number
         return self._pump()
+
+    def replay_after(self, round_number: int) -> bool:
+        """A worker is about to load the mirror's state of `round_number`; false: later results are not all here."""
+        later = self.kept.since(round_number, self.done)
+        if later is None:
+            return False
+        self._queue, self._collecting = later, True
+        self._forget_worker()
+        return True
 
     def activate(self) -> list[Effect]:
         """This site's worker is level and contributes from now on."""
@@ -195,7 +217,8 @@ class RoundMachine:
         self._delivering = None
         self.worker_round = round_number
         first_needed = self._queue[0][0] if self._queue else self.done
-        return [DropResults(before_round=min(self.done, first_needed)), *self._pump()]
+        needed = self.kept.first_kept(min(self.done, first_needed))
+        return [DropResults(before_round=needed), *self._pump()]
 
     # -- the engine
 
@@ -234,13 +257,15 @@ class RoundMachine:
         self.done, self.digest = round_number, digest
         self._contribution = None
         self.notices.append(RoundCompleted(round=round_number, epoch=epoch, digest=digest, weights=weights))
+        result = (round_number, len(weights), sum(weight for _, weight in weights))
+        self.kept.add(result)
         if self._collecting:
-            self._queue.append((round_number, len(weights), sum(weight for _, weight in weights)))
-            if len(self._queue) > RESULTS_QUEUED_MAX:
-                self._fall_behind(f"more than {RESULTS_QUEUED_MAX} results wait for the worker")
+            self._queue.append(result)
+            if len(self._queue) > self.results_max:
+                self._fall_behind(f"more than {self.results_max} results wait for the worker")
         effects = self._pump()
         if not self._queue and self._delivering is None:
-            effects.append(DropResults(before_round=self.done))
+            effects.append(DropResults(before_round=self.kept.first_kept(self.done)))
         return effects + self.advance()
 
     # -- deciding
@@ -248,7 +273,7 @@ class RoundMachine:
     def advance(self) -> list[Effect]:
         """Open the next round if it can be, and contribute to it if we may."""
         roster = self.roster
-        if roster.settling or not roster.started or roster.model is None:
+        if not self.takes_part or roster.settling or not roster.started or roster.model is None:
             return []
         if self.done < roster.settled_round:
             return self._catch_up(roster)
@@ -335,6 +360,10 @@ class RoundMachine:
     def _stop(self) -> list[Effect]:
         tag, self.running, self.contributed = self.running, None, False
         return [] if tag is None else [StopRound(tag=tag)]
+
+    def fall_behind(self, reason: str) -> None:
+        """This site's worker is not waited for any more: its state must be replaced."""
+        self._fall_behind(reason)
 
     def _fall_behind(self, reason: str) -> None:
         self._queue.clear()

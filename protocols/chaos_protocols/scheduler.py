@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import assert_never
 
-from chaos_protocols import proposals, reconcile
+from chaos_protocols import proposals, reconcile, succession
 from chaos_protocols.commands import Command, Settled, SetVoters
 from chaos_protocols.host import Host
 from chaos_protocols.messages import JoinRequest, Report, SettleAnswer, StateRequest
@@ -35,7 +35,6 @@ from chaos_protocols.negotiation import (
     Tell,
 )
 from chaos_protocols.negotiation.base import NegotiationEvent
-from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.raft.messages import Configuration
@@ -61,6 +60,7 @@ class SchedulerMachine:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.leading = False
+        self.taken_over = False
         self.negotiations: dict[str, Negotiation] = {}
         self.reports: dict[SiteId, tuple[Report, float]] = {}
         self.stalled: set[SiteId] = set()
@@ -77,6 +77,7 @@ class SchedulerMachine:
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
         self.idle_since_s: float | None = None
         self.inactive_since_s: float | None = None
+        self.loading: tuple[SiteId, float] | None = None
         self.looked_at: tuple[object, ...] = ()
         self.unstalled_s = float("-inf")
         self.voters_fit_epoch = -1
@@ -87,40 +88,22 @@ class SchedulerMachine:
     # -- the role
 
     def lead(self, *, now_s: float) -> None:
-        """This site became the leader: begin with what the roster tells."""
+        """This site became the leader. It begins when its roster is the newest (`at_work`)."""
         self.retire()
         self.leading = True
         self.led_since_s = now_s
-        roster = self.host.roster
-        replication = roster.replication
-        if replication is not None and roster.record(replication.joiner) is not None:
-            resumed = ScaleOut(
-                replication.transfer,
-                joiner=replication.joiner,
-                request=None,
-                cause="taken over from the scheduler before",
-                now_s=now_s,
-                state=ScaleOutState.REPLICATING,
-            )
-            self.negotiations[resumed.identifier] = resumed
-        for gone in roster.departed:
-            if gone.cause == "left" and gone.site in self.host.configuration.learners and not roster.record(gone.site):
-                leaving = ScaleIn(
-                    self.name("in", now_s),
-                    site=gone.site,
-                    incarnation=gone.incarnation,
-                    graceful=True,
-                    settle=False,
-                    cause=gone.reason,
-                    now_s=now_s,
-                    state=ScaleInState.FINISHING,
-                )
-                leaving.last_round = gone.last_round
-                self.negotiations[leaving.identifier] = leaving
+
+    def at_work(self, *, now_s: float) -> bool:
+        """Whether this site leads and its roster is the newest. Before that it answers nobody: in an older roster a
+        member may be missing, or a leaver still be there."""
+        if self.leading and not self.taken_over and self.host.roster_is_newest():
+            self.taken_over = True
+            succession.take_over(self, now_s)
+        return self.leading and self.taken_over
 
     def retire(self) -> None:
         """Not the leader any more: forget everything; whoever waits asks the next scheduler."""
-        self.leading = False
+        self.leading = self.taken_over = False
         self.negotiations.clear()
         self.wishes.clear()
         self.answers.clear()
@@ -132,7 +115,7 @@ class SchedulerMachine:
         self.state_requests.clear()
         self.join_requests.clear()
         self.in_flight = None
-        self.inactive_since_s = None
+        self.inactive_since_s = self.loading = None
         self.looked_at = ()
         self.voters_fit_epoch, self.voters_that_fit = -1, None
         self.asked_s = float("-inf")
@@ -227,7 +210,7 @@ class SchedulerMachine:
 
     def evaluate(self, *, now_s: float) -> None:
         """Take the most urgent step that can be taken. Called after every event while this site leads."""
-        if not self.leading:
+        if not self.at_work(now_s=now_s):
             return
         reconcile.pass_deadlines(self, now_s)
         reconcile.find_failures(self, now_s)
@@ -252,7 +235,7 @@ class SchedulerMachine:
             or self._propose_wish(now_s, settling=False)
             or reconcile.unstall(self, now_s)
             or reconcile.adopt(self, now_s)
-            or reconcile.choose_voters(self, now_s)
+            or succession.choose_voters(self, now_s)
         )
 
     def propose(self, proposal: Proposal, negotiation: str | None, *, planned: bool, now_s: float) -> bool:
@@ -276,8 +259,6 @@ class SchedulerMachine:
                 continue
             if isinstance(negotiation, ScaleOut) and self._transfer_running(negotiation):
                 continue
-            if isinstance(negotiation, ScaleIn) and negotiation.graceful and negotiation.site == self.host.site:
-                continue  # the scheduler itself leaves: its site hands the role over first
             if negotiation is None:
                 del self.wishes[position]
                 return True

@@ -22,6 +22,11 @@ class Serving:
         self.plan: ReplicationPlan | None = None
         self._snapshot_due: ReplicationPlan | None = None
 
+    @property
+    def busy(self) -> bool:
+        """The worker's state region belongs to a transfer, or soon will."""
+        return self.plan is not None or self._snapshot_due is not None
+
     def follow(self, roster: Roster) -> None:
         """Be a source where the plan says so; stop when the plan is gone."""
         machine, plan = self._machine, roster.replication
@@ -34,7 +39,8 @@ class Serving:
             return
         if self.plan is None and self._snapshot_due is None and machine.rounds.worker_round is not None:
             self._snapshot_due = plan
-            machine.emit([ToWorker(message=TakeSnapshot(round=plan.round))])
+            machine.standing.keeping.yields()
+            machine.emit([ToWorker(message=TakeSnapshot(round=plan.round, alone=True))])
 
     def snapshot_taken(self, round_number: int) -> None:
         plan = self._snapshot_due

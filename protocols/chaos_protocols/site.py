@@ -124,8 +124,10 @@ class SiteMachine:
                 dispatch.deliver(self, source, message)
 
     def _set_timer(self) -> None:
-        deadlines = [self.links.deadline_s, self.raft.deadline_s, self.scheduler.deadline_s]
-        at_s = min(deadline for deadline in deadlines if deadline is not None)
+        at_s = self.links.deadline_s
+        for deadline_s in (self.raft.deadline_s, self.scheduler.deadline_s):
+            if deadline_s is not None and deadline_s < at_s:
+                at_s = deadline_s
         at_s = max(at_s, self.now_s + TIMER_STEP_S)
         if at_s != self._timer_s:
             self._timer_s = at_s
@@ -174,8 +176,11 @@ class SiteMachine:
     def can_propose(self) -> bool:
         """Only when everything that went before is committed, and so applied here: a command is made from the roster
         that it will be applied to."""
-        raft = self.raft
-        return raft.can_propose and raft.term_at(raft.commit_index) == raft.term
+        return self.raft.can_propose and self.roster_is_newest()
+
+    def roster_is_newest(self) -> bool:
+        """For a leader: an entry of its own term is committed, so all earlier ones are, and are applied here."""
+        return self.raft.term_at(self.raft.commit_index) == self.raft.term
 
     def tell(self, site: SiteId, message: Message) -> None:
         """Send a control message; to itself it goes by the same door."""
@@ -251,6 +256,7 @@ class SiteMachine:
             active=self.rounds.active and self.standing.in_roster,
             transfer_bytes=self.standing.transfer_bytes,
             stalled=self.stalled,
+            worker_round=self.rounds.worker_round or 0,
         )
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:

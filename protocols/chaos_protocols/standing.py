@@ -20,14 +20,14 @@ from chaos_protocols.effects import (
     StopDaemon,
     ToWorker,
 )
+from chaos_protocols.keeping import Keeping
+from chaos_protocols.leveling import Leveling
 from chaos_protocols.messages import (
     Farewell,
-    Heartbeat,
     JoinAnswer,
     LeaveAnswer,
-    LevelReport,
 )
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan
 from chaos_protocols.roster import ModelFacts, Roster
 from chaos_protocols.rounds import RoundCompleted
@@ -52,8 +52,12 @@ class Standing:
         self.machine = machine
         self.links = WantedLinks(machine)
         self.serving = Serving(machine)
+        self.keeping = Keeping(self)
+        self.leveling = Leveling(self)
+        self.region_filled = False
         self.worker: ModelFacts | None = None
         self.worker_round = 0
+        self._loading: int | None = None
         self.worker_since_s = machine.now_s
         self.begun = False
         self.evicted_epoch: int | None = None
@@ -64,7 +68,7 @@ class Standing:
         self._tried = ""
         self.refusal = ""
         self.paused = ""
-        self._hint_epoch = -1
+        self.hint_epoch = -1
         self._leave_requests: list[str] = []
         self.leave_reason = ""
         self.leave_answer: LeaveAnswer | None = None
@@ -120,10 +124,11 @@ class Standing:
             machine.rounds.roster = roster
             machine.emit(machine.rounds.settled(roster.settled_round))
         self._adopted_epoch, self._settled_epoch = roster.adopted_epoch, roster.settled_epoch
+        self.leveling.promoted(command)
         if self.in_roster:
             self._begin_if_new(roster)
         elif not self.takes_part():
-            self._out_of_run()
+            self.out_of_run()
         if self.takes_part():
             machine.emit(machine.rounds.install(roster))
             self._activate_if_ready()
@@ -133,6 +138,7 @@ class Standing:
         """The run goes on from a worker's state: ours, or another's."""
         machine = self.machine
         self._cancel_transfer("the run goes on from another state")
+        self.keeping.abandon()
         own = roster.adopted_from == (machine.site, machine.incarnation)
         self.begun = self.in_roster
         machine.rounds.roster = roster
@@ -140,6 +146,8 @@ class Standing:
             machine.emit(machine.rounds.adopt_worker(roster.settled_round))
         elif self.in_roster:
             machine.emit(machine.rounds.begin_at(roster.settled_round))
+            if own:
+                self.keeping.restore_checkpoint(roster.settled_round)
 
     def _begin_if_new(self, roster: Roster) -> None:
         machine = self.machine
@@ -154,16 +162,18 @@ class Standing:
             else:
                 machine.emit(machine.rounds.collect_from(plan.round))
             self.begun = True
+            self.keeping.abandon()
             self._fetch(plan)
         elif not self.begun and record.state == "member" and not roster.settling:
             machine.emit(machine.rounds.begin_at(roster.settled_round))
             self.begun = True
 
-    def _out_of_run(self) -> None:
+    def out_of_run(self) -> None:
         if not self.begun:
             return
         self.begun = False
         self._cancel_transfer("this site is not in the roster any more")
+        self.keeping.abandon()
         self.machine.emit(self.machine.rounds.leave_run())
         self.serving.release()
 
@@ -172,8 +182,15 @@ class Standing:
     def _fetch(self, plan: ReplicationPlan) -> None:
         self.transfer, self.transfer_bytes, self._tried = plan, 0, plan.transfer
         self.links.reach({part.source for part in plan.ranges})
-        if self.worker is not None:
-            self.machine.emit([FetchState(plan=plan)])
+        self.fetch_now()
+
+    def fetch_now(self) -> None:
+        """Begin, unless a thread still writes into the place where the state belongs: then when it has ended."""
+        if self.worker is not None and self.transfer is not None and not self.keeping.region_is_written:
+            self._loading = None
+            self.machine.emit([FetchState(plan=self.transfer, have=self.region_filled)])
+            self.region_filled = True
+            self.leveling.fetching()
 
     def _cancel_transfer(self, reason: str) -> None:
         if self.transfer is not None:
@@ -188,18 +205,10 @@ class Standing:
     def transfer_finished(self, transfer: str) -> None:
         if self.transfer is not None and self.transfer.transfer == transfer and self.worker is not None:
             self.transfer_bytes = self.transfer.state_bytes
-            self._record_transfer(self.transfer)
+            asking.tell_transfer(self, self.transfer)
             self.worker_round = 0  # half overwritten until it says that it has loaded
+            self._loading = self.transfer.round
             self.machine.emit([ToWorker(message=LoadState(round=self.transfer.round))])
-
-    def _record_transfer(self, plan: ReplicationPlan) -> None:
-        machine = self.machine
-        names = {record.site: record.name for record in machine.roster.sites}
-        shares = "; ".join(
-            f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
-        )
-        reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
-        machine.record("transfer", machine.facts.name, "state replication", "done", None, reason)
 
     def transfer_failed(self, transfer: str, reason: str) -> None:
         if self.transfer is None or self.transfer.transfer != transfer:
@@ -210,15 +219,22 @@ class Standing:
         self.asked_s = float("-inf")
 
     def worker_loaded(self, round_number: int) -> None:
-        if self.transfer is None or self.transfer.round != round_number:
+        transferred = self.transfer is not None and self.transfer.round == round_number
+        loading, self._loading = self._loading, None
+        if not transferred and not self.keeping.loaded(round_number):
+            if self.transfer is None and self.keeping.restoring is None and loading == round_number:
+                self.worker_round = round_number  # given up meanwhile, but whole: it may be the newest state there is
             return
         self.worker_round = round_number
+        self.leveling.loaded(round_number)
         self.machine.emit(self.machine.rounds.worker_loaded(round_number))
         self._after_worker()
 
     def worker_applied(self, round_number: int) -> None:
         self.worker_round = round_number
+        self.keeping.applied(round_number)
         self.machine.emit(self.machine.rounds.worker_applied(round_number))
+        self.leveling.applied(round_number)
         self._after_worker()
 
     def _after_worker(self) -> None:
@@ -227,9 +243,7 @@ class Standing:
         self.finish_if_done()
 
     def report_level(self) -> None:
-        machine = self.machine
-        if self.transfer is not None and machine.rounds.level and self.in_roster:
-            machine.tell_scheduler(LevelReport(round=machine.rounds.done, transfer=self.transfer.transfer))
+        self.leveling.report()
 
     def _activate_if_ready(self) -> None:
         """Promoted: the roster has us as member and no transfer for us any more, and our worker has the state."""
@@ -238,7 +252,8 @@ class Standing:
         pending = roster.replication is not None and roster.replication.joiner == machine.site
         if not self.in_roster or record is None or record.state != "member" or pending:
             return
-        if self.transfer is not None and machine.rounds.worker_round is not None:
+        transferred = self.transfer is not None and machine.rounds.worker_round is not None
+        if transferred or self.keeping.level():
             self.transfer = None
             self.links.reach(set())
             if not self.leaving:
@@ -248,14 +263,15 @@ class Standing:
 
     def worker_ready(self, model: ModelFacts, round_number: int) -> None:
         machine = self.machine
-        self.worker, self.worker_round = model, round_number
+        self.worker, self.worker_round, self._loading = model, round_number, None
         self.worker_since_s = machine.now_s
         self.refusal = ""
         self.asked_s = float("-inf")
         machine.record(
             "worker", machine.facts.name, "said hello", "", None, f"its state is that of round {round_number}"
         )
-        asking.ask(self)
+        if not self.keeping.restore_mirror():
+            asking.ask(self)
 
     def worker_lost(self, reason: str) -> None:
         machine = self.machine
@@ -266,6 +282,7 @@ class Standing:
             "worker", machine.facts.name, reason, "", None, "this site is in standby until a worker comes back"
         )
         self._cancel_transfer("the worker is gone")
+        self.keeping.worker_lost(reason)
         self.serving.release()
         machine.emit(machine.rounds.worker_lost())
         machine.tell_scheduler(machine.own_report())
@@ -276,6 +293,7 @@ class Standing:
         machine = self.machine
         machine.record("scale-out", machine.facts.name, reason, "", None, "the state is fetched again")
         self._cancel_transfer(reason)
+        self.keeping.abandon()
         self.asked_s = float("-inf")
 
     # -- leaving
@@ -346,24 +364,6 @@ class Standing:
 
     # -- what is heard, and asked again
 
-    def heartbeat(self, site: SiteId, beat: Heartbeat) -> None:
-        """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
-        machine = self.machine
-        if beat.scheduler is not None and beat.epoch >= self._hint_epoch:
-            news = self.scheduler_hint != beat.scheduler
-            self.scheduler_hint, self._hint_epoch = beat.scheduler, beat.epoch
-            if news and (self.leaving or not self.in_roster):
-                asking.ask(self)
-        if self.leaving:
-            return  # its removal is what it asked for: it goes when it is told to
-        heeded = machine.believes(site) or machine.raft.leader is None  # who has a scheduler asks no stranger
-        if self.in_roster and heeded and not beat.knows_you and beat.epoch > machine.roster.epoch:
-            self.evicted_epoch = beat.epoch
-            machine.record(
-                "scale-in", machine.facts.name, "removed while cut off", "", None, "joins again as a newcomer"
-            )
-            self._out_of_run()
-
     def join_answered(self, answer: JoinAnswer) -> None:
         machine = self.machine
         if answer.incarnation != machine.incarnation or answer.accepted or answer.reason == self.refusal:
@@ -378,6 +378,7 @@ class Standing:
 
     def round_completed(self, notice: RoundCompleted) -> None:
         self.links.close_removed()
+        self.keeping.round_completed()
         self.report_level()
         answer = self.leave_answer
         departing = self.machine.roster.departed

@@ -204,9 +204,11 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class TakeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Copy the state into the state region as soon as it is that of the end of `round`; answer `SnapshotTaken` or
-    `SnapshotMissed`. May arrive while the worker waits for a result: its state is untouched then."""
+    `SnapshotMissed`. May arrive while the worker waits for a result: its state is untouched then. `alone`: forget
+    other snapshots that were asked for, so that none overwrites this one."""
 
     round: Round
+    alone: bool = False
 
 
 class LeaveOrdered(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -304,6 +304,8 @@ class Conversation:
             case ApplyResult():
                 self._apply(message)
             case TakeSnapshot():
+                if message.alone:
+                    self._snapshots.clear()
                 self._take_snapshot(message.round)
             case LeaveOrdered():
                 self._signals.request_exit(message.reason)

@@ -8,6 +8,7 @@ import struct
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -272,7 +273,8 @@ async def _take_header(way: int, body: bytes) -> str:
     if way == 1:
         if b"want" in body:
             return "not played: it would start a child process"
-        meter = LinkMeter(LinkProbe(_Nowhere()), _Nowhere(), "off", listen_host="127.0.0.1", address_of=lambda _: "")  # type: ignore[arg-type]
+        nowhere: Any = _Nowhere()
+        meter = LinkMeter(LinkProbe(nowhere), nowhere, "off", listen_host="127.0.0.1", address_of=lambda _: "")
         meter.bulk_received(site, body)
         return "iperf"
     check = ModelCheck(_Nowhere(), lambda: None, lambda: [site])  # type: ignore[arg-type]

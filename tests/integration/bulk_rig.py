@@ -59,7 +59,7 @@ class MemoryTransport:
         return self.received_bytes.get(site, 0), 0
 
     def state_streams(self, site: SiteId) -> tuple[int, ...]:
-        return (1,)
+        return (1, 2, 3)
 
     def forget_payload(self, site: SiteId, stream: int) -> None:
         direction = self._network.directions.get((site, self._site))

@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -64,6 +67,17 @@ def _namespaces() -> None:
 
 def namespaces_of(process: int) -> list[str]:
     return [name for name in os.listdir(RUN_NETNS) if name.startswith(f"chaoslab-{process}-")]
+
+
+def test_without_the_right_to_make_namespaces_the_wish_for_them_is_refused_with_the_reason(short: Path) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv (util-linux), which takes the right away, is missing")
+    (short / "two.toml").write_text(TWO_SITES.replace("STOP", "1"), encoding="utf-8")
+    weak = ["setpriv", "--bounding-set", "-sys_admin,-net_admin", "--inh-caps", "-sys_admin,-net_admin"]
+    lab = [sys.executable, "-m", "chaosd", "lab", "run", str(short / "two.toml"), "--network", "namespaces"]
+    done = subprocess.run([*weak, *lab], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no network namespace can be made" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.timeout(LIMIT_S + 30)

@@ -17,6 +17,15 @@ from chaos_protocols.plans import ReplicationPlan, Tag
 
 Send = Callable[[str, Any], None]
 Emit = Callable[[Any], None]
+Later = Callable[[float, Callable[[], None]], None]
+Part = tuple[float, Any]
+"""What one site gives to a round: its weight, and a token that says what it was computed from."""
+
+Reduced = Callable[[Any, dict[str, Part]], None]
+
+PATIENCE_S = 2.0
+PATIENCES = 3
+"""A source that was asked so often, so many seconds apart, and has sent nothing, is given up."""
 
 
 def digest_of(value: object) -> str:
@@ -26,8 +35,8 @@ def digest_of(value: object) -> str:
 @dataclass
 class OpenedRound:
     effect: effects.OpenRound
-    own: float | None = None
-    parts: dict[str, dict[str, float]] = field(default_factory=dict)
+    own: Part | None = None
+    parts: dict[str, dict[str, Part]] = field(default_factory=dict)
     sent_up: bool = False
 
 
@@ -35,10 +44,10 @@ class SimulatedBulk:
     """`send(site, message)` goes over the connection to a neighbour, if there is one; `emit(event)` to the site's
     machine."""
 
-    def __init__(self, site: str, send: Send, emit: Emit) -> None:
-        self.site, self._send, self._emit = site, send, emit
+    def __init__(self, site: str, send: Send, emit: Emit, reduced: Reduced, later: Later) -> None:
+        self.site, self._send, self._emit, self._reduced, self._later = site, send, emit, reduced, later
         self.open: OpenedRound | None = None
-        self.results: dict[int, tuple[str, tuple[tuple[str, float], ...]]] = {}
+        self.results: dict[int, tuple[str, tuple[tuple[str, Part], ...]]] = {}
         self.finished: Tag | None = None
         self.tags: dict[int, Tag] = {}
         self._early: dict[tuple[str, str], Any] = {}
@@ -51,6 +60,7 @@ class SimulatedBulk:
         self._dead: set[str] = set()
         self._state: Any = None
         self.stalled = False
+        self.spoils = 0
 
     # -- rounds
 
@@ -64,10 +74,13 @@ class SimulatedBulk:
         for (source, _), message in sorted(early.items(), key=lambda item: item[0]):
             self.receive(source, message)
 
-    def contribute(self, effect: effects.Contribute) -> None:
+    def contribute(self, effect: effects.Contribute, token: Any) -> None:
         if self.open is not None and self.open.effect.tag == effect.tag:
-            self.open.own = effect.weight
+            self.open.own = (effect.weight, token)
             self._advance()
+
+    def is_open(self, tag: Tag) -> bool:
+        return self.open is not None and self.open.effect.tag == tag
 
     def stop_round(self, tag: Tag) -> None:
         if self.open is not None and self.open.effect.tag == tag:
@@ -93,29 +106,30 @@ class SimulatedBulk:
         parent, children, _ = self._tree()
         if any(child not in opened.parts for child in children):
             return
-        weights = {self.site: opened.own}
+        parts = {self.site: opened.own}
         for child in children:
-            weights |= opened.parts[child]
+            parts |= opened.parts[child]
         tag = opened.effect.tag
         if parent is not None:
-            self._send(parent, ("up", tag, weights))
+            self._send(parent, ("up", tag, parts))
             return
-        if sum(weights.values()) <= 0:
+        if sum(weight for weight, _ in parts.values()) <= 0:
             self._emit(events.ReduceStalled(tag=tag))
             return
-        final = tuple(sorted(weights.items()))
+        final = tuple(sorted(parts.items()))
         self._finish(tag, digest_of((tag.round, final)), final)
 
-    def _finish(self, tag: Tag, digest: str, weights: tuple[tuple[str, float], ...]) -> None:
+    def _finish(self, tag: Tag, digest: str, parts: tuple[tuple[str, Part], ...]) -> None:
         _, children, _ = self._tree()
         self.open = None
         self.finished = tag
-        self.results[tag.round], self.tags[tag.round] = (digest, weights), tag
+        self.results[tag.round], self.tags[tag.round] = (digest, parts), tag
         for child in children:
-            self._send(child, ("down", tag, digest, weights))
+            self._send(child, ("down", tag, digest, parts))
         for wanting in sorted(self._wanted.pop(tag.round, ())):
-            self._send(wanting, ("result", tag.round, digest, weights))
-        self._emit(events.ReduceFinished(tag=tag, digest=digest, weights=weights))  # type: ignore[arg-type]
+            self._send(wanting, ("result", tag.round, digest, self._on_the_way(parts)))
+        weights = tuple((site, weight) for site, (weight, _) in parts)
+        self._reduced(events.ReduceFinished(tag=tag, digest=digest, weights=weights), dict(parts))  # type: ignore[arg-type]
 
     def receive(self, source: str, message: Any) -> None:
         kind = message[0]
@@ -124,7 +138,7 @@ class SimulatedBulk:
         elif kind == "want":
             self._want(source, message[1])
         elif kind == "result":
-            self._result(message[1], message[2], message[3])
+            self._result(source, message[1], message[2], message[3])
         elif kind == "no result":
             listens = self.open is not None and not self.open.effect.member
             if listens and self.open is not None and self.open.effect.tag.round == message[1]:
@@ -133,7 +147,7 @@ class SimulatedBulk:
             self._asked.setdefault(message[1], set()).add(source)
             self._serve()
         elif kind == "state":
-            self._got_state(source, message[1], message[2])
+            self._got_state(source, message[1], message[2], message[3])
         elif kind == "gone":
             self.source_lost(source)
 
@@ -179,19 +193,22 @@ class SimulatedBulk:
     def _want(self, source: str, round_number: int) -> None:
         known = self.results.get(round_number)
         if known is not None:
-            self._send(source, ("result", round_number, *known))
+            self._send(source, ("result", round_number, known[0], self._on_the_way(known[1])))
         elif self.results and round_number < min(self.results):
             self._send(source, ("no result", round_number))
         else:
             self._wanted.setdefault(round_number, set()).add(source)
 
-    def _result(self, round_number: int, digest: str, weights: Any) -> None:
+    def _result(self, source: str, round_number: int, digest: str, weights: Any) -> None:
+        if not self.verified((round_number, weights), digest):
+            self._send(source, ("want", round_number))
+            return
         if self._fetching == (round_number, digest):
             self._fetching = None
             self.results[round_number] = (digest, weights)
             self.tags[round_number] = Tag(epoch=0, round=round_number)
             for wanting in sorted(self._wanted.pop(round_number, ())):
-                self._send(wanting, ("result", round_number, digest, weights))
+                self._send(wanting, ("result", round_number, digest, self._on_the_way(weights)))
             self._emit(events.ResultFetched(round=round_number, digest=digest))
         elif self.open is not None and self.open.effect.tag.round == round_number and not self.open.effect.member:
             self._finish(self.open.effect.tag, digest, weights)
@@ -201,7 +218,16 @@ class SimulatedBulk:
             del self.results[round_number]
             self.tags.pop(round_number, None)
 
+    def void_results(self, after_round: int) -> None:
+        for round_number in [one for one in self.results if one > after_round]:
+            del self.results[round_number]
+            self.tags.pop(round_number, None)
+
     # -- state
+
+    def put_state(self, state: Any) -> None:
+        """Not by a transfer: the site had it."""
+        self._state = state
 
     def serve_state(self, plan: ReplicationPlan, state: Any) -> None:
         self.serving = (plan, state)
@@ -227,7 +253,7 @@ class SimulatedBulk:
             return
         plan, state = self.serving
         for joiner in sorted(self._asked.pop(plan.transfer, ())):
-            self._send(joiner, ("state", plan.transfer, state))
+            self._send(joiner, ("state", plan.transfer, self._on_the_way(state), digest_of(state)))
 
     def fetch_state(self, plan: ReplicationPlan) -> None:
         self.fetching, self._state = plan, None
@@ -235,14 +261,44 @@ class SimulatedBulk:
         self._dead = set()
         for source in sorted(self._missing):
             self._send(source, ("state?", plan.transfer))
+        self._later(PATIENCE_S, lambda: self._look_at_sources(plan, 1))
+
+    def _look_at_sources(self, plan: ReplicationPlan, times: int) -> None:
+        """Who owes something still is asked again, and given up after PATIENCES of it."""
+        if self.fetching is not plan:
+            return
+        for source in sorted(self._missing):
+            if times >= PATIENCES:
+                self.source_lost(source)
+            else:
+                self._send(source, ("state?", plan.transfer))
+        self._later(PATIENCE_S, lambda: self._look_at_sources(plan, times + 1))
 
     def cancel(self, transfer: str) -> None:
         if self.fetching is not None and self.fetching.transfer == transfer:
             self.fetching = None
 
-    def _got_state(self, source: str, transfer: str, state: Any) -> None:
+    def spoil(self, count: int) -> None:
+        """The next states and results that this site sends have a wrong byte."""
+        self.spoils = count
+
+    def _on_the_way(self, value: Any) -> Any:
+        if not self.spoils:
+            return value
+        self.spoils -= 1
+        return (*value[:-1], "spoiled")
+
+    @staticmethod
+    def verified(value: Any, digest: str) -> bool:
+        """What came has the hash that was announced: nothing else counts (protocols.md section 5)."""
+        return digest_of(value) == digest
+
+    def _got_state(self, source: str, transfer: str, state: Any, digest: str) -> None:
         plan = self.fetching
         if plan is None or plan.transfer != transfer or source not in self._missing:
+            return
+        if not self.verified(state, digest):
+            self.source_lost(source)  # it has other bytes than it said: given up
             return
         assert self._state is None or self._state == state, f"sources of {transfer} serve different states"
         self._state = state

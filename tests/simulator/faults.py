@@ -1,23 +1,61 @@
-"""Random trouble from a seed: sites join, leave, die, stop, come back; links are cut, slow, asked for and given up."""
+"""Random trouble from a seed: sites join, leave, die, stop, come back; links are cut, slow, asked for and given up.
+
+The times, kinds and victims of all strikes follow from the seed alone, and each strike has a number: `only` takes some
+of them, and these strike as they would have among all.
+"""
 
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
-from chaos_protocols import events
-from tests.simulator.node import Node
+from tests.simulator.disk import JournalDisk
+from tests.simulator.strikes import OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.world import World
 
-KINDS = (
-    *("kill", "kill daemon", "kill worker", "stop", "cut", "one-way", "leave", "link", "unlink", "isolate"),
-    *("crash", "slow disk", "reset", "slow link", "replay", "stall", "abort"),
-)
-PAIRED = ("cut", "one-way", "link", "unlink", "reset", "slow link")
+__all__ = ["Nemesis", "Trial", "all_are_members", "begin", "build", "revive", "run_seed", "run_trial"]
+
 NAMES = "abcdefghijklmnopqrstuvwxyz"
+FIRST_STRIKE_S = 2.0
+STRIKES_IN_A_RUN = 26
+MEANS_S = (0.3, 0.5, 0.7)
+"""Between two strikes, by the seed: dense trouble, or some time to recover."""
+COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
+HEAL_S = 60.0
+ROUNDS_AFTERWARDS = 5
 
 
-def build(seed: int, sites: int, *, verbose: bool = False) -> World:
-    """A world of `sites` sites: the first founds the run; the others know two or three of those before them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One run. `trouble_s`: no strike after it (0: by the seed). `only`: the strikes that happen; None: all."""
+
+    seed: int
+    sites: int
+    trouble_s: float = 0.0
+    only: frozenset[int] | None = None
+    heal_s: float = HEAL_S
+
+    @property
+    def mean_s(self) -> float:
+        return random.Random(f"mean/{self.seed}").choice(MEANS_S)
+
+    @property
+    def until_s(self) -> float:
+        return self.trouble_s or FIRST_STRIKE_S + STRIKES_IN_A_RUN * self.mean_s
+
+    def command(self) -> str:
+        """What replays it."""
+        words = ["python -m tests.simulator", str(self.seed), f"--sites {self.sites}"]
+        if self.only is not None:
+            words.append("--only-faults " + (",".join(map(str, sorted(self.only))) or "none"))
+        if self.trouble_s:
+            words.append(f"--trouble-s {self.trouble_s:g}")
+        return " ".join(words)
+
+
+def build(seed: int, sites: int, *, verbose: bool = False, late_s: float = 10.0) -> World:
+    """A world of `sites` sites: the first founds the run; the others know two or three of those before them. Some begin
+    as late as `late_s`."""
     world = World(seed, verbose=verbose)
     rng = random.Random(f"build/{seed}")
     for number in range(sites):
@@ -29,130 +67,70 @@ def build(seed: int, sites: int, *, verbose: bool = False) -> World:
         for other in world.nodes:
             world.network.latency_s[one, other] = rng.uniform(0.001, 0.02)
         world.drift[one] = rng.uniform(-1e-3, 1e-3)
-    for node in world.nodes.values():
+    nodes = list(world.nodes.values())
+    for node in nodes:
         world.schedule(rng.uniform(0, 1.0), lambda node=node: begin(node))  # type: ignore[misc]
+    _vary(world, random.Random(f"mix/{seed}"), late_s)
     return world
 
 
-def begin(node: Node) -> None:
-    if not node.alive:
-        node.start()
-        if node.worker is None:
-            node.start_worker()
-        else:
-            node.reconnect_worker()
+def _vary(world: World, rng: random.Random, late_s: float) -> None:
+    """What differs from run to run beside the strikes."""
+    nodes = list(world.nodes.values())
+    world.spares_last_holder = rng.random() < 0.9
+    world.network.encodes = rng.random() < 0.125
+    world.hand_over_s = 0.003
+    world.compute_range_s = rng.choice(COMPUTE_RANGES_S)
+    if rng.random() < 0.3:
+        rng.choice(nodes).compute_factor = rng.uniform(2.0, 4.0)
+    if rng.random() < 0.3:
+        for node in nodes:
+            node.disk = JournalDisk()
+    if rng.random() < 0.3 and len(nodes) > 2:  # it comes when the run is old
+        newcomer = world.add(
+            NAMES[len(nodes)], peers=tuple(one.name for one in rng.sample(nodes, 2)), min_sites=nodes[0].min_sites
+        )
+        for one in world.nodes:
+            world.network.latency_s[one, newcomer.site] = world.network.latency_s[newcomer.site, one] = 0.01
+        world.schedule(rng.uniform(0.5 * late_s, late_s), lambda: begin(newcomer))
 
 
 class Nemesis:
     """`calm()` ends all trouble: everybody who did not leave comes back, every cut heals."""
 
-    def __init__(self, world: World, *, until_s: float, mean_s: float = 0.7) -> None:
-        self.world, self.until_s, self.mean_s = world, until_s, mean_s
-        self.rng = random.Random(f"nemesis/{world.seed}")
-        self.faults = 0
-        world.schedule(2.0, self._next)
+    def __init__(
+        self, world: World, *, until_s: float, mean_s: float = 0.7, only: frozenset[int] | None = None
+    ) -> None:
+        self.world = world
+        self.numbers: list[int] = []
+        times = random.Random(f"nemesis/{world.seed}")
+        at_s, number = FIRST_STRIKE_S, 0
+        while at_s < until_s:
+            number += 1
+            if only is None or number in only:
+                self.numbers.append(number)
+                world.schedule(at_s, lambda number=number: self._strike(number))  # type: ignore[misc]
+            at_s += times.expovariate(1 / mean_s)
+        world.schedule(until_s, self.calm)
 
-    def _next(self) -> None:
-        if self.world.now_s >= self.until_s:
-            self.calm()
+    def _strike(self, number: int) -> None:
+        rng = random.Random(f"strike/{self.world.seed}/{number}")
+        nodes = list(self.world.nodes.values())
+        kind, node = rng.choice(tuple(STRIKES)), rng.choice(nodes)
+        other = rng.choice([one for one in nodes if one is not node] or nodes)
+        if kind in OF_THE_LIVING and not node.alive:
             return
-        self.faults += 1
-        self._strike()
-        self.world.schedule(self.rng.expovariate(1 / self.mean_s), self._next)
-
-    def _pick(self) -> Node:
-        return self.rng.choice(list(self.world.nodes.values()))
-
-    def _strike(self) -> None:
-        rng, node = self.rng, self._pick()
-        other = self._pick()
-        kind = rng.choice(KINDS)
-        if kind in ("kill", "kill daemon", "kill worker", "stop", "leave", "crash", "slow disk") and not node.alive:
-            return
-        self.world.tell(f"!! {kind} {node.name} {other.name if kind in PAIRED else ''}")
-        if kind == "kill":
-            node.kill()
-            self._later(rng.uniform(0.05, 4.0), lambda: begin(node))
-        elif kind == "kill daemon":
-            node.kill(worker_too=False)
-            self._later(rng.uniform(0.05, 3.0), lambda: begin(node))
-        elif kind == "kill worker":
-            node.kill_worker()
-            self._later(rng.uniform(0.05, 2.0), lambda: self._new_worker(node))
-        elif kind == "stop":
-            node.stop()
-            self._later(rng.uniform(0.1, 3.0), node.go_on)
-        elif kind == "crash":
-            node.crash_at_persist(
-                durable=rng.random() < 0.5, restart=lambda: self._later(rng.uniform(0.05, 3.0), lambda: begin(node))
-            )
-        elif kind == "slow disk":
-            for _ in range(4):
-                at_s = rng.uniform(0.0, 1.0)
-                self._later(at_s, node.stop)
-                self._later(at_s + rng.uniform(0.02, 0.3), node.go_on)
-        elif kind == "reset" and node is not other:
-            self.world.reset(node.site, other.site)
-        elif kind == "slow link" and node is not other:
-            self._slow(node.site, other.site, rng.uniform(0.5, 3.0))
-        elif kind == "replay":
-            for _ in range(10):
-                self._later(rng.uniform(0.0, 0.5), lambda: self.world.replay(rng))
-        elif kind == "stall":
-            node.to_bulk(lambda bulk: bulk.stall(True))
-            self._later(rng.uniform(0.1, 3.0), lambda: node.to_bulk(lambda bulk: bulk.stall(False)))
-        elif kind == "abort":
-            node.to_bulk(lambda bulk: bulk.abort())
-        elif kind in ("cut", "one-way") and node is not other:
-            self._cut(node.site, other.site, both=kind == "cut", for_s=rng.uniform(0.2, 4.0))
-        elif kind == "isolate":
-            for_s = rng.uniform(0.2, 4.0)
-            for far in self.world.nodes:
-                if far != node.site:
-                    self._cut(node.site, far, both=True, for_s=for_s)
-        elif kind == "leave":
-            node.handle(events.LeaveRequested(request="leave", reason="nemesis"))
-            self._later(rng.uniform(2.0, 5.0), lambda: begin(node))
-        elif kind in ("link", "unlink") and node is not other:
-            request = f"{kind}-{self.faults}"
-            add = kind == "link"
-            changed = events.LinkChangeRequested(request=request, other=other.site, add=add)  # type: ignore[arg-type]
-            node.handle(changed)
-
-    def _new_worker(self, node: Node) -> None:
-        if node.worker is None and node.alive:
-            node.start_worker()
-
-    def _cut(self, one: str, other: str, *, both: bool, for_s: float) -> None:
-        network = self.world.network
-        ways = ((one, other), (other, one)) if both else ((one, other),)
-        for way in ways:
-            network.cut(*way)
-        for way in ways:
-            self._later(for_s, lambda way=way: network.heal(*way))
-
-    def _slow(self, one: str, other: str, for_s: float) -> None:
-        """Twenty times the delay both ways, for a while."""
-        latency_s = self.world.network.latency_s
-        for way in ((one, other), (other, one)):
-            before_s = latency_s[way]
-            latency_s[way] = min(0.2, 20 * before_s)
-            self._later(for_s, lambda way=way, before_s=before_s: latency_s.update({way: before_s}))
-
-    def _later(self, delay_s: float, action: object) -> None:
-        self.world.schedule(delay_s, action)  # type: ignore[arg-type]
+        self.world.tell(f"!! {number}: {kind} {node.name} {other.name if kind in PAIRED else ''}".rstrip())
+        STRIKES[kind](Strike(world=self.world, rng=rng, number=number, node=node, other=other))
 
     def calm(self) -> None:
         self.world.tell("!! calm")
-        for way in list(self.world.network.cuts):
-            self.world.network.heal(*way)
+        self.world.network.calm()
         for node in self.world.nodes.values():
+            node.crash_at, node.disk.tear, node.disk.failing = None, None, False
             if node.stopped:
                 node.go_on()
-            if not node.alive:
-                begin(node)
-            elif node.worker is None:
-                node.start_worker()
+        revive(self.world)
 
 
 def all_are_members(world: World) -> bool:
@@ -160,9 +138,10 @@ def all_are_members(world: World) -> bool:
     alive = [node for node in world.nodes.values() if node.alive and node.machine is not None]
     if len(alive) < len(world.nodes):
         return False
+    if not all(node.machine is not None and node.machine.rounds.active for node in alive):
+        return False
     rosters = {node.machine.roster.member_ids() for node in alive if node.machine is not None}
-    active = all(node.machine is not None and node.machine.rounds.active for node in alive)
-    return len(rosters) == 1 and len(rosters.pop()) == len(world.nodes) and active
+    return len(rosters) == 1 and len(rosters.pop()) == len(world.nodes)
 
 
 def revive(world: World) -> None:
@@ -174,21 +153,29 @@ def revive(world: World) -> None:
             node.start_worker()
 
 
-def run_seed(
-    seed: int, *, sites: int = 5, trouble_s: float = 20.0, heal_s: float = 60.0, verbose: bool = False
-) -> World:
+def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None) -> World:
     """Trouble, then calm; safety all the time, liveness within `heal_s` of virtual time afterwards."""
-    world = build(seed, sites, verbose=verbose)
-    Nemesis(world, until_s=trouble_s)
-    world.run(trouble_s + 5.0)
-    revive(world)
-    if not world.run_until(lambda: all_are_members(world), limit_s=heal_s):
+    until_s = trial.until_s
+    if world is None:
+        world = build(trial.seed, trial.sites, verbose=verbose, late_s=until_s)
+    Nemesis(world, until_s=until_s, mean_s=trial.mean_s, only=trial.only)
+    for beat in range(int(trial.heal_s) // 2):  # a leave asked for in the trouble may end late: all are willing again
+        world.schedule(until_s + 1.5 + 2.0 * beat, lambda: revive(world))
+    world.run(until_s + 1.5)
+    if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
         if world.state_is_lost():
             world.tell("the newest state is lost with all workers that had it: the run waits, as it must")
             world.lost_state = True
             return world
-        world.oracles.fail(8, f"not all sites are members {heal_s:g} s after the faults ended")
+        world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after the faults ended")
     before = world.oracles.rounds_done
-    if not world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=10.0):
+    if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=20.0):
         world.oracles.fail(8, "rounds do not go on after the faults ended")
     return world
+
+
+def run_seed(
+    seed: int, *, sites: int = 5, trouble_s: float = 0.0, heal_s: float = HEAL_S, verbose: bool = False
+) -> World:
+    """One seed with all its strikes."""
+    return run_trial(Trial(seed=seed, sites=sites, trouble_s=trouble_s, heal_s=heal_s), verbose=verbose)

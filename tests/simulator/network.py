@@ -1,7 +1,10 @@
 """The simulated Internet between sites: connections that deliver in order, directed cuts, latency, end-of-file.
 
 A connection is what TLS over TCP gives: ordered and reliable while it lives, stalled by a cut, ended by either side.
-Bytes of a cut direction wait and arrive when it heals, unless the connection is closed first.
+Bytes of a cut direction wait and arrive when it heals, unless the connection is closed first. So nothing is lost,
+doubled or out of order on one connection that lives. What TCP does not exclude, and what is simulated: words that went
+through other sites overtake each other on their different ways (`reorder`), a link takes its bytes slowly (`clog`), a
+word is delivered once more, also over another way or to a later life of its reader (`World.replay`, `World.repeat`).
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+
+from chaos_protocols.messages import decode_envelope, encode_envelope
 
 
 @dataclass(slots=True)
@@ -42,6 +47,9 @@ class Network:
         self._deliver, self._lost = deliver, lost
         self.latency_s: dict[tuple[str, str], float] = {}
         self.cuts: set[tuple[str, str]] = set()
+        self.clogs: dict[tuple[str, str], float] = {}
+        self.shuffles: dict[tuple[str, str], float] = {}
+        self.encodes = False
         self.connections: dict[int, Connection] = {}
         self._counter = 0
 
@@ -68,6 +76,8 @@ class Network:
         if (source, destination) in self.cuts:
             connection.stalled.setdefault(source, []).append((kind, message))
             return
+        if self.encodes and kind == "control":
+            message = decode_envelope(encode_envelope(message))
         self._carry(connection, source, kind, message)
 
     def close(self, connection: Connection, site: str) -> None:
@@ -100,6 +110,27 @@ class Network:
     def cut(self, source: str, destination: str) -> None:
         self.cuts.add((source, destination))
 
+    def clog(self, source: str, destination: str, message_s: float) -> None:
+        """Every message takes the link for so long: a queue builds up, heartbeats wait in it."""
+        self.clogs[source, destination] = message_s
+
+    def unclog(self, source: str, destination: str) -> None:
+        self.clogs.pop((source, destination), None)
+
+    def reorder(self, source: str, destination: str, late_s: float) -> None:
+        """What `source` hands on for others may be late by up to `late_s`: newer words come first by another way."""
+        self.shuffles[source, destination] = late_s
+
+    def keep_order(self, source: str, destination: str) -> None:
+        self.shuffles.pop((source, destination), None)
+
+    def calm(self) -> None:
+        """No link is cut, clogged or out of order any more."""
+        self.clogs.clear()
+        self.shuffles.clear()
+        for way in sorted(self.cuts):
+            self.heal(*way)
+
     def heal(self, source: str, destination: str) -> None:
         if (source, destination) not in self.cuts:
             return
@@ -119,11 +150,17 @@ class Network:
     def _carry(self, connection: Connection, source: str, kind: str, message: Any) -> None:
         """Deliver in order, after the way's delay; a cut that comes meanwhile holds it."""
         destination = connection.far(source)
+        way = (source, destination)
         arrives_s = max(self._now() + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
-        connection.free_at_s[source] = arrives_s
+        if way in self.clogs:
+            arrives_s += self.clogs[way]
+        if way in self.shuffles and kind == "control" and message.source != source:
+            arrives_s += self.shuffles[way] * 2 * self._jitter()
+        else:
+            connection.free_at_s[source] = arrives_s
 
         def arrive() -> None:
-            if (source, destination) in self.cuts:
+            if way in self.cuts:
                 connection.stalled.setdefault(source, []).append((kind, message))
             elif connection.alive[destination] and connection.number in self.connections:
                 self._deliver(connection, destination, kind, message)

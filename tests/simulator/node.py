@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects, events
-from chaos_protocols.commands import decode_roster, encode_roster
-from chaos_protocols.raft import HardState, Persist, RaftMachine, RaftSettings
-from chaos_protocols.raft import found as found_log
+from chaos_protocols.raft import Persist
 from chaos_protocols.roster import ModelFacts
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.site_facts import SiteFacts, founding_roster
 from chaos_protocols.worker import (
     Dismissed,
     LeaveOrdered,
@@ -21,32 +17,16 @@ from chaos_protocols.worker import (
     TrainFrom,
     WorkerRefused,
 )
+from tests.simulator.building import make_machine
 from tests.simulator.bulk import SimulatedBulk, digest_of
+from tests.simulator.disk import Disk, DiskFailed
+from tests.simulator.keeping import TORN, Keeper
+from tests.unit.journal_faults import PowerLost
 
 if TYPE_CHECKING:
     from tests.simulator.world import World
 
 MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=1 << 20, shard_bytes=4096)
-
-
-@dataclass
-class Disk:
-    """What survives a crash: exactly what a `Persist` was executed for."""
-
-    incarnation: int = 0
-    hard_state: HardState = field(default_factory=lambda: HardState(0, None))
-    snapshot: Any = None
-    entries: tuple[Any, ...] = ()
-
-    def persist(self, effect: Persist) -> None:
-        if effect.hard_state is not None:
-            self.hard_state = effect.hard_state
-        if effect.snapshot is not None:
-            self.snapshot = effect.snapshot
-            self.entries = tuple(entry for entry in self.entries if entry.index > effect.snapshot.index)
-        if effect.truncate_from is not None:
-            self.entries = tuple(entry for entry in self.entries if entry.index < effect.truncate_from)
-        self.entries += effect.entries
 
 
 @dataclass
@@ -59,7 +39,7 @@ class Worker:
     snapshot_due: int | None = None
     snapshot: tuple[int, str] | None = None
     number: int = 0
-    busy_until_s: float = 0.0
+    updating: bool = False
 
 
 class Node:
@@ -80,9 +60,16 @@ class Node:
         self._generation = 0
         self._workers = 0
         self.min_sites = 1
-        self.was_active = False
+        self.arena: tuple[int, int, str] | None = None
+        self.keeper = Keeper(self)
+        self.contribution_bytes = 0
+        self.apply_s = 0.001
+        self.fetched: list[bool] = []
         self.crash_at: int | None = None
         self._restart: Any = None
+        self.compute_factor = 1.0
+        self.transfer_delay_s = 0.0
+        self._engines_s = 0.0
 
     # -- the process
 
@@ -90,51 +77,15 @@ class Node:
         world = self.world
         self.alive, self.stopped, self.left = True, False, False
         self._generation += 1
-        self.was_active = False
-        self.disk.incarnation += 1
-        facts = SiteFacts(
-            site=self.site,  # type: ignore[arg-type]
-            name=self.name,
-            address=self.site,
-            public_key=b"",
-            incarnation=self.disk.incarnation,
-            run="simulated",
-            min_sites=self.min_sites,
-        )
-        if self.founder and self.disk.snapshot is None:
-            hard_state, snapshot = found_log(
-                self.site,  # type: ignore[arg-type]
-                encode_roster(founding_roster(facts, world.planner)),
-            )
-            self.disk.hard_state, self.disk.snapshot = hard_state, snapshot
-        rng = random.Random(f"{world.seed}/{self.site}/{self.disk.incarnation}")
-        raft = RaftMachine(
-            self.site,  # type: ignore[arg-type]
-            settings=RaftSettings(
-                election_timeout_s=world.settings.election_timeout_s,
-                heartbeat_interval_s=world.settings.raft_heartbeat_s,
-            ),
-            rng=rng,
-            hard_state=self.disk.hard_state,
-            snapshot=self.disk.snapshot,
-            entries=self.disk.entries,
-            now_s=world.now_s,
-        )
-        roster = decode_roster(self.disk.snapshot.state) if self.disk.snapshot is not None else None
-        self.machine = SiteMachine(
-            facts,
-            settings=world.settings,
-            planner=world.planner,
-            rng=rng,
-            raft=raft,
-            roster=roster,
-            entries=self.disk.entries,
-            now_s=world.now_s,
-        )
-        self.bulk = SimulatedBulk(self.site, self._send_bulk, self.soon)
+        self.disk.open()
+        self.disk.count_start()
+        self.machine = make_machine(self)
+        self.bulk = SimulatedBulk(self.site, self._send_bulk, self.soon, self._reduced, self.later)
         self.mailbox.clear()
+        world.oracles.started(self)
         peers = tuple((peer, peer) for peer in self.peers)
         self.handle(events.Started(peers=peers))  # type: ignore[arg-type]
+        self.keeper.started()
 
     def kill(self, *, worker_too: bool = True) -> None:
         """SIGKILL: sockets are closed by the kernel, nothing more is written."""
@@ -157,7 +108,8 @@ class Node:
         assert self.worker is not None
         self.worker.training = False
         if self.alive:
-            self.handle(events.WorkerReady(model=MODEL, round=self.worker.round))
+            ready = {"round": self.worker.round, "contribution_bytes": self.contribution_bytes}
+            self.handle(events.WorkerReady(model=MODEL, **ready))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
@@ -172,10 +124,20 @@ class Node:
 
     # -- events in
 
+    def _reduced(self, event: events.ReduceFinished, parts: dict[str, Any]) -> None:
+        self.world.oracles.reduced(self, event, parts)
+        self.soon(event)
+
     def soon(self, event: Any) -> None:
         """From the engines: as its own event, at once."""
+        world = self.world
+        self._engines_s = max(self._engines_s, world.now_s + world.rng.random() * world.hand_over_s)
+        self.later(self._engines_s - world.now_s, lambda: self.handle(event))
+
+    def later(self, delay_s: float, action: Any) -> None:
+        """In this life of the daemon, or not at all."""
         generation = self._generation
-        self.world.schedule(0.0, lambda: self.handle(event) if generation == self._generation else None)
+        self.world.schedule(delay_s, lambda: action() if generation == self._generation else None)
 
     def handle(self, event: Any) -> None:
         if not self.alive or self.machine is None:
@@ -185,6 +147,7 @@ class Node:
             return
         self.world.steps += 1
         generation = self._generation
+        self.world.trail.append((self.world.now_s, self.name, self.machine._events + 1, event))
         out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
         for effect in out:
             if generation != self._generation:
@@ -201,19 +164,47 @@ class Node:
         """Die in the middle of the next list of effects that begins with a `Persist`: just before or just after it."""
         self.crash_at, self._restart = int(durable), restart
 
-    def _crash(self) -> None:
+    def power_fails_at_persist(self, *, restart: Any) -> None:
+        """Lose power within the next write: it is on the disk, torn, or not there at all."""
+        self.disk.power_fails(self.world.rng)
+        self._restart = restart
+
+    def disk_fails(self, *, restart: Any) -> None:
+        """The next write is refused: the daemon must end without a word about what it could not keep."""
+        self.disk.fails()
+        self._restart = restart
+
+    def _crash(self, how: str = "dies between two effects", *, worker_too: bool = True) -> None:
         restart, self.crash_at = self._restart, None
-        self.world.tell(f"!! {self.name} dies between two effects")
-        self.kill()
-        restart()
+        self.world.tell(f"!! {self.name} {how}")
+        self.kill(worker_too=worker_too and not self.world.must_live(self))
+        if restart is not None:
+            restart()
+
+    def _persist(self, effect: Persist) -> None:
+        try:
+            self.disk.persist(effect)
+        except PowerLost:
+            self._crash("loses power while it writes")
+        except DiskFailed as error:
+            self._crash(f"ends: its disk fails ({error})", worker_too=False)
 
     def replay(self, event: Any) -> None:
         """An old message once more, from a connection that lives."""
         if self.alive and not self.stopped and self.machine is not None:
+            self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
+            before = self.world.oracles.before_replay(self)
             out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
-            self.world.oracles.replayed(self, out)
+            self.world.oracles.replayed(self, before, out)
             for effect in out:
                 self._execute(effect)
+
+    def replay_bulk(self, source: str, message: Any) -> None:
+        """An old bulk message once more: not of the round that is open."""
+        if self.alive and not self.stopped and self.bulk is not None:
+            before = self.world.oracles.before_replay(self, bulk=True)
+            self.bulk.receive(source, message)
+            self.world.oracles.bulk_replayed(self, before)
 
     def stop(self) -> None:
         self.stopped = True
@@ -239,9 +230,10 @@ class Node:
     def _execute(self, effect: Any) -> None:
         world, bulk = self.world, self.bulk
         assert bulk is not None and self.machine is not None
+        world.oracles.executed(self, effect)
         match effect:
             case Persist():
-                self.disk.persist(effect)
+                self._persist(effect)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
                 if neighbour in self.connections:
                     world.network.send(self.connections[neighbour], self.site, "control", envelope)
@@ -256,6 +248,7 @@ class Node:
                 connection = self.connections.pop(site, None)
                 if connection is not None:
                     world.network.close(connection, self.site)
+                    bulk.source_lost(site)  # as the transport tells its engines of every link that ends
             case effects.ProbeLink(site=site):
                 probed = events.LinkProbed(site=site, rate_bytes_per_s=1e7, reason="")
                 generation = self._generation
@@ -263,8 +256,7 @@ class Node:
             case effects.OpenRound():
                 bulk.open_round(effect)
             case effects.Contribute():
-                world.contributed(self, effect)
-                bulk.contribute(effect)
+                bulk.contribute(effect, self.arena if effect.has_bytes else None)
             case effects.StopRound(tag=tag):
                 bulk.stop_round(tag)
             case effects.FetchResult(round=number, digest=digest):
@@ -273,6 +265,10 @@ class Node:
                 self._apply(number)
             case effects.DropResults(before_round=before_round):
                 bulk.drop_results(before_round)
+            case effects.VoidResults(after_round=after_round):
+                bulk.void_results(after_round)
+            case _ if isinstance(effect, effects.KeepEffect):
+                self.keeper.execute(effect)
             case effects.ToWorker(message=message):
                 self._to_worker(message)
             case effects.ServeState(plan=plan):
@@ -280,7 +276,8 @@ class Node:
                     bulk.serve_state(plan, self.worker.snapshot)
             case effects.ReleaseState(transfer=transfer):
                 bulk.release_state(transfer)
-            case effects.FetchState(plan=plan):
+            case effects.FetchState(plan=plan, have=have):
+                self.fetched.append(have)
                 bulk.fetch_state(plan)
             case effects.CancelTransfer(transfer=transfer):
                 bulk.cancel(transfer)
@@ -300,9 +297,12 @@ class Node:
 
     def _send_bulk(self, site: str, message: Any) -> None:
         if site in self.connections:
-            if message[0] == "state":
-                self.world.oracles.state_sent(self, site)
-            self.world.network.send(self.connections[site], self.site, "bulk", message)
+            self.world.oracles.bulk_sent(self, site, message)
+            connection, network = self.connections[site], self.world.network
+            if self.transfer_delay_s and message[0] == "state":
+                self.later(self.transfer_delay_s, lambda: network.send(connection, self.site, "bulk", message))
+            else:
+                network.send(connection, self.site, "bulk", message)
 
     # -- the worker
 
@@ -321,13 +321,16 @@ class Node:
             return
         match message:
             case TrainFrom(round=number):
-                assert worker.round == number - 1, f"{self.name}: told to train {number} in state of {worker.round}"
+                self.world.oracles.training(self, number)
                 worker.training = True
                 self._compute(worker)
+            case LoadState() if worker.updating:  # one thing after the other
+                generation = self._generation
+                self._later(self.apply_s, lambda _: self._to_worker(message) if generation == self._generation else 0)
             case LoadState(round=number):
-                assert self.bulk is not None and self.bulk.received_state is not None
-                snapshot_round, state = self.bulk.received_state
-                assert snapshot_round == number
+                assert self.bulk is not None
+                self.world.oracles.loaded(self, number, self.bulk.received_state)
+                _, state = self.bulk.received_state
                 worker.round, worker.state, worker.training = number, state, False
                 self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number, digest=state)))
             case TakeSnapshot(round=number):
@@ -346,10 +349,11 @@ class Node:
         self.world.schedule(0.0, lambda: self.handle(event) if generation == self._generation else None)
 
     def _compute(self, worker: Worker) -> None:
-        delay_s = self.world.compute_s(self.site)
+        delay_s = self.world.compute_s(self.site) * self.compute_factor
 
         def done(worker: Worker) -> None:
             if worker.training:
+                self.arena = (worker.round + 1, worker.number, worker.state)
                 self.handle(events.WorkerContributed(round=worker.round + 1, weight=10.0 + worker.number))
 
         self._later(delay_s, done)
@@ -358,28 +362,31 @@ class Node:
         worker = self.worker
         if worker is None or self.bulk is None:
             return
-        assert worker.round == number - 1, f"{self.name}: result {number} for a state of {worker.round}"
         digest, _ = self.bulk.results[number]
+        worker.updating = True
         self.handle_later(events.WorkerUpdating(round=number))
 
         def done(worker: Worker) -> None:
-            worker.state = digest_of((worker.state, digest))
-            worker.round = number
-            self.world.applied(self, number, digest, worker.state)
+            before, worker.state = worker.state, digest_of((worker.state, digest))
+            worker.round, worker.updating = number, False
+            self.world.oracles.applied(self, number, digest, worker.state, before)
             self._snapshot(worker)
             self.handle(events.WorkerApplied(round=number, digest=worker.state))
             if worker.training:
                 self._compute(worker)
 
-        self._later(0.001, done)
+        self._later(self.apply_s, done)
 
     def _snapshot(self, worker: Worker) -> None:
         due = worker.snapshot_due
-        if due is None or worker.round < due:
+        if due is None or worker.updating or worker.round < due:
             return
         worker.snapshot_due = None
         if worker.round > due:
             self.handle_later(events.WorkerSnapshotMissed(round=due, now=worker.round))
             return
-        worker.snapshot = (worker.round, worker.state)
+        serving = self.bulk.serving if self.bulk is not None else None
+        if serving is not None and serving[0].round != worker.round:
+            self.world.oracles.fail(4, f"{self.name} overwrites what it serves")
+        worker.snapshot = (worker.round, TORN if worker.updating else worker.state)
         self.handle_later(events.WorkerSnapshotTaken(round=due))

@@ -19,6 +19,9 @@ from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
 from tests.simulator.planner import SimulatedPlanner
 
+TRAIL_KEPT = 40
+"""Events remembered for the story of a violation."""
+
 
 class World:
     """See the module. `story` is what happened, for people; `run(until_s)` goes on with it."""
@@ -36,6 +39,9 @@ class World:
         self.compute_range_s = (0.02, 0.05)
         self.drift: dict[str, float] = {}
         self.lost_state = False
+        self.hand_over_s = 0.0
+        self.spares_last_holder = False
+        self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
         self.oracles = Oracles(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -120,6 +126,7 @@ class World:
                 self.network.close(old, one.site)
         incarnations = {node.site: node.disk.incarnation, other.site: other.disk.incarnation}
         connection = self.network.connect(node.site, other.site, incarnations)
+        self.oracles.connected(node.site, other.site)
         node.connections[other.site] = other.connections[node.site] = connection
         for one, far in ((node, other), (other, node)):
             number = far.disk.incarnation
@@ -132,6 +139,7 @@ class World:
         if not node.alive or node.connections.get(source) is not connection:
             return
         self.delivered.append((site, source, kind, message, node.disk.incarnation))
+        self.oracles.delivered(node, source)
         if kind == "control":
             node.handle(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
         else:
@@ -174,16 +182,41 @@ class World:
             return  # it would be handed on once more, and stopped where it goes
         if kind == "control":
             node.replay(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
+        elif message[0] in ("up", "down") and node.bulk is not None and not node.bulk.is_open(message[1]):
+            node.replay_bulk(source, message)
         else:
             node.to_bulk(lambda bulk: bulk.receive(source, message))
 
+    def repeat(self, rng: random.Random) -> None:
+        """Something delivered lately comes again as if it were new: handed on by any neighbour, perhaps to a later life
+        of its reader or from a former life of its sender. It may be answered, but must harm nothing."""
+        words = [one for one in self.delivered if one[2] == "control" and one[3].destination == one[0]]
+        if not words:
+            return
+        site, _, _, message, _ = rng.choice(words)
+        node = self.nodes[site]
+        ways = sorted(node.connections)
+        if ways:
+            node.handle(events.EnvelopeReceived(neighbour=rng.choice(ways), envelope=message))  # type: ignore[arg-type]
+
     def state_is_lost(self) -> bool:
-        """No worker alive has the state of the newest round that the members have completed, or of the one before."""
-        workers = [node.worker.round for node in self.nodes.values() if node.worker is not None]
-        roster = self.oracles.newest
-        members = roster.member_ids() if roster is not None else ()
-        done = [node.machine.rounds.done for node in self.nodes.values() if node.machine and node.site in members]
-        return max(workers, default=0) < max(done, default=0) - 1
+        """No worker alive has the state that the run would have to go on from."""
+        return self.oracles.recovery.state_is_lost()
+
+    def holders(self) -> list[Node]:
+        """Sites whose worker has the state that the run goes on from, and will still be there after a leave."""
+        newest = self.oracles.recovery.newest_round()
+        return [
+            node
+            for node in self.nodes.values()
+            if node.worker is not None
+            and node.worker.round >= newest - 1
+            and not (node.machine is not None and node.machine.leaving)
+        ]
+
+    def must_live(self, node: Node) -> bool:
+        """Without this site's worker the newest state would be lost, and this run is one where it must not be."""
+        return self.spares_last_holder and all(one is node for one in self.holders())
 
     # -- what is watched
 
@@ -194,21 +227,12 @@ class World:
             print(line)
 
     def after_step(self, node: Node, event: Any) -> None:
-        if isinstance(event, events.ReduceFinished):
-            self.oracles.reduced(node, event)
-        self.oracles.after_step(node)
-
-    def contributed(self, node: Node, effect: effects.Contribute) -> None:
-        self.oracles.contributed(node, effect)
-
-    def applied(self, node: Node, number: int, digest: str, state: str) -> None:
-        self.oracles.applied(node, number, digest, state)
+        self.oracles.after_step(node, event)
 
     def dismissed(self, node: Node, message: Any) -> None:
         self.tell(f"{node.name}: worker dismissed: {message.reason}")
 
     def recorded(self, node: Node, effect: effects.Record) -> None:
-        self.oracles.recorded(node, effect)
         took = f" in {effect.duration_s * 1000:.0f} ms" if effect.duration_s is not None else ""
         outcome = f" {effect.outcome}{took}" if effect.outcome else ""
         self.tell(f"{node.name}: {effect.kind} {effect.subject}:{outcome} ({effect.cause}) {effect.reason}")

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 from chaosd.client import NoDaemonError, RequestRefusedError
-from tests.soak.disks import FullDisk
+from tests.soak.full_disk import FullDisk
 from tests.soak.nemesis import ON_SITES, SCHEDULER, Fault, Kind
 from tests.soak.oracles import Oracles
 from tests.soak.resources import Resources
@@ -335,12 +336,12 @@ class Fire:
             self.worker_ends.append(f"{site.name}: {' '.join(last)}")
 
     def _mend_links(self) -> None:
-        """An operator adds the links of the beginning again that went with a fault."""
-        if self._acting or self._links or self._bad():
-            return
+        """An operator adds the links of the beginning again that went with a fault which is over."""
+        struck = {name for _, fault in self._acting for name in fault.sites} | self._bad()
         for one, other in self._missing_links():
-            near, far = self.sites.sites[one], self.sites.sites[other]
-            self._ask(lambda near=near, far=far: near.client.change_link(far.identity.site, add=True))  # type: ignore[misc]
+            if not self._links and not struck & {one, other}:
+                far = self.sites.sites[other].identity.site
+                self._ask(partial(self.sites.sites[one].client.change_link, far, add=True))
 
     def _missing_links(self) -> list[tuple[str, str]]:
         status = next((site.status for site in self.sites.sites.values() if site.status is not None), None)

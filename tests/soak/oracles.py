@@ -136,7 +136,7 @@ class Oracles:
                 continue
             follows = "\n".join(lines[number : number + 40])
             if "CRITICAL" in line and "journal" in line and "Traceback" not in follows.splitlines()[1:2]:
-                continue  # the daemon's last word about its full disk; disks.py judges it
+                continue  # the daemon's last word about its full disk; full_disk.py judges it
             return f"in the log of {name}:\n{follows[:TEXT_SHOWN_CHARACTERS]}"
         return ""
 

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import Envelope, Farewell, JoinRequest, Message, signed_bytes
-from chaos_protocols.names import PROTOCOL_VERSION
+from chaos_protocols.messages import EVERYBODY, Envelope, Farewell, JoinRequest, Message, signed_bytes
+from chaos_protocols.names import PROTOCOL_VERSION, SiteId
 from chaos_protocols.roster import ModelFacts
 from chaosd.authentic import check_source
 from chaosd.identity import Identity
 
 MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=1 << 20, shard_bytes=4096)
+HERE = SiteId("0" * 32)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def envelope_of(source: Identity, message: Message, *, key: bytes, signer: Ident
     bare = Envelope(
         version=PROTOCOL_VERSION,
         source=source.site,
-        destination=source.site,
+        destination=HERE,
         incarnation=1,
         sequence=1,
         epoch=1,
@@ -48,13 +49,25 @@ def request_with(key: bytes, name: str) -> JoinRequest:
 
 def test_a_relayed_message_with_its_own_key_and_signature_is_taken(identities: tuple[Identity, Identity]) -> None:
     source, relay = identities
-    check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=source))
+    check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=source))
 
 
 def test_a_neighbours_own_message_needs_no_signature(identities: tuple[Identity, Identity]) -> None:
     source, _ = identities
     bare = envelope_of(source, Farewell(reason="x"), key=b"", signer=source)
-    check_source(source.site, msgspec.structs.replace(bare, signature=b""))
+    check_source(HERE, source.site, msgspec.structs.replace(bare, signature=b""))
+
+
+@pytest.mark.parametrize("destination", [EVERYBODY, SiteId("1" * 32)])
+def test_what_is_to_be_handed_on_must_be_signed_by_the_neighbour_that_made_it(
+    identities: tuple[Identity, Identity], destination: SiteId
+) -> None:
+    source, _ = identities
+    bare = envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=source)
+    onward = msgspec.structs.replace(bare, destination=destination)
+    with pytest.raises(RemoteProtocolError, match="wrong signature"):
+        check_source(HERE, source.site, onward)
+    check_source(HERE, source.site, msgspec.structs.replace(onward, signature=source.sign(signed_bytes(onward))))
 
 
 @pytest.mark.parametrize("key_bytes", [0, 1, 31])
@@ -63,20 +76,20 @@ def test_a_key_of_another_length_is_refused_and_breaks_nothing(
 ) -> None:
     source, relay = identities
     with pytest.raises(RemoteProtocolError, match="another site's key"):
-        check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=b"k" * key_bytes, signer=source))
+        check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=b"k" * key_bytes, signer=source))
 
 
 def test_what_the_relay_made_itself_is_refused(identities: tuple[Identity, Identity]) -> None:
     source, relay = identities
     with pytest.raises(RemoteProtocolError, match="wrong signature"):
-        check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=relay))
+        check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=relay))
     with pytest.raises(RemoteProtocolError, match="another site's key"):
-        check_source(relay.site, envelope_of(source, Farewell(reason="x"), key=relay.public_key, signer=relay))
+        check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=relay.public_key, signer=relay))
 
 
 def test_nobody_enters_the_roster_with_anothers_key(identities: tuple[Identity, Identity]) -> None:
     source, other = identities
     own, wrong = request_with(source.public_key, "source"), request_with(other.public_key, "source")
-    check_source(source.site, envelope_of(source, own, key=source.public_key, signer=source))
+    check_source(HERE, source.site, envelope_of(source, own, key=source.public_key, signer=source))
     with pytest.raises(RemoteProtocolError, match="to join with another site's key"):
-        check_source(source.site, envelope_of(source, wrong, key=source.public_key, signer=source))
+        check_source(HERE, source.site, envelope_of(source, wrong, key=source.public_key, signer=source))

@@ -48,7 +48,11 @@ found = {found}
 # {texts[heartbeat_interval_s]}
 # heartbeat_interval_s = 0.25
 # {texts[bulk_streams]}
-# bulk_streams = 2
+# bulk_streams = 0
+# {texts[congestion]}
+# congestion = "auto"
+# {texts[verify]}
+# verify = "hash"
 # {texts[probe]}
 # probe = "builtin"
 # {texts[replication]}

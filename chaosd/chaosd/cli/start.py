@@ -38,6 +38,8 @@ def start(
     failure_timeout_s: Annotated[float | None, _flag("failure_timeout_s")] = None,
     heartbeat_interval_s: Annotated[float | None, _flag("heartbeat_interval_s")] = None,
     bulk_streams: Annotated[int | None, _flag("bulk_streams")] = None,
+    congestion: Annotated[str | None, _flag("congestion")] = None,
+    verify: Annotated[str | None, _flag("verify")] = None,
     replication: Annotated[str | None, _flag("replication")] = None,
     probe: Annotated[str | None, _flag("probe")] = None,
     worker_socket: Annotated[Path | None, _flag("worker_socket")] = None,

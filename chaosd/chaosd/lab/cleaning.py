@@ -23,6 +23,8 @@ from chaosd.lab.facilities import RUN_NETNS, ToolError, tool
 
 FOLDER_PREFIX = "chaos-lab-"
 OWNER_FILE = "owner"
+SHARED_FOLDER = "/tmp"  # noqa: S108  # mkdtemp makes them ours alone
+"""Where labs make their folders if the path of the user's own is too long for sockets."""
 END_TIMEOUT_S = 5.0
 NAMESPACE = re.compile(r"chaoslab-(\d+)-(\d+)-\d+-\w+")
 _count = itertools.count()
@@ -97,7 +99,7 @@ def remove_namespace(name: str) -> int:
 
 def _clean_folders() -> list[str]:
     done = []
-    for parent in sorted({tempfile.gettempdir(), "/tmp"}):  # noqa: S108  # where labs make their folders
+    for parent in sorted({tempfile.gettempdir(), SHARED_FOLDER}):
         for folder in sorted(Path(parent).glob(f"{FOLDER_PREFIX}*")):
             try:
                 process, started = (int(word) for word in (folder / OWNER_FILE).read_text(encoding="ascii").split())

@@ -26,7 +26,7 @@ from chaosd.lab.errors import LabError
 from chaosd.lab.facilities import RUN_NETNS, Facilities, ToolError, inside, probe, tool
 from chaosd.lab.network import LabNetwork, Pair
 from chaosd.lab.routes import next_hops
-from chaosd.lab.scenario import LinkSpec
+from chaosd.lab.scenario import LinkSpec, doubtful_link
 
 SITES_MAX = 200
 SEGMENTS_MAX = 65_535
@@ -80,6 +80,8 @@ class NamespaceNetwork(LabNetwork):
         self._uplinks_mbit, self._sysctls = dict(uplinks_mbit or {}), dict(sysctls or {})
         for name in [*(name for link in self._links for name in link.between), *self._uplinks_mbit]:
             self._check_site(name)
+        if doubt := doubtful_link(self._links):
+            raise LabError(doubt)
         self._ways: dict[Pair, WayState] = {}
         self._namespace: dict[str, str] = {}
         self._rules: dict[str, list[rules.Arriving]] = {}
@@ -111,13 +113,19 @@ class NamespaceNetwork(LabNetwork):
         return self
 
     def __exit__(self, *_: object) -> None:
+        refused = []
         for site in list(self._namespace):
-            remove_namespace(self._namespace.pop(site))
+            try:
+                remove_namespace(self._namespace.pop(site))
+            except ToolError as error:
+                refused.append(str(error))
         self._ways.clear()
         self._rules.clear()
         if self._delay is not None:
             self._delay.close()
             self._delay = None
+        if refused:
+            raise LabError("not everything could be removed (`chaosd lab clean` tries again):\n" + "\n".join(refused))
 
     def check(self) -> None:
         """Raises LabError when the delay line has ended: from then on no link would carry anything."""

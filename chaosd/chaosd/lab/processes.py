@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from chaosd.lab.cleaning import FOLDER_PREFIX, OWNER_FILE, mark
+from chaosd.lab.cleaning import FOLDER_PREFIX, OWNER_FILE, SHARED_FOLDER, mark
 from chaosd.lab.errors import LabError
 from chaosd.lab.network import LabNetwork
 from chaosd.lab.scenario import LinkSpec, Scenario
@@ -161,7 +161,7 @@ class Processes:
 def _short_folder(name_characters: int) -> Path:
     """A fresh folder in which the path of every site's socket is short enough for a unix socket: in the user's own
     folder for temporary files, else in /tmp. Raises LabError."""
-    for parent in (tempfile.gettempdir(), "/tmp"):  # noqa: S108  # mkdtemp makes it ours alone
+    for parent in (tempfile.gettempdir(), SHARED_FOLDER):
         longest = len(os.fsencode(parent)) + len("/chaos-lab-12345678//worker.sock") + name_characters
         if longest <= SOCKET_PATH_BYTES_MAX and Path(parent).is_dir():
             return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from string import Formatter
 from typing import Annotated, Literal
@@ -55,6 +56,19 @@ class LinkSpec(_Strict):
     rate_mbit: float | None = Field(default=None, gt=0, le=100_000)
     latency_ms: float = Field(default=0.0, ge=0, le=5_000)
     loss: float = Field(default=0.0, ge=0, le=0.5)
+
+
+def doubtful_link(links: Iterable[LinkSpec]) -> str | None:
+    """Why these links cannot be: one that leads nowhere, or two between the same sites. None if they can."""
+    seen: set[frozenset[str]] = set()
+    for link in links:
+        ends = frozenset(link.between)
+        if len(ends) == 1:
+            return f"a link needs two sites, not {link.between[0]} twice"
+        if ends in seen:
+            return f"there are two links between {' and '.join(link.between)}"
+        seen.add(ends)
+    return None
 
 
 class RedrawSpec(_Strict):
@@ -154,6 +168,8 @@ class Scenario(_Strict):
         for name in used:
             if name not in known:
                 raise ValueError(f"there is no site '{name}'; there are {', '.join(known)}")
+        if doubt := doubtful_link(self.links):
+            raise ValueError(doubt)
         return self
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import Protocol
+from typing import Any, Protocol
 
 from chaosd.transport.framing import CONTROL_PREFIX, FrameMode, FrameReader
-from chaosd.transport.sockets import tune
+from chaosd.transport.sockets import AUTO, tune
 from chaosd.transport.tls import TlsChannel
 
 
@@ -56,9 +56,12 @@ class Connection:
     def __init__(self, context: ssl.SSLContext, owner: HandshakeOwner, *, server_side: bool) -> None:
         self.channel = TlsChannel(self, context, server_side=server_side)
         self.stream: int | None = None
+        self.congestion = ""
+        """Congestion control in force; "" for a control connection or where the system does not tell."""
         self._reader = FrameReader(self)
         self._handshake_owner: HandshakeOwner | None = owner
         self._link: LinkOwner | None = None
+        self._flowing = False
         self._release_due = False
 
     # -- for the owner ---------------------------------------------------------------------------------------------
@@ -79,14 +82,20 @@ class Connection:
         """One handshake message."""
         self.channel.write(CONTROL_PREFIX.pack(len(frame)) + frame)
 
-    def establish(self, stream: int | None) -> None:
+    @property
+    def socket(self) -> Any:
+        """The TCP socket, for its options; None before it is connected."""
+        transport = self.channel.transport
+        return transport.get_extra_info("socket") if transport is not None else None
+
+    def establish(self, stream: int | None, *, congestion: str = AUTO) -> None:
         """The handshake is done: what follows are frames. They are held back until `hand_over`."""
         self.stream = stream
         self.flow(False)
         self._reader.switch(FrameMode.CONTROL if stream is None else FrameMode.BULK)
         self.channel.read_in_large_pieces()
         if self.channel.transport is not None:
-            tune(self.channel.transport.get_extra_info("socket"), bulk=stream is not None)
+            self.congestion = tune(self.socket, bulk=stream is not None, congestion=congestion)
 
     def hand_over(self, link: LinkOwner) -> None:
         """From now on the link owns this connection; call `flow` to let frames through."""
@@ -94,11 +103,18 @@ class Connection:
 
     def flow(self, flowing: bool) -> None:
         """Let frames through, or hold them back (nothing is lost, the peer is slowed by TCP)."""
-        self._release_due = flowing
+        self._flowing, self._release_due = flowing, False
         self._reader.held = self._reader.held or not flowing
         self.channel.set_reading(flowing)
         if flowing:
-            asyncio.get_running_loop().call_soon(self.channel.pump)
+            # Not at once: uvloop reads from other sockets before it calls what was told before, and so a frame of a
+            # fresh link would overtake its `link_up`; whoever answers it would answer into the void.
+            asyncio.get_running_loop().call_soon(self._let_through)
+
+    def _let_through(self) -> None:
+        if self._flowing:
+            self._release_due = True
+            self.channel.pump()
 
     def close(self, reason: str) -> None:
         """Hand over what was written, then close. Nothing more is received."""

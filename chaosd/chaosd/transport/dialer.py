@@ -46,6 +46,8 @@ class DialerContext:
     address_seen_from: Callable[[Connection], str]
     """Where we listen, for the peer at the other end of a connection."""
     track: Callable[[Connection], None]
+    congestion: str
+    """Congestion control of bulk connections."""
 
 
 class Attempt:
@@ -151,6 +153,11 @@ class Attempt:
         )
 
     @property
+    def congestion(self) -> str:
+        """Congestion control of bulk connections."""
+        return self._context.congestion
+
+    @property
     def identity(self) -> Identity:
         """Whose proof is given."""
         return self._context.identity
@@ -181,7 +188,7 @@ class _Handshake:
             return
         verdict = self._machine.verdict(frame)
         if verdict.code == ACCEPTED:
-            connection.establish(self._stream)
+            connection.establish(self._stream, congestion=self._attempt.congestion)
         self.outcome.set_result(verdict)
 
     def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:

@@ -20,8 +20,15 @@ from chaosd.transport.connection import Connection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
 from chaosd.transport.handshake import Session
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, LinkShape
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo, LinkShape
 from chaosd.transport.shaper import LinkShaper
+from chaosd.transport.sockets import round_trip_s, streams_for, window_bytes
+
+GIVE_WAY_FACTOR = 3
+"""States wait for averaging at most so many times as long as their last piece took: a quarter of a busy link is
+theirs, and no transfer looks stalled."""
+GIVE_WAY_MIN_S, GIVE_WAY_MAX_S = 0.01, 0.5
+GIVE_WAY_POLL_S = 0.002
 
 JOIN_BYTES_MAX = 16 << 10
 """A payload up to one TLS record is sent together with its header; copying it is cheaper than a second record."""
@@ -75,6 +82,7 @@ class Stream:
         self._link = link
         self._turn = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
+        self._piece_s = 0.0
 
     async def send(self, header: bytes, payload: memoryview) -> None:
         """Returns when the last byte was handed to the kernel or the delay line. Raises LinkClosed.
@@ -107,14 +115,40 @@ class Stream:
             self._finishing.cancel()
         return self._finishing
 
+    @property
+    def busy(self) -> bool:
+        """A frame is being sent, or what was sent is not in the kernel's hands yet."""
+        return self._turn.locked() or self.connection.channel.waiting_bytes > 0
+
+    async def _give_way(self) -> None:
+        """Averaging first: every site waits for a round, only one for a state."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + min(GIVE_WAY_MAX_S, max(GIVE_WAY_MIN_S, GIVE_WAY_FACTOR * self._piece_s))
+        # Polled: what waits in the kernel's queue ends without an event of ours.
+        while self._link.is_averaging and self.connection.is_open and loop.time() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(GIVE_WAY_POLL_S)
+
     async def _write(self, pieces: deque[bytes | memoryview]) -> None:
+        loop = asyncio.get_running_loop()
+        while pieces:
+            if self.connection.stream != STREAM_AVERAGING:
+                if self._link.is_averaging:
+                    await self._give_way()
+                begun_s = loop.time()
+                await self._write_next(pieces)
+                self._piece_s = loop.time() - begun_s
+            else:
+                await self._write_next(pieces)
+
+    async def _write_next(self, pieces: deque[bytes | memoryview]) -> None:
+        """One piece."""
         while pieces:
             shaper = self._link.shaper
             if shaper is not None:
                 piece = pieces.popleft()
                 self._link.progress.sent_bytes += len(piece)
                 await shaper.bulk(self.connection, piece)
-                continue
+                return
             channel = self.connection.channel
             if channel.paused or not channel.is_open:
                 await channel.room()
@@ -124,6 +158,7 @@ class Stream:
             self._link.progress.sent_bytes += len(piece)
             if len(piece) == PIECE_BYTES or pieces:
                 await asyncio.sleep(0)  # heartbeats and the other streams get their turn
+            return
 
     async def _finish(self, pieces: deque[bytes | memoryview]) -> None:
         try:
@@ -154,12 +189,23 @@ class Link:
         self._cut_in = False
         self._hidden_end: tuple[str, bool] | None = None
 
+    @property
+    def is_averaging(self) -> bool:
+        """Stream 0 has something to send."""
+        averaging = self.streams.get(STREAM_AVERAGING)
+        return averaging is not None and averaging.busy
+
     # -- bringing up -----------------------------------------------------------------------------------------------
 
     @property
     def missing(self) -> list[int]:
-        """Bulk streams that do not stand."""
-        return [stream for stream in range(self.streams_wanted) if stream not in self.streams]
+        """Bulk streams that the link needs and that do not stand."""
+        return [stream for stream in range(min(self.streams_wanted, STREAMS_FIRST)) if stream not in self.streams]
+
+    @property
+    def extra(self) -> list[int]:
+        """Further streams that may stand and do not."""
+        return [stream for stream in range(STREAMS_FIRST, self.streams_wanted) if stream not in self.streams]
 
     def add(self, connection: Connection) -> None:
         """An established connection becomes part of this link; completes it when it was the last one."""
@@ -258,7 +304,28 @@ class Link:
 
     def state_streams(self) -> tuple[int, ...]:
         """Of the bulk streams, those that a state transfer is to use."""
-        return tuple(stream for stream in sorted(self.streams) if stream != STREAM_AVERAGING)[:1]
+        return tuple(sorted(stream for stream in self.streams if stream != STREAM_AVERAGING))[: self.streams_useful()]
+
+    def streams_useful(self) -> int:
+        """How many streams a state transfer can profit from, at most those that the link may have."""
+        first = next((stream for number, stream in self.streams.items() if number != STREAM_AVERAGING), None)
+        if first is None:
+            return 0
+        rtt_s, window = round_trip_s(first.connection.socket), window_bytes(first.connection.socket)
+        return streams_for(rtt_s, window, self.streams_wanted - 1)
+
+    def info(self, own_site: SiteId) -> LinkInfo:
+        """For status pages."""
+        return LinkInfo(
+            site=self.site,
+            incarnation=self.incarnation,
+            address=self.address,
+            dialed_by_us=self.session.dialer == own_site,
+            streams=tuple(sorted(self.streams)),
+            congestion=next((stream.connection.congestion for stream in self.streams.values()), ""),
+            bulk_bytes_received=self.progress.received_bytes,
+            bulk_bytes_sent=self.progress.sent_bytes,
+        )
 
     def forget_payload(self, stream: int) -> None:
         """Write no more of the payload that is under way on this stream."""

@@ -155,7 +155,8 @@ class Listener:
             return
         self._visitors.pop(connection).deadline.cancel()
         connection.send_handshake(encode(verdict))
-        connection.establish(hello.stream if hello.purpose == PURPOSE_BULK else None)
+        stream = hello.stream if hello.purpose == PURPOSE_BULK else None
+        connection.establish(stream, congestion=self._settings.congestion)
         self._gatekeeper.adopt(site, hello, connection)
 
     def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:

@@ -12,7 +12,16 @@ from typing import Protocol
 from chaos_protocols.names import SiteId
 
 STREAMS_MAX = 16
-"""Bulk connections of one link. Two are the habit; sixteen are what long fat pipes were ever seen to profit from."""
+"""Bulk connections of one link. Sixteen are what long fat pipes were ever seen to profit from."""
+
+STREAMS_FIRST = 2
+"""A link is up with these: one for averaging, one for states."""
+
+STREAMS_AUTO = 4
+"""At most, where nobody says how many: three windows of 4 MiB fill 1 Gbit/s over 80 ms."""
+
+CONGESTION_NAME_MAX = 15
+"""TCP_CA_NAME_MAX of Linux, without the closing zero."""
 
 HANDSHAKE_BYTES_MAX = 2048
 """One handshake message. A hello takes about 350 bytes; the longest reason and address fit."""
@@ -43,21 +52,38 @@ class TransportSettings:
     """0 = any free port; `Transport.address` tells which."""
     advertise_address: str | None = None
     """`host:port` that neighbours are told. None = listening host and port; "" = not reachable from outside (NAT)."""
-    bulk_streams: int = 2
+    bulk_streams: int = 0
+    """Bulk connections of the links that this site dials. 0 = two, and up to STREAMS_AUTO where the round trip is long
+    enough for one window to be too small."""
+    congestion: str = "auto"
+    """Congestion control of bulk connections, by the name that the kernel has for it. auto = BBR where it is to be had
+    (not on loopback), else the system's."""
     handshake_timeout_s: float = 5.0
     """Accepted connection to proven identity, and first connection to complete link. TLS over a slow path takes 1 s."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.listen_port <= 65535:
             raise ValueError(f"listen_port = {self.listen_port}: must be 0 to 65535 (0 = any free port)")
-        if not 1 <= self.bulk_streams <= STREAMS_MAX:
-            raise ValueError(f"bulk_streams = {self.bulk_streams}: must be 1 to {STREAMS_MAX}")
+        if not 0 <= self.bulk_streams <= STREAMS_MAX:
+            raise ValueError(f"bulk_streams = {self.bulk_streams}: must be 1 to {STREAMS_MAX} (0 = automatic)")
+        if not self.congestion.isascii() or not 1 <= len(self.congestion) <= CONGESTION_NAME_MAX:
+            raise ValueError(f"congestion = {self.congestion!r}: must be auto or a name as the kernel has it")
         if not 0 < self.handshake_timeout_s <= 60:
             raise ValueError(
                 f"handshake_timeout_s = {self.handshake_timeout_s}: must be above 0 and at most 60 seconds"
             )
         if self.advertise_address:
             split_address(self.advertise_address)
+
+    @property
+    def streams_wanted(self) -> int:
+        """Of a link that this site dials."""
+        return self.bulk_streams or STREAMS_AUTO
+
+    @property
+    def streams_at_once(self) -> int:
+        """Of these, those that are brought up with the link."""
+        return self.bulk_streams or STREAMS_FIRST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +134,8 @@ class LinkInfo:
     dialed_by_us: bool
     streams: tuple[int, ...]
     """Bulk streams that stand at the moment."""
+    congestion: str
+    """Congestion control of the bulk streams; "" where the system does not tell."""
     bulk_bytes_received: int
     bulk_bytes_sent: int
 

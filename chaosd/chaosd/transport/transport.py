@@ -34,6 +34,7 @@ from chaosd.transport.settings import (
 )
 from chaosd.transport.shapes import Shapes
 from chaosd.transport.tls import client_context
+from chaosd.transport.widening import Widening
 
 _WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
 
@@ -61,6 +62,7 @@ class Transport:
             incarnation=incarnation,
             address_seen_from=self._address_seen_from,
             track=self._track,
+            congestion=settings.congestion,
         )
         self._links: dict[SiteId, Link] = {}
         self._attempts: dict[SiteId, Attempt] = {}
@@ -70,6 +72,7 @@ class Transport:
         self._attempts_made = 0
         self._shapes = Shapes()
         self._connections: set[Connection] = set()
+        self._widening = Widening(self._dialer)
         self._completion_timers: dict[Link, asyncio.TimerHandle] = {}
         self._closing = False
 
@@ -96,6 +99,7 @@ class Transport:
         finishing = [stream.stop() for link in self._links.values() for stream in link.streams.values()]
         for link in list(self._links.values()):
             link.close("this daemon is stopping")
+        await self._widening.stop()
         tasks = [task for task in (*attempts, *finishing) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
         gone = [connection.channel.gone for connection in self._connections]
@@ -146,7 +150,7 @@ class Transport:
 
     def links(self) -> list[LinkInfo]:
         """The links that are up, by site."""
-        return [self._info(link) for _, link in sorted(self._links.items()) if link.state is LinkState.UP]
+        return [link.info(self._identity.site) for _, link in sorted(self._links.items()) if link.state is LinkState.UP]
 
     # -- traffic ---------------------------------------------------------------------------------------------------
 
@@ -182,8 +186,7 @@ class Transport:
         return link.state_streams() if link is not None else ()
 
     def forget_payload(self, site: SiteId, stream: int) -> None:
-        """The payload that is being received there is read to its end and discarded; its buffer is not written any
-        more. `bulk_received` follows without a payload."""
+        """The rest of the payload under way there is discarded: its buffer is not written any more."""
         if (link := self._links.get(site)) is not None:
             link.forget_payload(stream)
 
@@ -272,7 +275,7 @@ class Transport:
             address,
             session=link.session if link is not None and repairs else session,
             known=self._known.get(site),
-            streams=link.streams_wanted if link is not None and repairs else self._settings.bulk_streams,
+            streams=link.streams_wanted if link is not None and repairs else self._settings.streams_wanted,
         )
         self._attempts[site] = attempt
         work = self._repair(attempt, link) if link is not None and repairs else self._bring_up(attempt)
@@ -307,7 +310,7 @@ class Transport:
         try:
             await self._shapes.pass_dial(attempt.site)
             control, verdict = await attempt.control()
-            bulk = await attempt.bulk(list(range(attempt.streams)))
+            bulk = await attempt.bulk(list(range(self._settings.streams_at_once)))
             connections = [control, *bulk]
             standing = self._links.get(attempt.site)
             if standing is not None and standing.incarnation > verdict.incarnation:
@@ -319,6 +322,7 @@ class Transport:
             for connection in connections:
                 link.add(connection)
             link.complete()
+            self._widening.consider(link)
         except asyncio.CancelledError:
             if attempt.superseded:
                 raise Yielded from None
@@ -371,17 +375,6 @@ class Transport:
         transport = connection.channel.transport
         name = transport.get_extra_info("sockname") if transport is not None else None
         return join_address(str(name[0]), self._listener.port) if name else self.address
-
-    def _info(self, link: Link) -> LinkInfo:
-        return LinkInfo(
-            site=link.site,
-            incarnation=link.incarnation,
-            address=link.address,
-            dialed_by_us=link.session.dialer == self._identity.site,
-            streams=tuple(sorted(link.streams)),
-            bulk_bytes_received=link.progress.received_bytes,
-            bulk_bytes_sent=link.progress.sent_bytes,
-        )
 
     def _track(self, connection: Connection) -> None:
         """Every socket is known from its first to its last moment, so that `close` leaves nothing behind."""

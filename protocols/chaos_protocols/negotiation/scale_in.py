@@ -109,10 +109,11 @@ class ScaleIn(Negotiation):
         return [Propose(intent=Intent.REMOVE_SITE)]
 
     def _failed_meanwhile(self, event: SubjectGone) -> list[Order]:
-        """A leaver that dies before its removal is committed has failed after all; a failed one stays failed."""
+        """A leaver that is lost before its removal is known to be committed: this negotiation ends, and whether the site
+        left or failed is for the roster to say (a scheduler that was deposed does not know)."""
         if not self.graceful:
             return []
-        return self._conclude(S.FAILED, "failed", f"{event.reason} before its leave was agreed")
+        return self._conclude(S.FAILED, "", f"{event.reason} before its leave was agreed")
 
     def _finished(self, event: EverybodyDone) -> list[Order]:
         self.state = S.RELEASING

@@ -84,6 +84,7 @@ class ScaleOut(Negotiation):
         self.joiner = joiner
         self.request = request
         self.links: dict[SiteId, LinkAnswered] = {}
+        self.waits = False
         self._refusals: dict[SiteId, str] = {}
 
     def begin(self, *, deadline_s: float) -> list[Order]:

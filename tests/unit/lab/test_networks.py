@@ -155,12 +155,13 @@ def test_without_namespaces_auto_is_shaped_and_says_why_and_an_explicit_wish_is_
         ({"sites": []}, "1 to 200"),
         ({"sites": ["a", "b"], "scale": 0}, "factor"),
         ({"sites": ["a", "c"]}, "no site 'b'"),
+        ({"sites": ["a", "b"], "links": [*LINKS, *LINKS]}, "two links between a and b"),
         ({"sites": ["a", "b"], "uplinks_mbit": {"z": 5}}, "no site 'z'"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused_before_anything_is_made(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(LabError, match=told):
-        NamespaceNetwork(arguments.pop("sites"), LINKS, **arguments)
+        NamespaceNetwork(**{"links": LINKS, **arguments})
 
 
 @pytest.mark.parametrize("bounds", [(0, 5), (5, 4), (-1, 5)])

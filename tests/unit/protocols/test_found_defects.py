@@ -3,7 +3,9 @@ it."""
 
 from __future__ import annotations
 
-from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, leader_of, records, roster_of, sent
+import msgspec
+from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, C, D, leader_of, records, roster_of, sent
+from tests.unit.protocols.scheduler_kit import alive, down, lose, plan, report
 
 from chaos_protocols import events
 from chaos_protocols.commands import (
@@ -12,10 +14,11 @@ from chaos_protocols.commands import (
     decode_command,
     encode_command,
 )
-from chaos_protocols.effects import Contribute, OpenRound
+from chaos_protocols.effects import Contribute, FetchState, OpenRound
 from chaos_protocols.messages import Heartbeat, LeaveAnswer, LeaveRequest, RaftEnvelope, Report
-from chaos_protocols.plans import Tag
+from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
 from chaos_protocols.raft.messages import AppendResponse, LogEntry, PreVoteResponse, RaftMessage, VoteResponse
+from chaos_protocols.reconcile import newest_round
 from chaos_protocols.roster import Roster
 
 
@@ -103,3 +106,82 @@ def test_new_scheduler_answers_no_leaver_before_its_roster_is_the_newest() -> No
 
 def raft(message: RaftMessage) -> RaftEnvelope:
     return RaftEnvelope(message=message)
+
+
+def test_round_that_only_a_removed_site_has_reported_is_not_waited_for() -> None:
+    """It may have been void, or the first round to come of a learner: nobody alive could ever bring its state."""
+    scheduler = leader_of(B).machine.scheduler
+    told = Report(incarnation=1, epoch=EPOCH, done_round=50, active=False, transfer_bytes=0)
+    scheduler.take_report(C, told, now_s=0.0)
+    assert newest_round(scheduler) == 0
+    scheduler.take_report(B, msgspec.structs.replace(told, done_round=7, incarnation=2), now_s=0.0)
+    assert newest_round(scheduler) == 0
+    scheduler.take_report(B, msgspec.structs.replace(told, done_round=7), now_s=0.0)
+    assert newest_round(scheduler) == 7
+
+
+def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same() -> None:
+    """Its worker may be the only one that has it: a run that has lost all others goes on from it."""
+    plan = ReplicationPlan(
+        transfer="t",
+        joiner=B,
+        round=7,
+        state_bytes=MODEL.state_bytes,
+        shard_bytes=MODEL.shard_bytes,
+        ranges=(SourceRange(source=A, start=0, stop=MODEL.state_bytes),),
+        reason="one source",
+    )
+    bench = Bench(B, roster_of(A, learners=(B,), first_round=8, replication=plan), voters=(A,)).up(A)
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    bench.handle(events.TransferFinished(transfer="t", digest="ab"))
+    bench.machine.standing.state_lost("the result of round 8 is not kept any more")
+    bench.handle(events.WorkerLoaded(round=7, digest="ab"))
+    assert bench.machine.rounds.worker_round is None
+    assert bench.machine.standing.worker_round == 7
+
+
+def test_transfer_that_hangs_is_given_up_though_the_rounds_of_the_others_go_on() -> None:
+    bench = leader_of(roster=roster_of(A, B, learners=(D,), replication=plan(D)))
+    told = report(bench, active=False)
+    for number in range(int(SETTINGS.transfer_stall_s / 0.5) + 4):
+        bench.hear(D, msgspec.structs.replace(told, done_round=number, transfer_bytes=4096))
+        alive(bench, B, D, seconds=0.5, step_s=0.25)
+    assert bench.machine.roster.record(D) is None
+
+
+def test_worker_that_loads_or_catches_up_is_given_its_time() -> None:
+    bench = leader_of(roster=roster_of(A, B, learners=(D,), replication=plan(D)))
+    whole = msgspec.structs.replace(report(bench, active=False), transfer_bytes=1 << 20)
+    for number in range(int(SETTINGS.transfer_stall_s / 0.5) + 4):
+        bench.hear(D, msgspec.structs.replace(whole, worker_round=number // 10))
+        alive(bench, B, D, seconds=0.5, step_s=0.25)
+    assert bench.machine.roster.record(D) is not None
+
+
+def test_leaver_that_is_lost_before_its_release_does_not_hear_the_log_for_ever() -> None:
+    bench = leader_of(B, C)
+    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
+    assert C in bench.machine.configuration.learners
+    lose(bench, C)
+    down(bench, B, C)
+    bench.wait(0.3)
+    assert C not in (*bench.machine.configuration.learners, *bench.machine.configuration.voters)
+    gone = bench.machine.roster.departure(C, 1)
+    assert gone is not None
+    assert gone.cause == "left"
+
+
+def test_plan_that_has_failed_is_not_begun_again_by_the_next_entry() -> None:
+    """The rounds after its snapshot were collected: beginning anew would go back behind them."""
+    bench = Bench(D, roster_of(A, B, learners=(D,), first_round=8, replication=plan(D)), voters=(A,)).up(A, B)
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    bench.handle(events.TransferFailed(transfer="old", reason="wrong bytes"))
+    bench.taken()
+    bench.machine._roster = msgspec.structs.replace(bench.machine.roster, epoch=EPOCH + 1)
+    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    assert not [
+        one for one in bench.machine.handle(events.TimerFired(), now_s=bench.now_s) if isinstance(one, FetchState)
+    ]
+    assert bench.machine.standing.transfer is None

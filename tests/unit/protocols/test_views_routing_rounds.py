@@ -102,6 +102,7 @@ def test_a_replay_and_an_older_incarnation_are_not_let_through() -> None:
 
 def test_a_held_round_is_opened_but_gets_no_contribution() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
+    rounds.takes_part = True
     rounds.hold_round = 1
     effects = rounds.advance()
     assert [type(effect) for effect in effects] == [OpenRound]

@@ -1,0 +1,131 @@
+"""From which state a run goes on when no live member has it: which workers and which checkpoints could bring it, and
+which of them does (decisions 0006 and 0011).
+
+Functions on a `SchedulerMachine`, for `reconcile.adopt`. A worker that lives comes first, if it has the newest round
+that is known of; a checkpoint is the last resort. An older state is never taken silently, and not before a while has
+passed in which a newer one could have come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaos_protocols.names import SiteId, link_key
+from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord
+
+if TYPE_CHECKING:
+    from chaos_protocols.scheduler import SchedulerMachine
+
+CHECKPOINT_RATE_MIN_BYTES_PER_S = 50e6
+"""A site is given so long to read its checkpoint, and `transfer_stall_s` besides, before another one is chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A site that could bring the state of `round`: its worker has it, or (`checkpoint`) its disk."""
+
+    record: SiteRecord
+    links: tuple[LinkRecord, ...]
+    model: ModelFacts
+    round: int
+    checkpoint: CheckpointFacts | None = None
+
+    @property
+    def whence(self) -> str:
+        return "worker" if self.checkpoint is None else "checkpoint"
+
+
+def choose(scheduler: SchedulerMachine, newest: int, now_s: float) -> Candidate | None:
+    """The candidate from which the run goes on; None: nobody has a state that will do, or it is too early to say."""
+    host, roster = scheduler.host, scheduler.host.roster
+    live, stored = _candidates(scheduler)
+    best = max(stored, key=_age, default=None)
+    if best is not None and roster.model is not None and not _may_load(scheduler, best, newest, now_s):
+        best = None
+    patient = scheduler.inactive_since_s is not None and (
+        now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s
+    )
+    # Nobody came back with it: at most one round of work is repeated, never more (FlashRecovery III-E).
+    able = [one for one in live if one.round >= newest] or [one for one in live if patient and one.round >= newest - 1]
+    worker = min(able, key=lambda one: (-one.round, one.record.site), default=None)
+    if worker is None or best is None:
+        return worker or best
+    assert best.checkpoint is not None
+    if worker.round == 0:  # a fresh one: it would begin anew
+        return best if best.checkpoint.lineage >= roster.adopted_epoch else worker
+    newer = best.checkpoint.lineage == roster.adopted_epoch and best.round > worker.round
+    return best if newer else worker
+
+
+def _age(candidate: Candidate) -> tuple[int, int, str]:
+    assert candidate.checkpoint is not None
+    return (candidate.checkpoint.lineage, candidate.round, candidate.record.site)
+
+
+def _may_load(scheduler: SchedulerMachine, best: Candidate, newest: int, now_s: float) -> bool:
+    """A disk is asked last: when every member's worker is there without the state, and for an older round than is
+    known of, when nobody came back with that for a while."""
+    host, roster = scheduler.host, scheduler.host.roster
+    if scheduler.loading is not None:
+        site, until_s = scheduler.loading
+        record, asks_again = roster.record(site), site in scheduler.state_requests or site in scheduler.join_requests
+        if record is not None and not asks_again and now_s < until_s:
+            return False  # it reads its checkpoint
+        scheduler.loading = None
+    assert scheduler.inactive_since_s is not None
+    if now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s:
+        return True
+    return best.round >= newest and all(site in scheduler.state_requests for site in roster.member_ids())
+
+
+def is_loading(scheduler: SchedulerMachine, candidate: Candidate, now_s: float) -> None:
+    """It was chosen: wait for it as long as its disk may take."""
+    if candidate.checkpoint is not None:
+        reading_s = candidate.model.state_bytes / CHECKPOINT_RATE_MIN_BYTES_PER_S
+        until_s = now_s + scheduler.host.settings.transfer_stall_s + reading_s
+        scheduler.loading = (candidate.record.site, until_s)
+
+
+def _candidates(scheduler: SchedulerMachine) -> tuple[list[Candidate], list[Candidate]]:
+    """Workers that said what they have, and checkpoints, in the roster or outside it."""
+    roster = scheduler.host.roster
+    live: list[Candidate] = []
+    stored: list[Candidate] = []
+    for site, (request, _) in scheduler.state_requests.items():
+        record = roster.record(site)
+        if record is None or record.incarnation != request.incarnation:
+            continue
+        live.append(Candidate(record=record, links=(), model=request.model, round=request.worker_round))
+        if request.checkpoint is not None:
+            stored.append(_stored(live[-1], request.checkpoint))
+    for site, (joining, _) in scheduler.join_requests.items():
+        links = _links(scheduler, site, joining.neighbours)
+        if roster.record(site) is not None or not links or site not in scheduler.host.reachable():
+            continue
+        newcomer = SiteRecord(
+            site=site,
+            name=joining.name,
+            address=joining.address,
+            public_key=joining.public_key,
+            incarnation=joining.incarnation,
+            state="member",
+        )
+        live.append(Candidate(record=newcomer, links=links, model=joining.model, round=joining.worker_round))
+        if joining.checkpoint is not None:
+            stored.append(_stored(live[-1], joining.checkpoint))
+    return live, [one for one in stored if one.checkpoint and one.checkpoint.spec_digest == one.model.spec_digest]
+
+
+def _stored(live: Candidate, checkpoint: CheckpointFacts) -> Candidate:
+    return Candidate(
+        record=live.record, links=live.links, model=live.model, round=checkpoint.round, checkpoint=checkpoint
+    )
+
+
+def _links(scheduler: SchedulerMachine, site: SiteId, neighbours: tuple[SiteId, ...]) -> tuple[LinkRecord, ...]:
+    host, roster = scheduler.host, scheduler.host.roster
+    near = [one for one in neighbours if one in roster.member_ids() and host.link_is_up(site, one)]
+    keys = [link_key(site, neighbour) for neighbour in near]
+    return tuple(LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0) for one, other in keys)

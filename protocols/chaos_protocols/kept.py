@@ -1,0 +1,54 @@
+"""Which results a site keeps beyond the round that its worker has reached: for a worker that loads its state, and for
+the mirror of a state in the daemon's memory (decision 0011).
+
+Bookkeeping of `rounds.py`; the bytes lie in the reduce engine, which drops what it is told to. Bounded in number and
+in bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+RESULTS_QUEUED_MAX = 256
+"""Results kept for a worker that loads its state; beyond that a new, shorter transfer is cheaper than the catch-up."""
+
+RESULTS_BYTES_MAX = 1 << 30
+"""Memory for results that a worker, or the mirror of its state, still needs: as many as fit, RESULTS_MIN at least."""
+
+RESULTS_MIN = 8
+"""While a state is on its way some rounds pass, however large the vector is: with fewer results nobody could join."""
+
+Result = tuple[int, int, float]
+"""Round, number of sites, sum of their weights."""
+
+
+def results_max(contribution_bytes: int) -> int:
+    """How many results may wait for a worker: one more is held while it is handed over."""
+    return max(RESULTS_MIN, min(RESULTS_QUEUED_MAX, RESULTS_BYTES_MAX // max(contribution_bytes, 1) - 1))
+
+
+class KeptResults:
+    """`after`: the round of the mirror, whose later results stay; None: there is no mirror."""
+
+    def __init__(self) -> None:
+        self.after: int | None = None
+        self._recent: deque[Result] = deque(maxlen=RESULTS_QUEUED_MAX)
+
+    def add(self, result: Result) -> None:
+        self._recent.append(result)
+
+    def forget(self) -> None:
+        """No mirror any more; what was done belongs to another history."""
+        self.after = None
+        self._recent.clear()
+
+    def since(self, round_number: int, done: int) -> deque[Result] | None:
+        """The results after `round_number` up to `done`; None if not all of them are here."""
+        if self.after is None or not self.after <= round_number <= done:
+            return None
+        later = deque(one for one in self._recent if one[0] > round_number)
+        return later if [one[0] for one in later] == list(range(round_number + 1, done + 1)) else None
+
+    def first_kept(self, needed: int) -> int:
+        """The first round whose result must stay, where the worker needs those from `needed` on."""
+        return needed if self.after is None else min(needed, self.after + 1)

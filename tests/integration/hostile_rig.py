@@ -1,0 +1,150 @@
+"""A neighbour that is trusted, not of the run, and forges, replays, floods and lies over a real link."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from tests.integration.site_rig import Cluster
+from tests.integration.transport_rig import Recorder, until
+
+from chaos_protocols import messages
+from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
+from chaos_protocols.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
+from chaosd.transport import DialError, Transport, TransportSettings
+
+FAR = (1 << 53) - 1
+
+
+class Hostile:
+    """A trusted site's transport in the hands of somebody who sends what he likes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.victim = cluster.sites[0]
+        self.identity = cluster.sites[-1].identity
+        self.events = Recorder()
+        self.events.trusted = {site.identity.site for site in cluster.sites}
+        self.sequence = 0
+        self.transport = Transport(
+            identity=self.identity,
+            run="test",
+            incarnation=1,
+            events=self.events,
+            settings=TransportSettings(listen_host="127.0.0.1"),
+        )
+
+    @property
+    def target(self) -> SiteId:
+        return self.victim.identity.site
+
+    async def link(self) -> None:
+        """A fresh link; the victim closes it as soon as a rule is broken."""
+        for _ in range(50):
+            try:
+                await self.transport.dial(self.target, self.victim.address, timeout_s=5.0)
+                return
+            except DialError:
+                await asyncio.sleep(0.05)
+        raise AssertionError("the victim does not let its trusted neighbour in any more")
+
+    def envelope(self, message: messages.Message, **changes: Any) -> messages.Envelope:
+        self.sequence += 1
+        flooded = isinstance(message, messages.LinkReport)
+        made = messages.Envelope(
+            version=1, source=self.identity.site, destination=messages.EVERYBODY if flooded else self.target,
+            incarnation=1, sequence=self.sequence, epoch=0, event_id="", hops=0, public_key=self.identity.public_key,
+            signature=b"", message=message,
+        )  # fmt: skip
+        return msgspec.structs.replace(made, **changes)
+
+    def signed(self, envelope: messages.Envelope) -> messages.Envelope:
+        return msgspec.structs.replace(envelope, signature=self.identity.sign(messages.signed_bytes(envelope)))
+
+    def say(self, *envelopes: messages.Envelope) -> None:
+        for one in envelopes:
+            self.transport.send_control(self.target, messages.encode_envelope(one))
+
+    async def broken(self, act: Callable[[], Any]) -> None:
+        """Do something that breaks a rule: the link must end."""
+        await self.link()
+        lost = len(self.events.losses)
+        acted = act()
+        if asyncio.iscoroutine(acted):
+            await acted
+        await until(lambda: len(self.events.losses) > lost, "the link is closed")
+
+
+def report_of(neighbour: SiteId, *, up: bool) -> messages.LinkReport:
+    return messages.LinkReport(
+        neighbour=neighbour, incarnation=FAR, up=up, rtt_s=0.0, rate_bytes_per_s=0.0, reason="a lie"
+    )
+
+
+def lies(hostile: Hostile) -> list[messages.Envelope]:
+    """Well-formed, and none of this site's business."""
+    one, other = (site.identity.site for site in hostile.cluster.sites[:2])
+    append = AppendRequest(
+        term=FAR, leader=hostile.identity.site, previous_index=0, previous_term=0,
+        entries=(LogEntry(index=1, term=FAR, command=b""),), commit_index=1, tenure=1,
+    )  # fmt: skip
+    said: list[messages.Message] = [
+        messages.Heartbeat(
+            sequence=1, echo_sequence=0, echo_delay_s=0.0, round=FAR, phase="compute", epoch=FAR,
+            scheduler=hostile.identity.site, knows_you=False,
+        ),
+        *(report_of(site, up=up) for site in (one, other) for up in (True, False)),
+        messages.RaftEnvelope(message=append),
+        messages.RaftEnvelope(message=VoteRequest(term=FAR, last_index=FAR, last_term=FAR - 1, transfer=True)),
+        messages.RaftEnvelope(message=TimeoutNow(term=1)),
+        messages.SettleQuestion(epoch=FAR),
+        messages.SettleAnswer(epoch=FAR, done_round=FAR, digest="ee", has_state=True),
+        messages.LeaveAnswer(incarnation=1, last_round=0, finished=True),
+        messages.JoinAnswer(incarnation=1, accepted=False, final=True, reason="go away"),
+        messages.ConnectOrder(negotiation="x", other=other, address="127.0.0.1:1", probe=True),
+        messages.Report(incarnation=1, epoch=FAR, done_round=FAR, active=True, transfer_bytes=0),
+        messages.LeaveRequest(incarnation=1, reason="of somebody else"),
+        messages.LinkRequest(request="x", other=other, add=False, reason="cut them"),
+    ]  # fmt: skip
+    return [hostile.signed(hostile.envelope(message)) for message in said]
+
+
+async def misbehave(hostile: Hostile) -> int:
+    """Everything at once, link after link; the number of rules that were broken."""
+    forged = messages.Farewell(reason="forged")
+    other = hostile.cluster.sites[1].identity
+
+    def control(data: bytes) -> Callable[[], None]:
+        def write() -> None:
+            connection = hostile.transport._links[hostile.target].control
+            assert connection is not None
+            connection.channel.write(data)
+
+        return write
+
+    breaches: list[Callable[[], Any]] = [
+        lambda: hostile.transport.send_control(hostile.target, b"\xc1 no envelope"),
+        lambda: hostile.say(hostile.envelope(forged, source=other.site)),
+        lambda: hostile.say(
+            hostile.envelope(forged, source=other.site, public_key=other.public_key, signature=bytes(64))
+        ),
+        lambda: hostile.transport.send_control(
+            hostile.target, msgspec.msgpack.encode(hostile.envelope(forged, version=9))
+        ),
+        lambda: hostile.say(hostile.envelope(report_of(other.site, up=False))),  # flooded, and not signed
+        control(struct.pack("!I", CONTROL_FRAME_BYTES_MAX + 1)),
+        lambda: hostile.transport.send_bulk(hostile.target, 1, b"\x80"),
+        lambda: hostile.transport.send_bulk(hostile.target, 1, b"\x80", b"payload without a kind"),
+        lambda: hostile.transport.send_bulk(hostile.target, 0, msgspec.msgpack.encode({"kind": "chunk.up"}), b"x"),
+    ]
+    for breach in breaches:
+        await hostile.broken(breach)
+    await hostile.link()
+    told = lies(hostile)
+    hostile.say(*told)
+    hostile.say(*reversed(told))  # replayed, and out of order
+    await asyncio.sleep(0.5)
+    return len(breaches)

@@ -1,0 +1,136 @@
+"""Real processes: a killed worker goes on from its own daemon; a run that was killed everywhere from its disks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.integration.site_rig import Cluster, Site, cluster_of, environment, wait_for
+
+WORKER = Path(__file__).parent / "gated_worker.py"
+GATE = 30
+LAST = 60
+HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
+
+
+def configure(cluster: Cluster, extra: str) -> None:
+    for number, site in enumerate(cluster.sites):
+        site.configure(found=number == 0, peers=cluster.sites[:number], min_sites=len(cluster.sites), extra=extra)
+
+
+def train(site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pace_s: float = 0.0) -> None:
+    command = [sys.executable, str(WORKER), "--site", str(number), "--socket", str(site.folder / "worker.sock")]
+    command += ["--folder", str(site.folder), "--gate", str(gate), "--rounds", str(rounds), "--pace", str(pace_s)]
+    with site.worker_log.open("ab") as log:
+        site.worker = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+
+
+def report(site: Site) -> dict[str, object]:
+    wait_for((site.folder / "report.json").exists, f"{site.name}: report\n{site.tail()}", limit_s=60)
+    loaded: dict[str, object] = json.loads((site.folder / "report.json").read_text())
+    return loaded
+
+
+def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list[Site], float]:
+    """Three sites; at round GATE the third waits, and (`kill`) the second's worker is killed and started again."""
+    folder.mkdir()
+    took_s = 0.0
+    with cluster_of(folder, HOSPITALS, min_sites=3) as cluster:
+        configure(cluster, "mirror_every_rounds = 4")
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number, gate=GATE if number == 3 else 0, rounds=LAST)
+        victim, gated = cluster.sites[1], cluster.sites[2]
+        wait_for(lambda: all(site.round() == GATE - 1 for site in cluster.sites), "everybody waits for the third")
+        wait_for(lambda: victim.status().worker.phase == "reduce", "the second has given its part of the round")
+        if kill:
+            before = [len(site.events()) for site in cluster.sites]
+            victim.kill(daemon=False)
+            wait_for(lambda: not victim.status().worker.connected, "the death is seen")
+            started_s = time.monotonic()
+            train(victim, 2, rounds=LAST)
+            wait_for(lambda: victim.status().worker.phase != "standby", f"it trains again\n{victim.tail()}")
+            took_s = time.monotonic() - started_s
+            later = [
+                event for site, known in zip(cluster.sites, before, strict=True) for event in site.events()[known:]
+            ]
+            assert [event.kind for event in later if event.kind in ("transfer", "scale-out", "scale-in", "adopt")] == []
+            (restored,) = [event for event in later if event.kind == "restore"]
+            assert restored.outcome == "done" and f"round {GATE - 2}" in restored.reason, restored
+            assert "mirror" in restored.reason and restored.duration_s < 5.0
+            print(f"restored in {1000 * restored.duration_s:.1f} ms ({restored.reason}); worker back in {took_s:.2f} s")
+        (gated.folder / "go").touch()
+        reports = [report(site) for site in cluster.sites]
+        digests = {found["digests"][str(LAST)] for found in reports}  # type: ignore[index]
+        assert len(digests) == 1
+        return reports[0], cluster.sites, took_s
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path) -> None:
+    """No transfer, no negotiation, and the same states in every round as in a run in which nobody was killed."""
+    killed, sites, _ = run_to_the_end(tmp_path / "killed", kill=True)
+    whole, _, _ = run_to_the_end(tmp_path / "whole", kill=False)
+    assert killed["digests"] == whole["digests"]
+    log = sites[1].log.read_text()
+    assert "Traceback" not in log
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_was_killed_everywhere_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, HOSPITALS, min_sites=3) as cluster:
+        configure(cluster, 'checkpoint = "fixed"\ncheckpoint_every_rounds = 10\ncheckpoints_kept = 2')
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number, pace_s=0.01)
+        wait_for(lambda: cluster.sites[0].round() > 45, "they train", limit_s=60)
+        for site in cluster.sites:
+            site.kill()
+        folders = [site.folder / "checkpoints" for site in cluster.sites]
+        rounds = sorted(int(path.name.split("-")[1]) for folder in folders for path in folder.glob("round-*"))
+        assert rounds[-1] >= 40 and all(len(list(folder.glob("*.safetensors"))) <= 2 for folder in folders)
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number, pace_s=0.01)
+        wait_for(lambda: all(site.is_member() for site in cluster.sites), "all train again", limit_s=60)
+        adopted = [event for site in cluster.sites for event in site.events("adopt")]
+        newest = max(adopted, key=lambda event: event.at_unix_s)
+        assert f"from its checkpoint, at round {rounds[-1]}" in newest.reason
+        restored = [event for site in cluster.sites for event in site.events("restore")]
+        assert len(restored) == 1 and restored[0].outcome == "done" and "checkpoint" in restored[0].reason
+        wait_for(lambda: all(site.round() > rounds[-1] + 15 for site in cluster.sites), "rounds go on")
+        for site in cluster.sites:
+            assert site.worker is not None
+            site.worker.send_signal(signal.SIGINT)
+        found = [report(site) for site in cluster.sites]
+        for one in found:
+            assert isinstance(one["rounds"], int) and one["rounds"] > rounds[-1]
+            assert min(map(int, one["digests"])) > rounds[-1]  # type: ignore[call-overload]
+        common = set.intersection(*(set(one["digests"]) for one in found))  # type: ignore[call-overload]
+        assert len(common) > 5
+        assert all(len({one["digests"][number] for one in found}) == 1 for number in common)  # type: ignore[index]
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupted_daemon_leaves_nothing_of_a_mirror_or_checkpoint(tmp_path: Path) -> None:
+    """Ctrl+C while copies and files of every round are under way."""
+    with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
+        configure(cluster, 'mirror_every_rounds = 1\ncheckpoint = "fixed"\ncheckpoint_every_rounds = 1')
+        (site,) = cluster.sites
+        site.start()
+        train(site, 1)
+        wait_for(lambda: site.round() > 20, "it trains")
+        assert site.daemon is not None and site.worker is not None
+        site.daemon.send_signal(signal.SIGINT)
+        wait_for(lambda: site.daemon.poll() is not None, "the daemon ends")  # type: ignore[union-attr]
+        assert site.daemon.returncode == 0, site.tail()
+        wait_for(lambda: site.worker.poll() is not None, "the worker ends")  # type: ignore[union-attr]
+        assert not list((site.folder / "checkpoints").glob(".*"))
+        assert list((site.folder / "checkpoints").glob("*.safetensors"))
+        assert "Traceback" not in site.log.read_text()
+        wait_for(lambda: not cluster.leftovers(), "nothing left behind")

@@ -1,0 +1,9 @@
+"""All planted bugs: those of the agreement and of its promises, of rounds and states, of the roster and of leaves."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.bugs_agreement import AGREEMENT
+from tests.simulation.mutants.bugs_rosters import ROSTERS
+from tests.simulation.mutants.bugs_rounds import ROUNDS
+
+BUGS = (*AGREEMENT, *ROUNDS, *ROSTERS)

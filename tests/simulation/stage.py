@@ -1,0 +1,321 @@
+"""Plays a scenario file: its commands on a simulated world, and the trace of what the sites recorded.
+
+    sites a b:a c:a,b      a founds; b knows a; c knows a and b; goes on when all train and vote; tells nothing
+    found a b:a            the same, told from the beginning, and not waited for
+    add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
+    run 3                  three seconds pass
+    kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
+    cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all,
+    mute|unmute|stall|flow|abort SITE, pace SITE SECONDS     mute: nothing that it sends arrives
+    ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
+    replay N               N messages that were delivered lately are delivered once more
+    daemon kills the daemon and leaves its worker; worker the other way round; `scheduler` stands for whoever leads
+    when|before ...        at an exact moment, see `moments`
+    expect|never ...       what must come to hold, or never happens from here on, see `expectations`
+    detail                 from here on the trace says how rounds were settled and who sent how much
+
+The trace is made to stay the same as long as the story does: it has no times, sizes, numbers of rounds or terms; links
+that went down are told first, and by all who say so at once. What a scheduler records is told by `scheduler`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from tests.simulation.expectations import Expectations
+from tests.simulation.moments import Moments
+from tests.simulator.faults import begin
+from tests.simulator.node import MODEL, Node
+from tests.simulator.world import World
+
+from chaos_protocols import effects, events
+from chaos_protocols.names import VOTERS_MAX
+
+SEED = 1
+COMPUTE_RANGE_S = (0.05, 0.1)
+QUIET_S = 0.7
+"""A story is at rest when nothing was recorded for so long: longer than every pause between two steps of one change."""
+QUIET_MAX_S = 6.0
+SLOW_DELAY_S = 0.15
+OF_THE_SCHEDULER = ("election", "scale-in", "scale-out", "settle", "adopt", "connect-link", "disconnect-link")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One line of the story: who said it, what kind of record it is, and its full text."""
+
+    speaker: str
+    node: str
+    kind: str
+    text: str
+
+
+class Stage:
+    """See the module."""
+
+    def __init__(self, *, seed: int = SEED) -> None:
+        self.world = World(seed)
+        self.world.compute_range_s = COMPUTE_RANGE_S
+        self.told: list[Told] = []
+        self.detail = False
+        self._silent = False
+        self._printed = 0
+        self.moments = Moments(self)
+        self.expectations = Expectations(self)
+        self.world.recorded = self._recorded  # type: ignore[method-assign]
+        self.world.dismissed = self._dismissed  # type: ignore[method-assign]
+        self._pace_s: dict[str, float] = {}
+        drawn_s = self.world.compute_s
+        self.world.compute_s = lambda site: self._pace_s.get(site) or drawn_s(site)  # type: ignore[method-assign]
+
+    # -- the story
+
+    def play(self, commands: list[str]) -> list[str]:
+        trace: list[str] = []
+        for line in commands:
+            try:
+                self.command(line)
+            except Exception as error:
+                error.add_note(f"in the command '{line}', after:\n" + "\n".join([*trace, *self._news()]))
+                raise
+            trace += [f"> {line}", *self._news()]
+        self.expectations.end()
+        return trace
+
+    def tell(self, node: Node, kind: str, text: str) -> None:
+        leads = node.machine is not None and node.machine.scheduler.leading
+        speaker = "scheduler" if leads and kind in OF_THE_SCHEDULER else node.name
+        self.told.append(Told(speaker=speaker, node=node.name, kind=kind, text=self._named(text)))
+        self.world.story.append(f"{self.world.now_s:9.3f} {node.name}: {kind} {text}")
+        self.expectations.heard(self.told[-1])
+
+    def executed(self, node: Node, effect: Any) -> None:
+        """Of all effects, a story tells a user's answers and that a daemon ends."""
+        if isinstance(effect, effects.AnswerRequest) and effect.request:
+            done = "done" if effect.done else "refused"
+            self.tell(node, "answer", f"{effect.request}: {done}, {effect.reason}")
+        elif isinstance(effect, effects.StopDaemon):
+            self.tell(node, "ends", effect.reason)
+
+    def _named(self, text: str) -> str:
+        return re.sub(r"\b\d\d([a-z])\b", r"\1", text)
+
+    def _recorded(self, node: Node, effect: effects.Record) -> None:
+        if effect.kind == "worker":
+            return
+        parts = (effect.subject, effect.outcome, f"({effect.cause})" if effect.cause else "", effect.reason)
+        self.tell(node, effect.kind, " ".join(part for part in parts if part))
+
+    def _dismissed(self, node: Node, message: Any) -> None:
+        self.tell(node, "worker", f"dismissed: {message.reason}")
+
+    def _news(self) -> list[str]:
+        news, self._printed = self.told[self._printed :], len(self.told)
+        if self._silent:
+            self._silent = False
+            return []
+        down = [one for one in news if one.kind == "link-down"]
+        lines: list[tuple[list[str], str, str]] = []
+        for one in [*down, *(other for other in news if other.kind != "link-down")]:
+            text = self._timeless(one)
+            group = next((known for known in reversed(lines) if known[2] == text), None)
+            if group is not None and one.kind in ("link-down", "pause", "resume") and lines[-1][1] == one.kind:
+                group[0].append(one.speaker)
+            else:
+                lines.append(([one.speaker], one.kind, text))
+        return self._in_order(lines)
+
+    def _in_order(self, lines: list[tuple[list[str], str, str]]) -> list[str]:
+        """Lines of one kind that follow each other: in the order of who says them, which is no part of the story."""
+        out: list[str] = []
+        block: list[str] = []
+        kind = ""
+        for speakers, of_kind, text in [*lines, ([], "", "")]:
+            if of_kind != kind:
+                out += sorted(block)
+                block, kind = [], of_kind
+            block.append(f"{' '.join(sorted(set(speakers)))}: {of_kind} {text}")
+        return out
+
+    def _timeless(self, one: Told) -> str:
+        text = one.text
+        if one.kind == "settle" and not self.detail:
+            return "the running round (" + text.split("(", 1)[1].split(")", 1)[0] + ")"
+        if one.kind == "election":
+            text = re.sub(r"elected by [^)]*", "elected by a majority", text)
+        if one.kind == "link-down":
+            text = text.replace(" the link to this site is down", "")
+        text = re.sub(r" ?\(?term \d+\)?| of term \d+", "", text)
+        text = re.sub(r"\d+\.\d+ s", "N s", text)
+        text = re.sub(r"\d[\d,]* bytes of (round \d+)", r"the state of \1", text)
+        text = re.sub(r"( |; )([a-z]) \d[\d,]*(?=;|$)", r"\1\2", text)
+        numbers = sorted({int(number) for number in re.findall(r"(?:round|going on with) (\d+)", text)})
+        for number in numbers:
+            after = number - numbers[0]
+            text = re.sub(rf"(round|going on with) {number}\b", rf"\1 R{f'+{after}' if after else ''}", text)
+        return text
+
+    # -- time
+
+    def rest(self) -> None:
+        """Go on until nothing is recorded any more."""
+        end_s, known = self.world.now_s + QUIET_MAX_S, -1
+        while known != len(self.told) and self.world.now_s < end_s:
+            known = len(self.told)
+            self.world.run(self.world.now_s + QUIET_S)
+
+    # -- the commands
+
+    def node(self, name: str) -> Node:
+        if name == "scheduler":
+            return self.scheduler()
+        if name == "it":
+            assert self.moments.it is not None, "no moment has come"
+            return self.moments.it
+        return self.world.node(name)
+
+    def scheduler(self) -> Node:
+        leaders = [node for node in self.world.nodes.values() if node.machine and node.machine.scheduler.leading]
+        assert leaders, "nobody is the scheduler"
+        return max(leaders, key=lambda node: node.machine.term if node.machine else 0)
+
+    def command(self, line: str) -> None:
+        verb, *names = line.split()
+        match verb:
+            case "when" | "before":
+                self.moments.add(line)
+            case "expect" | "never":
+                self.expectations.check(line)
+            case "detail":
+                self.detail = True
+            case "sites" | "found":
+                self._found(names, wait=verb == "sites")
+            case "add":
+                self._add(names[0])
+            case "run":
+                self.world.run(self.world.now_s + float(names[0]))
+            case "replay":
+                self._replay(int(names[0]))
+            case "heal-all":
+                for way in sorted(self.world.network.cuts):
+                    self.world.network.heal(*way)
+            case "mute" | "unmute":
+                self._mute(self.node(names[0]), on=verb == "mute")
+            case "split":
+                self._split(names)
+            case "ask":
+                self._ask(self.node(names[0]), names[1] == "link", self.node(names[2]), names[3])
+            case "pace":
+                self._pace_s[self.node(names[0]).site] = float(names[1])
+            case "cut" | "heal" | "oneway" | "link" | "unlink" | "reset" | "slow":
+                self._between(verb, self.node(names[0]), self.node(names[1]))
+            case _:
+                for name in names:
+                    self._at(verb, self.node(name))
+
+    def _found(self, names: list[str], *, wait: bool) -> None:
+        for number, name in enumerate(names):
+            self._add(name, founder=number == 0)
+        for node in self.world.nodes.values():
+            begin(node)
+        if wait:
+            sites = " ".join(name.partition(":")[0] for name in names)
+            self.expectations.check(f"expect training {sites}")
+            self.expectations.check(f"expect voters-count {min(VOTERS_MAX, (len(names) - 1) // 2 * 2 + 1)}")
+            self.expectations.check("expect rounds-go-on")
+            self._silent = True
+
+    def _add(self, name: str, *, founder: bool = False) -> None:
+        own, _, known = name.partition(":")
+        self.world.add(own, founder=founder, peers=tuple(known.split(",")) if known else (), min_sites=1)
+        self.moments.watch(self.world.node(own))
+
+    def _replay(self, count: int) -> None:
+        rng = random.Random(self.world.seed)
+        for _ in range(count):
+            self.world.replay(rng)
+
+    def _split(self, groups: list[str]) -> None:
+        """Nobody of one group reaches anybody of another."""
+        parts = [[self.node(name).site for name in group.split(",")] for group in groups]
+        for part in parts:
+            for other in parts:
+                if other is not part:
+                    for way in [(one, far) for one in part for far in other]:
+                        self.world.network.cut(*way)
+
+    def _mute(self, node: Node, *, on: bool) -> None:
+        """What this site sends, and has under way, arrives nowhere until it is healed."""
+        change = self.world.network.cut if on else self.world.network.heal
+        for far in self.world.nodes:
+            if far != node.site:
+                change(node.site, far)
+
+    def _ask(self, node: Node, add: bool, other: Node, request: str) -> None:
+        asked = events.LinkChangeRequested(request=request, other=other.site, add=add)  # type: ignore[arg-type]
+        node.handle(asked)
+
+    def _between(self, verb: str, node: Node, other: Node) -> None:
+        ways = ((node.site, other.site), (other.site, node.site))
+        network = self.world.network
+        match verb:
+            case "cut":
+                for way in ways:
+                    network.cut(*way)
+            case "oneway":
+                network.cut(*ways[0])
+            case "heal":
+                for way in ways:
+                    network.heal(*way)
+            case "slow":
+                network.latency_s.update(dict.fromkeys(ways, SLOW_DELAY_S))
+            case "reset":
+                self.world.reset(*ways[0])
+            case _:
+                self._ask(node, verb == "link", other, f"{verb}-{node.name}-{other.name}")
+
+    def _at(self, verb: str, node: Node) -> None:
+        doing: dict[str, Callable[[], object]] = {
+            "kill": node.kill,
+            "daemon": lambda: node.kill(worker_too=False),
+            "worker": node.kill_worker,
+            "stop": node.stop,
+            "go": node.go_on,
+            "start": lambda: self._start(node),
+            "leave": lambda: node.handle(events.LeaveRequested(request="leave", reason="its user left")),
+            "fast-leave": lambda: node.handle(
+                events.LeaveRequested(request="leave", reason="its worker ended", contributes=False)
+            ),
+            "stall": lambda: node.to_bulk(lambda bulk: bulk.stall(True)),
+            "flow": lambda: node.to_bulk(lambda bulk: bulk.stall(False)),
+            "abort": lambda: node.to_bulk(lambda bulk: bulk.abort()),
+            "model": lambda: self._other_model(node),
+        }
+        if verb not in doing:
+            raise ValueError(f"unknown command '{verb}'")
+        doing[verb]()
+
+    def _start(self, node: Node) -> None:
+        if node.alive:
+            if node.worker is None:
+                node.start_worker()
+            return
+        begin(node)
+        if node.worker is None:
+            node.start_worker()
+
+    def _other_model(self, node: Node) -> None:
+        """The worker of this site trains something else."""
+        other = msgspec.structs.replace(MODEL, spec_digest="cd" * 16)
+
+        def hello() -> None:
+            assert node.worker is not None
+            node.handle(events.WorkerReady(model=other, round=node.worker.round))
+
+        node._hello = hello  # type: ignore[method-assign]
+

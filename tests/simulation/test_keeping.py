@@ -1,0 +1,294 @@
+"""Mirrors and checkpoints under virtual time: a worker comes back without the network, a run without a live state."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from tests.simulator.faults import Nemesis, all_are_members, begin, build, revive
+from tests.simulator.keeping import Keeper
+from tests.simulator.node import Node
+from tests.simulator.world import World
+
+from chaos_protocols.kept import RESULTS_BYTES_MAX
+from chaos_protocols.settings import KeepSettings, SiteSettings
+
+
+def three_sites(keep: KeepSettings, *, seed: int = 1) -> World:
+    """a, b, c, fully meshed, training."""
+    world = World(seed, settings=SiteSettings(keep=keep))
+    for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
+        world.add(name, founder=name == "a", peers=peers, min_sites=3)
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
+    return world
+
+
+def told(world: World, kind: str, *, since: int = 0) -> list[str]:
+    return [line for line in world.story[since:] if f": {kind} " in line]
+
+
+def transfers(world: World) -> int:
+    return len(told(world, "transfer"))
+
+
+def trains(node: Node) -> bool:
+    return node.machine is not None and node.machine.rounds.active
+
+
+def restart_worker(world: World, node: Node, *, after_s: float = 0.2) -> None:
+    node.kill_worker()
+    world.run(world.now_s + after_s)
+    assert not trains(node)
+    node.start_worker()
+
+
+# ---- the mirror
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_a_restarted_worker_gets_its_state_from_its_own_daemon(every: int) -> None:
+    world = three_sites(KeepSettings(mirror_every_rounds=every))
+    node, before = world.node("b"), transfers(world)
+    begun = world.oracles.rounds_done
+    restart_worker(world, node)
+    assert world.run_until(lambda: trains(node), limit_s=1.0)
+    assert node.keeper.restored == ["mirror"] and transfers(world) == before
+    assert world.run_until(lambda: world.oracles.rounds_done > begun + 20, limit_s=10.0)
+    assert "from this daemon's mirror" in told(world, "restore")[-1]
+    assert not told(world, "scale-out", since=len(world.story) - 1)
+
+
+def test_without_a_mirror_the_neighbours_are_asked() -> None:
+    world = three_sites(KeepSettings())
+    node, before = world.node("b"), transfers(world)
+    restart_worker(world, node)
+    assert world.run_until(lambda: trains(node), limit_s=5.0)
+    assert node.keeper.restored == [] and transfers(world) == before + 1
+
+
+def test_all_workers_die_at_once_and_the_run_goes_on_where_it_was() -> None:
+    """Nobody's worker has the state; every daemon has it."""
+    world = three_sites(KeepSettings(mirror_every_rounds=5))
+    before = transfers(world)
+    for node in world.nodes.values():
+        node.kill_worker()
+    world.run(world.now_s + 0.3)
+    done = max(node.machine.rounds.done for node in world.nodes.values() if node.machine is not None)
+    for node in world.nodes.values():
+        node.start_worker()
+    assert world.run_until(lambda: all(trains(node) for node in world.nodes.values()), limit_s=5.0)
+    assert world.run_until(lambda: world.oracles.rounds_done > done + 5, limit_s=10.0)
+    assert transfers(world) == before and not told(world, "adopt", since=20)
+
+
+def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None:
+    world = three_sites(KeepSettings(mirror_every_rounds=4))
+    node = world.node("b")
+    for one in world.nodes.values():
+        one.contribution_bytes = RESULTS_BYTES_MAX // 10
+    restart_worker(world, node)
+    assert world.run_until(lambda: trains(node), limit_s=5.0)
+    node.kill_worker()
+    assert node.machine is not None
+    done = node.machine.rounds.done
+    assert world.run_until(lambda: world.oracles.rounds_done > done + 30, limit_s=20.0)
+    assert node.machine.standing.keeping.copy is None and node.keeper.memory is None
+    assert node.bulk is not None and len(node.bulk.results) <= 10
+    before = transfers(world)
+    node.start_worker()
+    assert world.run_until(lambda: trains(node), limit_s=5.0)
+    assert transfers(world) == before + 1
+
+
+def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_state() -> None:
+    world = three_sites(KeepSettings(mirror_every_rounds=1000))
+    node = world.node("b")
+    assert node.machine is not None
+    keeping = node.machine.standing.keeping
+    world.run_until(lambda: keeping.copy is not None, limit_s=1.0)
+    if keeping.copy is None:  # the first copy would come with round 1000 (256 at most): ask for one now
+        keeping._settings = dataclasses.replace(keeping._settings, mirror_every_rounds=1)
+        assert world.run_until(lambda: keeping.copy is not None, limit_s=1.0)
+        keeping._settings = dataclasses.replace(keeping._settings, mirror_every_rounds=1000)
+    before = transfers(world)
+    for _ in range(5):
+        restart_worker(world, node, after_s=0.05)
+        assert world.run_until(lambda: trains(node), limit_s=5.0)
+    assert node.keeper.restored == ["mirror"] * 3 and transfers(world) > before
+
+
+def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
+    """The worker's state region belongs to the joiner: no mirror overwrites what is served (oracle 4 watches)."""
+    world = three_sites(KeepSettings(mirror_every_rounds=1))
+    newcomer = world.add("d", peers=("a", "b", "c"))
+    begin(newcomer)
+    assert world.run_until(lambda: trains(newcomer), limit_s=10.0)
+    world.run(world.now_s + 0.5)
+    restart_worker(world, world.node("c"))
+    assert world.run_until(lambda: trains(world.node("c")), limit_s=2.0)
+    assert "mirror" in world.node("c").keeper.restored
+
+
+def test_a_removed_site_forgets_its_mirror() -> None:
+    """It joins again as a newcomer: what it had is of a history that the run may have left."""
+    world = three_sites(KeepSettings(mirror_every_rounds=1))
+    node = world.node("b")
+    for far in ("a", "c"):
+        world.network.cut(node.site, world.site(far))
+        world.network.cut(world.site(far), node.site)
+    assert world.run_until(lambda: len(world.oracles.newest.member_ids()) == 2, limit_s=10.0)  # type: ignore[union-attr]
+    for way in list(world.network.cuts):
+        world.network.heal(*way)
+    assert world.run_until(lambda: trains(node) and len(world.oracles.newest.member_ids()) == 3, limit_s=20.0)  # type: ignore[union-attr]
+    assert node.keeper.restored == []
+
+
+# ---- checkpoints
+
+
+def test_the_run_goes_on_from_the_newest_checkpoint_when_all_sites_were_killed() -> None:
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    kill_all(world)
+    newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
+    assert newest >= 10
+    told_before = len(world.story)
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
+    assert f"goes on from its checkpoint, at round {newest}" in "\n".join(told(world, "adopt", since=told_before))
+    assert sum(node.keeper.restored.count("checkpoint") for node in world.nodes.values()) == 1
+    assert world.run_until(lambda: world.oracles.rounds_done > newest + 20, limit_s=20.0)
+
+
+def test_a_damaged_checkpoint_is_passed_over() -> None:
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=5))
+    assert world.run_until(lambda: world.oracles.rounds_done > 40, limit_s=20.0)
+    kill_all(world)
+    newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
+    for node in world.nodes.values():
+        node.keeper.files = {one: None if one.round == newest else state for one, state in node.keeper.files.items()}
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    assert any("failed" in line and f"checkpoint of round {newest}" in line for line in told(world, "restore"))
+    assert world.run_until(lambda: world.oracles.rounds_done > newest + 10, limit_s=20.0)
+
+
+def test_a_live_worker_is_better_than_any_checkpoint() -> None:
+    """One worker outlives the daemons: its state is newer than what the disks have."""
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    world.run(world.now_s + 0.2)
+    for node in world.nodes.values():
+        node.kill(worker_too=node.name != "c")
+    survivor = world.node("c").worker
+    assert survivor is not None
+    had = survivor.round
+    told_before = len(world.story)
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
+    adopted = "\n".join(told(world, "adopt", since=told_before))
+    assert f"goes on from its worker, at round {had}" in adopted and "checkpoint" not in adopted
+
+
+def test_a_restarted_site_takes_no_checkpoint_while_others_train() -> None:
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=5))
+    node = world.node("b")
+    node.kill()
+    world.run(world.now_s + 0.3)
+    begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
+    assert node.keeper.files and node.keeper.restored == []
+
+
+def test_an_older_checkpoint_than_the_known_round_is_taken_late_and_said_aloud() -> None:
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=15))
+    assert world.run_until(lambda: world.oracles.rounds_done > 27, limit_s=20.0)
+    newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
+    for node in world.nodes.values():
+        node.kill_worker()
+    world.run(world.now_s + 0.3)
+    killed_s, told_before = world.now_s, len(world.story)
+    for node in world.nodes.values():
+        node.start_worker()
+    assert world.run_until(lambda: all(trains(node) for node in world.nodes.values()), limit_s=60.0)
+    assert world.now_s - killed_s > world.settings.transfer_stall_s
+    adopted = told(world, "adopt", since=told_before)[0]
+    assert f"at round {newest}" in adopted and "are done again" in adopted
+    assert world.run_until(lambda: world.oracles.rounds_done > newest + 40, limit_s=20.0)
+
+
+def test_a_branch_that_was_given_up_is_not_taken_up_again() -> None:
+    """Checkpoints of a site that was away while the run went back to an older state are older, whatever their round."""
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    assert world.run_until(lambda: world.oracles.rounds_done > 45, limit_s=20.0)
+    kill_all(world)
+    kept = {node.name: node.keeper for node in world.nodes.values()}
+    newest = max(kept["c"].files)
+    for name in ("a", "b"):
+        kept[name].files = {one: state for one, state in kept[name].files.items() if one.round < newest.round}
+    away = dict(kept["c"].files)
+    kept["c"].files = {}
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    older = max(checkpoint.round for checkpoint in kept["a"].files)
+    assert world.run_until(lambda: any(one.lineage > newest.lineage for one in kept["a"].files), limit_s=20.0)
+    kill_all(world)
+    kept["c"].files = away
+    told_before = len(world.story)
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    branch = max(kept["a"].files | kept["b"].files)
+    assert branch.lineage > newest.lineage and branch.round > older
+    assert "at round" in told(world, "adopt", since=told_before)[0]
+    assert f"at round {newest.round}" not in told(world, "adopt", since=told_before)[0]
+
+
+def kill_all(world: World) -> None:
+    world.run(world.now_s + 0.5)  # what is being written is written
+    for node in world.nodes.values():
+        node.kill()
+    world.run(world.now_s + 0.5)
+
+
+def test_the_optimal_interval_is_that_of_the_equation() -> None:
+    """FlashRecovery, equation (3): t* = sqrt(2 d k0 / m)."""
+    world = three_sites(KeepSettings(checkpoint="optimum", mean_time_between_failures_s=3600.0))
+    machine = world.node("a").machine
+    assert machine is not None
+    keeping = machine.standing.keeping
+    keeping.pause_s = 0.5
+    assert keeping.interval_s == pytest.approx((2 * 3600 * 0.5) ** 0.5)
+
+
+# ---- random trouble
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_invariants_hold_under_random_trouble_with_mirrors_and_checkpoints(seed: int) -> None:
+    rng = random.Random(f"keeping/{seed}")
+    keep = KeepSettings(
+        mirror_every_rounds=rng.choice((0, 1, 2, 7)),
+        checkpoint=rng.choice(("off", "fixed")),
+        checkpoint_every_rounds=rng.choice((3, 11)),
+    )
+    world = build(1000 + seed, 2 + seed % 5)
+    world.settings = SiteSettings(keep=keep)
+    slow: tuple[float, float] = rng.choice(((0.0, 0.03), (0.05, 0.4)))
+    for node in world.nodes.values():
+        keeper: Keeper = node.keeper
+        keeper.copy_range_s = slow
+        node.contribution_bytes = rng.choice((0, RESULTS_BYTES_MAX // 6))
+    Nemesis(world, until_s=15.0)
+    world.run(20.0)
+    revive(world)
+    if not world.run_until(lambda: all_are_members(world), limit_s=90.0):
+        assert keep.checkpoint == "off" and world.state_is_lost(), "\n".join(world.story[-60:])
+        return
+    before = world.oracles.rounds_done
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=10.0)

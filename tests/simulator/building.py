@@ -1,0 +1,56 @@
+"""How a simulated site's machine is made from its disk: what `chaosd.assembly` does for a daemon."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from chaos_protocols.commands import decode_roster, encode_roster
+from chaos_protocols.raft import Persist, RaftMachine, RaftSettings
+from chaos_protocols.raft import found as found_log
+from chaos_protocols.site import SiteMachine
+from chaos_protocols.site_facts import SiteFacts, founding_roster
+
+if TYPE_CHECKING:
+    from tests.simulator.node import Node
+
+
+def make_machine(node: Node) -> SiteMachine:
+    """The next incarnation. A founder with an empty disk founds the run."""
+    world, disk = node.world, node.disk
+    facts = SiteFacts(
+        site=node.site,  # type: ignore[arg-type]
+        name=node.name,
+        address=node.site,
+        public_key=b"",
+        incarnation=disk.incarnation,
+        run="simulated",
+        min_sites=node.min_sites,
+    )
+    if node.founder and disk.snapshot is None:
+        first = encode_roster(founding_roster(facts, world.planner))
+        hard_state, snapshot = found_log(node.site, first)  # type: ignore[arg-type]
+        disk.persist(Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot))
+    rng = random.Random(f"{world.seed}/{node.site}/{disk.incarnation}")
+    raft = RaftMachine(
+        node.site,  # type: ignore[arg-type]
+        settings=RaftSettings(
+            election_timeout_s=world.settings.election_timeout_s,
+            heartbeat_interval_s=world.settings.raft_heartbeat_s,
+        ),
+        rng=rng,
+        hard_state=disk.hard_state,
+        snapshot=disk.snapshot,
+        entries=disk.entries,
+        now_s=world.now_s,
+    )
+    return SiteMachine(
+        facts,
+        settings=world.settings,
+        planner=world.planner,
+        rng=rng,
+        raft=raft,
+        roster=decode_roster(disk.snapshot.state) if disk.snapshot is not None else None,
+        entries=disk.entries,
+        now_s=world.now_s,
+    )

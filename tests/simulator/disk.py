@@ -1,0 +1,110 @@
+"""The disks of simulated sites: what survives a crash is what a `Persist` was executed for, and nothing else must.
+
+`Disk` is a model; `JournalDisk` is the daemon's own journal on a disk in memory that tears writes at any byte, loses
+what was not synced, and refuses syncs. Both can be told to lose power in the next write, or to fail.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos_protocols.raft import HardState, Persist
+from chaosd.journal import Journal, JournalError
+from tests.unit.journal_faults import FaultyFolder, PowerLost
+
+OPERATIONS_OF_A_PERSIST = 3
+"""Write, sync, and the return: power may go at each (a rewrite with a snapshot has more)."""
+
+
+class DiskFailed(Exception):
+    """The disk does not take it: the daemon must stop, and answer nothing."""
+
+
+@dataclass
+class Disk:
+    """`power_fails` and `fails` hold for the next write; `open` is the start of a daemon, and mends what was wrong."""
+
+    incarnation: int = 0
+    hard_state: HardState = field(default_factory=lambda: HardState(0, None))
+    snapshot: Any = None
+    entries: tuple[Any, ...] = ()
+    tear: random.Random | None = None
+    failing: bool = False
+
+    def open(self) -> None:
+        self.tear, self.failing = None, False
+
+    def count_start(self) -> None:
+        """The number of this start, durable."""
+        self.incarnation += 1
+
+    def power_fails(self, rng: random.Random) -> None:
+        """Within the next write: what was not synced may be cut at any byte, or vanish."""
+        self.tear = rng
+
+    def fails(self) -> None:
+        """The next writes are refused, until the daemon is started again."""
+        self.failing = True
+
+    def persist(self, effect: Persist) -> None:
+        """Raises PowerLost or DiskFailed, where that was asked for."""
+        if self.failing:
+            raise DiskFailed("Input/output error")
+        if self.tear is not None:
+            if self.tear.random() < 0.5:
+                self._take(effect)
+            raise PowerLost
+        self._take(effect)
+
+    def _take(self, effect: Persist) -> None:
+        if effect.hard_state is not None:
+            self.hard_state = effect.hard_state
+        if effect.snapshot is not None:
+            self.snapshot = effect.snapshot
+            self.entries = tuple(entry for entry in self.entries if entry.index > effect.snapshot.index)
+        if effect.truncate_from is not None:
+            self.entries = tuple(entry for entry in self.entries if entry.index < effect.truncate_from)
+        self.entries += effect.entries
+
+
+class JournalDisk(Disk):
+    """The same through `chaosd.journal`: its frames, its syncs, its rewriting, its reading of a torn end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = FaultyFolder()
+        self._journal: Journal | None = None
+
+    def open(self) -> None:
+        if self.tear is not None:
+            self._folder = FaultyFolder(self._folder.after_power_loss(self.tear))
+        else:
+            self._folder = FaultyFolder({name: bytes(one.current) for name, one in self._folder.names.items()})
+        super().open()
+        self._journal = Journal.open("/data", folder=self._folder)
+        known = self._journal.recovered
+        self.hard_state, self.snapshot, self.entries = known.hard_state, known.snapshot, known.entries
+
+    def count_start(self) -> None:
+        assert self._journal is not None
+        self.incarnation = self._journal.incarnation
+
+    def power_fails(self, rng: random.Random) -> None:
+        super().power_fails(rng)
+        self._folder.stop_at_step = self._folder.steps + rng.randint(1, OPERATIONS_OF_A_PERSIST)
+
+    def fails(self) -> None:
+        super().fails()
+        self._folder.sync_errors = 1
+
+    def persist(self, effect: Persist) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.persist(effect)
+        except JournalError as error:
+            raise DiskFailed(str(error)) from error
+        self._take(effect)
+        if self.tear is not None and self._folder.steps + 1 >= (self._folder.stop_at_step or 0):
+            raise PowerLost  # all was synced, and nobody was told

@@ -1,0 +1,104 @@
+"""What a simulated site keeps of its worker's state: a mirror in its daemon's memory, checkpoints on its disk.
+
+Copies take time, during which the worker's region may be overwritten: such a copy is torn, and an oracle sees it when
+it is used. A checkpoint may be damaged on disk; that shows when it is loaded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from chaos_protocols import effects, events
+from chaos_protocols.plans import CheckpointFacts
+
+if TYPE_CHECKING:
+    from tests.simulator.node import Node
+
+CHECKPOINTS_KEPT = 3
+TORN = "torn"
+Snapshot = tuple[int, str]
+
+
+class Keeper:
+    """`memory` dies with the daemon, `files` do not; a file without a state is damaged."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._rng = random.Random(f"keeper/{node.world.seed}/{node.site}")
+        self.memory: Snapshot | None = None
+        self.files: dict[CheckpointFacts, Snapshot | None] = {}
+        self.restored: list[str] = []
+        self.copy_range_s = (0.0, 0.03)
+        self.disk_range_s = (0.01, 0.3)
+
+    def started(self) -> None:
+        self.memory = None
+        if self.files:
+            self._node.handle(events.CheckpointsFound(checkpoints=tuple(self.files)))
+
+    def damage(self) -> None:
+        """Every file gets a wrong byte."""
+        self.files = dict.fromkeys(self.files)
+
+    def execute(self, effect: effects.KeepEffect) -> None:
+        match effect:
+            case effects.KeepCopy(round=number):
+                self._keep(number)
+            case effects.DropCopy():
+                self.memory = None
+            case effects.RestoreCopy(attempt=attempt):
+                memory = self.memory
+                self._later(self.copy_range_s, lambda: self._put(attempt, memory, "mirror"))
+            case effects.WriteCheckpoint(checkpoint=checkpoint):
+                memory = self.memory
+                self._later(self.disk_range_s, lambda: self._written(checkpoint, memory))
+            case effects.LoadCheckpoint(attempt=attempt, checkpoint=checkpoint):
+                self._later(self.disk_range_s, lambda: self._put(attempt, self.files.get(checkpoint), "checkpoint"))
+            case _:
+                assert_never(effect)
+
+    def _later(self, range_s: tuple[float, float], action: Callable[[], None]) -> None:
+        """On a thread: it ends with the daemon."""
+        node = self._node
+        generation = node._generation
+        node.world.schedule(
+            self._rng.uniform(*range_s), lambda: action() if generation == node._generation and node.alive else None
+        )
+
+    def _keep(self, number: int) -> None:
+        node, worker = self._node, self._node.worker
+        before = worker.snapshot if worker is not None else None
+        self.memory = None
+
+        def copied() -> None:
+            now = worker.snapshot if worker is not None else None
+            whole = before is not None and before == now and before[0] == number
+            self.memory = before if whole else (number, TORN)
+            node.handle(events.CopyKept(round=number))
+
+        self._later(self.copy_range_s, copied)
+
+    def _put(self, attempt: int, state: Snapshot | None, source: str) -> None:
+        """Into the region of the worker that is there: the transfer engine must not write there at the same time."""
+        node = self._node
+        assert node.bulk is not None
+        if state is None:
+            node.handle(events.RestoreFailed(attempt=attempt, reason=f"the {source} is damaged"))
+            return
+        if node.bulk.fetching is not None:
+            node.world.oracles.fail(4, f"{node.name} restores a state into a region that a transfer writes to")
+        node.bulk.put_state(state)
+        self.restored.append(source)
+        node.handle(events.StateRestored(attempt=attempt))
+
+    def _written(self, checkpoint: CheckpointFacts, state: Snapshot | None) -> None:
+        node = self._node
+        assert node.machine is not None
+        if state is None or state[0] != checkpoint.round or state[1] == TORN:
+            node.world.oracles.fail(4, f"{node.name} writes {state} as its checkpoint of round {checkpoint.round}")
+        self.files[checkpoint] = state
+        for old in sorted(self.files)[:-CHECKPOINTS_KEPT]:
+            del self.files[old]
+        node.handle(events.CheckpointWritten(checkpoint=checkpoint, size_bytes=1 << 20, took_s=0.1))

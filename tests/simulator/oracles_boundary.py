@@ -1,0 +1,186 @@
+"""Invariants 5, 6 and 9: who is given what, what old messages may do, and how a leave is remembered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from chaos_protocols import effects
+from chaos_protocols.messages import LeaveRequest, RaftEnvelope
+from chaos_protocols.names import short
+from chaos_protocols.raft.messages import AppendRequest, SnapshotRequest
+from chaos_protocols.roster import Departure, Roster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulator.node import Node
+    from tests.simulator.oracles_agreement import AgreementOracle
+    from tests.simulator.oracles_rounds import RoundsOracle
+
+    Fail = Callable[[int, str], NoReturn]
+
+
+class AdmissionOracle:
+    """Invariant 5: state goes to the joiner of the agreed plan, from its sources; the roster to who is in it."""
+
+    def __init__(self, fail: Fail, agreement: AgreementOracle) -> None:
+        self._fail, self._agreement = fail, agreement
+        self._since: dict[str, tuple[int, int]] = {}
+
+    def bulk_sent(self, node: Node, destination: str, message: Any) -> None:
+        if message[0] != "state" or node.machine is None:
+            return
+        roster = self._agreement.roster_at.get(node.machine.roster.epoch)
+        plan = roster.replication if roster is not None else None
+        if plan is None or plan.transfer != message[1] or plan.joiner != destination:
+            self._fail(5, f"{node.name} sends the state to {destination}, which is not agreed to get it")
+        if roster is not None and roster.record(plan.joiner) is None:
+            self._fail(5, f"{node.name} sends the state to {destination}, which is not in the roster")
+        if node.site not in {part.source for part in plan.ranges}:
+            self._fail(5, f"{node.name} sends the state, but is no source of {plan.transfer}")
+
+    def sent(self, node: Node, effect: effects.SendEnvelope) -> None:
+        """The log holds the roster: it goes to voters and learners only. A removed site is served until its removal is
+        committed, so every configuration since the last step's commit counts."""
+        envelope = effect.envelope
+        if type(envelope.message) is not RaftEnvelope or envelope.source != node.site or node.machine is None:
+            return
+        message = envelope.message.message
+        if not isinstance(message, SnapshotRequest) and not (isinstance(message, AppendRequest) and message.entries):
+            return
+        core, (incarnation, since) = node.machine.raft._core, self._since.get(node.site, (0, 0))
+        if incarnation != node.machine.incarnation:
+            since = 0
+        told = envelope.destination
+        admitted = core.log.configurations_since(max(since, core.log.base_index))
+        if all(told not in one.voters and told not in one.learners for one in admitted):
+            self._fail(5, f"{node.name} tells the roster to {envelope.destination}, which was never admitted")
+
+    def after_step(self, node: Node) -> None:
+        assert node.machine is not None
+        self._since[node.site] = (node.machine.incarnation, node.machine.raft.commit_index)
+
+
+class ReplayOracle:
+    """Invariant 6: a message that was delivered before, or belongs to a former life of its sender, changes nothing."""
+
+    def __init__(self, fail: Fail) -> None:
+        self._fail = fail
+
+    def replayed(self, node: Node, before: tuple[Any, ...], out: list[Any]) -> None:
+        assert node.machine is not None
+        acts = [effect for effect in out if not isinstance(effect, effects.SetTimer)]
+        if acts:
+            self._fail(6, f"{node.name} acts on a replayed message: {acts}")
+        after = fingerprint(node)
+        if after != before:
+            changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
+            self._fail(6, f"a replayed message changes {node.name}: {changed}")
+
+    def bulk_replayed(self, node: Node, before: tuple[Any, ...]) -> None:
+        if node.bulk is not None and bulk_fingerprint(node) != before:
+            self._fail(6, f"a bulk message of a former epoch changes {node.name}")
+
+
+def fingerprint(node: Node) -> tuple[Any, ...]:
+    """All that decides what a site does next, save for when it last heard something (old bytes prove a live link)."""
+    machine = node.machine
+    assert machine is not None
+    core, rounds, standing, scheduler = machine.raft._core, machine.rounds, machine.standing, machine.scheduler
+    return (
+        machine.roster.epoch,
+        (core.term, core.vote, core.role, core.leader, core.commit_index, core.log.last_index, core.log.last_term),
+        (frozenset(core.votes), frozenset(core.heard), core.transfer_target),
+        tuple((site, one.match_index, one.next_index, one.mode) for site, one in sorted(core.progress.items())),
+        (rounds.done, rounds.digest, rounds.running, rounds.contributed, rounds.active, rounds.worker_round),
+        (rounds.hold_round, rounds.fetching, rounds.phase),
+        (standing.begun, standing.leaving, standing.finished, standing.refusal, standing.leave_answer),
+        (standing.transfer, standing.worker_round, standing.serving.plan, standing.evicted_epoch),
+        tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
+        (tuple(sorted(scheduler.answers.items())), len(scheduler.wishes), scheduler.in_flight is None),
+        tuple((site, report[0]) for site, report in sorted(scheduler.reports.items())),
+        tuple((site, one.phase, one.wanted, one.farewell) for site, one in sorted(machine.links.neighbours.items())),
+        tuple(sorted(machine.incarnations.items())),
+    )
+
+
+def bulk_fingerprint(node: Node) -> tuple[Any, ...]:
+    bulk = node.bulk
+    assert bulk is not None
+    opened = bulk.open
+    parts = None if opened is None else (opened.effect.tag, repr(sorted(opened.parts.items())), opened.own)
+    return (parts, tuple(sorted(bulk.results.items())), bulk.received_state, bulk.fetching)
+
+
+class LeaveOracle:
+    """Invariant 9: who left is called that by everybody, for ever, and takes no completed round along."""
+
+    def __init__(self, fail: Fail, agreement: AgreementOracle, rounds: RoundsOracle) -> None:
+        self._fail, self._agreement, self._rounds = fail, agreement, rounds
+        self.left: dict[tuple[str, int], Departure] = {}
+        self._gone: dict[tuple[str, int], int] = {}
+        self._asked: dict[tuple[str, int], str] = {}
+
+    def sent(self, node: Node, effect: effects.SendEnvelope) -> None:
+        message = effect.envelope.message
+        if type(message) is LeaveRequest and effect.envelope.source == node.site:
+            self._asked[node.site, message.incarnation] = message.reason or "asked to leave"
+
+    def committed(self, roster: Roster) -> None:
+        for gone in roster.departed:
+            key = (gone.site, gone.incarnation)
+            if gone.cause != "left" and gone.reason == self._asked.get(key):
+                self._fail(9, f"{gone.site} asked to leave, and is recorded as {gone.cause}")
+            if gone.cause == "left":
+                self.left[key] = gone
+            elif key in self.left:
+                self._fail(9, f"{gone.site} left gracefully, and is recorded as {gone.cause}")
+
+    def settled(self, previous: Any, settled_round: int) -> None:
+        for site, incarnation in self._gone:
+            era, number = self._rounds.completed.get((site, incarnation), (None, 0))
+            if era is previous and number > settled_round:
+                self._fail(9, f"{site} left with round {number}, and {settled_round} was settled: a round is lost")
+
+    def recorded(self, node: Node, effect: effects.Record) -> None:
+        """No event calls a site failed whose last life in the roster ended with a leave."""
+        if effect.kind != "scale-in" or effect.outcome != "failed":
+            return
+        roster = self._agreement.roster
+        for site, incarnation in self.left:
+            if roster is None or effect.subject not in (short(site), site) or roster.record(site) is not None:  # type: ignore[arg-type]
+                continue
+            last = next((gone for gone in reversed(roster.departed) if gone.site == site), None)
+            if last is not None and last.incarnation == incarnation and last.cause == "left":
+                self._fail(9, f"{node.name} records {effect.subject}, which left, as failed: {effect.reason}")
+
+    def stopped(self, node: Node, effect: effects.StopDaemon) -> None:
+        """A daemon ends gracefully: it was released, everybody has its last round, and so has its own worker."""
+        machine, roster = node.machine, self._agreement.roster
+        if machine is None or roster is None or not effect.graceful:
+            return
+        record = machine.roster.record(node.site) and roster.record(node.site)  # type: ignore[arg-type]
+        alone = len(roster.sites) == 1
+        if (
+            record is not None
+            and record.incarnation == machine.incarnation
+            and not alone
+            and "could be" not in effect.reason
+        ):
+            self._fail(9, f"{node.name} ends as if it had left, but is still in the roster")
+        gone = roster.departure(node.site, machine.incarnation)  # type: ignore[arg-type]
+        if gone is None or gone.cause != "left" or effect.reason != "left the run":
+            return
+        era = self._rounds.era_of(machine.roster.epoch)
+        if era is not self._rounds.eras[-1]:
+            return
+        rounds = machine.rounds
+        self._gone[node.site, machine.incarnation] = rounds.done
+        done = self._rounds.result(era, gone.last_round) is not None and gone.last_round > era.settled_round
+        if (
+            done
+            and machine.standing.begun
+            and rounds.worker_round is not None
+            and rounds.worker_round < gone.last_round
+        ):
+            self._fail(9, f"{node.name} left before its worker had applied its last round, {gone.last_round}")

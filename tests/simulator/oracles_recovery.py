@@ -1,0 +1,92 @@
+"""Invariant 8: a dead link is noticed in bounded time, and once faults stop everybody goes on, or says why it cannot.
+
+Who must go on: every site whose user wants it in the run. The one excuse is a state that died: no worker alive holds
+the newest round that a live member has counted, nor the one before (protocols.md section 4: at most one round of work
+is repeated). Then nothing may go on from an older state, and every site must say what it waits for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from chaos_protocols.liveness import LinkPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulator.node import Node
+    from tests.simulator.world import World
+
+    Fail = Callable[[int, str], NoReturn]
+
+SLACK_S = 0.35
+"""Beyond the timeout: a beat until the next look, a step of the timer, clocks that drift."""
+
+
+class RecoveryOracle:
+    def __init__(self, fail: Fail, world: World) -> None:
+        self._fail, self._world = fail, world
+        self._heard_s: dict[tuple[str, str], float] = {}
+        self._awake_s: dict[str, float] = {}
+        self._stepped_s: dict[str, float] = {}
+
+    # -- silence
+
+    def delivered(self, node: Node, source: str) -> None:
+        self._heard_s[node.site, source] = self._world.now_s
+
+    def after_step(self, node: Node, *, timer: bool) -> None:
+        """A link over which nothing arrives for longer than the limit is not called up, by a site that was awake."""
+        world, machine = self._world, node.machine
+        assert machine is not None
+        now_s, limit_s = world.now_s, world.settings.failure_timeout_s
+        if now_s - self._stepped_s.get(node.site, now_s) > world.settings.beat_s + SLACK_S:
+            self._awake_s[node.site] = now_s  # it stood still itself
+        self._stepped_s[node.site] = now_s
+        if not timer:
+            return
+        for site, neighbour in machine.links.neighbours.items():
+            if neighbour.phase is not LinkPhase.UP:
+                continue
+            key = (node.site, site)
+            since_s = max(self._heard_s.get(key, 0.0), self._awake_s.get(node.site, 0.0))
+            if now_s - since_s > limit_s + world.settings.beat_s + SLACK_S:
+                self._fail(
+                    8, f"{node.name} still calls its link to {site} up, {now_s - since_s:.2f} s after its last word"
+                )
+
+    def connected(self, one: str, other: str) -> None:
+        self._heard_s[one, other] = self._heard_s[other, one] = self._world.now_s
+
+    def started(self, node: Node) -> None:
+        self._awake_s[node.site] = self._stepped_s[node.site] = self._world.now_s
+
+    # -- after the faults
+
+    def newest_round(self) -> int:
+        """The newest round that a live member of the present roster counts as done, or that was settled."""
+        roster = self._world.oracles.newest
+        if roster is None:
+            return 0
+        newest = roster.settled_round
+        for record in roster.sites:
+            machine = self._world.nodes[record.site].machine
+            if record.state == "member" and machine is not None and machine.incarnation == record.incarnation:
+                newest = max(newest, machine.rounds.done)
+        return newest
+
+    def state_is_lost(self) -> bool:
+        """No worker alive has the state of the newest round, or of the one before."""
+        workers = [node.worker.round for node in self._world.nodes.values() if node.worker is not None]
+        return max(workers, default=0) < self.newest_round() - 1
+
+    def waits_as_it_must(self) -> None:
+        """The state is lost: nobody trains, and whoever waits for it says so."""
+        for node in self._world.nodes.values():
+            machine = node.machine
+            if machine is None or node.worker is None:
+                continue
+            if machine.rounds.active:
+                self._fail(8, f"{node.name} trains, though the newest state is lost")
+            if not machine.standing.pause_reason():
+                self._fail(8, f"{node.name} waits for a state that is lost, and does not say so")

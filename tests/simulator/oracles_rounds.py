@@ -1,0 +1,307 @@
+"""Invariants 2, 3 and 4: what is applied, what is in it, and in which state it leaves a worker.
+
+The run's history is a chain of *eras*: one begins with each committed decision about rounds (`Settled`, `AdoptState`).
+The views of an era are all made with its decision or after it, so the epoch of a bulk tag names its era, and within
+one era a round has one result, under whatever tag, for whatever site. A new era keeps the rounds up to the one that
+was settled; later ones are void. States are chains of results: the oracle computes them itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from chaos_protocols import effects, events
+from chaos_protocols.commands import AdoptState, Settled
+from chaos_protocols.plans import Tag
+from chaos_protocols.roster import Roster, View
+from tests.simulator.bulk import digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulator.node import Node, Worker
+
+    Fail = Callable[[int, str], NoReturn]
+
+Life = tuple[str, int]
+ROUNDS_KEPT = 512
+
+
+@dataclass(slots=True)
+class Era:
+    """`results`, `states`: of the rounds after `settled_round`. An adopted era begins with the state of one worker."""
+
+    index: int
+    settled_round: int
+    adopted: bool
+    previous: Era | None
+    results: dict[int, str] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)
+    newest: int = 0
+
+    def owner(self, number: int, *, state: bool = False) -> Era | None:
+        """The era in which this round was, or will be, done; None: before the run took over a worker's state."""
+        era: Era | None = self
+        while era is not None and number <= era.settled_round:
+            if era.adopted:
+                return era if state and number == era.settled_round else None
+            era = era.previous
+        return era
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One contribution as it left for the engine. `token`: the worker's life and the state it was computed from."""
+
+    incarnation: int
+    weight: float
+    token: Any
+
+
+class RoundsOracle:
+    """See the module. `rounds_done`: the newest round of the present era that anybody has applied."""
+
+    def __init__(self, fail: Fail, nodes: dict[str, Node]) -> None:
+        self._fail, self._nodes = fail, nodes
+        self.eras: list[Era] = []
+        self._indices: list[int] = []
+        self.given: dict[Tag, dict[str, Given]] = {}
+        self.views: dict[int, View] = {}
+        self.completed: dict[Life, tuple[Era, int]] = {}
+        self.rounds_done = 0
+        self._done_of: dict[str, tuple[int, str, int]] = {}
+        self._opened: dict[Life, Tag] = {}
+        self._delivering: dict[str, tuple[Worker, int, Era]] = {}
+
+    # -- the agreed history
+
+    def committed(self, index: int, command: Any, roster: Roster) -> None:
+        for view in roster.views:
+            self.views.setdefault(view.epoch, view)
+        self._who_counts(index, roster)
+        if isinstance(command, Settled):
+            self._settled(index, command, roster)
+        if isinstance(command, AdoptState):
+            self._adopted(index, command, roster)
+        if isinstance(command, Settled | AdoptState) or not self.eras:
+            previous = self.eras[-1] if self.eras else None
+            adopted = not isinstance(command, Settled)
+            self.eras.append(Era(index, roster.settled_round, adopted, previous))
+            self._indices.append(index)
+            self.rounds_done = min(self.rounds_done, roster.settled_round)
+
+    def _who_counts(self, index: int, roster: Roster) -> None:
+        """Invariant 5: a round counts the members of the roster, and leavers up to their last round; nobody else."""
+        if roster.settling or not roster.views:
+            return
+        members = roster.member_ids()
+        if roster.views[-1].members != members:
+            self._fail(5, f"after entry {index} {roster.views[-1].members} count in a round; the members are {members}")
+        for view in roster.views[:-1]:
+            for site in set(view.members) - set(members):
+                until = [gone.last_round for gone in roster.departed if gone.site == site and gone.cause == "left"]
+                if max(until, default=-1) < view.first_round:
+                    self._fail(
+                        5, f"after entry {index} {site} counts in round {view.first_round}, but is not in the run"
+                    )
+
+    def era_of(self, epoch: int) -> Era:
+        return self.eras[max(0, bisect_right(self._indices, epoch) - 1)]
+
+    def result(self, era: Era, number: int) -> str | None:
+        owner = era.owner(number)
+        return None if owner is None else owner.results.get(number)
+
+    def state(self, era: Era, number: int) -> str | None:
+        owner = era.owner(number, state=True)
+        return None if owner is None else owner.states.get(number)
+
+    def _settled(self, index: int, command: Settled, roster: Roster) -> None:
+        """Invariant 2: no survivor holds more than what was settled (its answer was a promise), the digest is that of
+        the round, and at most one round is done again."""
+        era = self.eras[-1]
+        known = self.result(era, command.round)
+        if command.digest and known != command.digest:
+            self._fail(2, f"entry {index} settles round {command.round} as {command.digest}, its result is {known}")
+        if command.round > max(era.newest, era.settled_round):
+            self._fail(2, f"entry {index} settles round {command.round}, which nobody has done")
+        for record in roster.sites:
+            of_era, number = self.completed.get((record.site, record.incarnation), (None, 0))
+            if of_era is era and number > command.round:
+                self._fail(2, f"{record.name} has round {number}, but {command.round} was settled as the last one")
+        if command.holders and era.newest > command.round + 1:
+            self._fail(2, f"round {era.newest} was done, {command.round} is settled: more than one round is lost")
+
+    def _adopted(self, index: int, command: AdoptState, roster: Roster) -> None:
+        """Invariant 2: the run goes on from a worker only where no member that trains is left, and not from more than
+        one round before the newest that one of them knows of; from a checkpoint, from whatever that holds."""
+        site = command.record.site
+        for record in roster.sites:
+            node = self._nodes[record.site]
+            machine = node.machine
+            if machine is None or machine.incarnation != record.incarnation or not machine.standing.begun:
+                continue
+            trains = machine.rounds.active and machine.rounds.worker_round is not None and record.site != site
+            if trains and machine.roster.epoch >= self.eras[-1].index and not node.stopped:
+                self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
+            worker = self._nodes[site].worker
+            from_worker = worker is not None and worker.round == command.round
+            if from_worker and not self._nodes[site].keeper.files and machine.rounds.done > command.round + 1:
+                self._fail(
+                    2, f"entry {index} goes back to round {command.round}; {node.name} has {machine.rounds.done}"
+                )
+
+    # -- what goes into a round
+
+    def contributed(self, node: Node, effect: effects.Contribute) -> None:
+        """Invariant 3: a site gives to a round once under one tag. Invariant 4: what it gives was computed from the
+        state that all have."""
+        assert node.machine is not None
+        tag, machine = effect.tag, node.machine
+        token = node.arena if effect.has_bytes else None
+        given = self.given.setdefault(tag, {})
+        if node.site in given:
+            self._fail(3, f"{node.name} gives to round {tag.round} of epoch {tag.epoch} twice")
+        given[node.site] = Given(machine.incarnation, effect.weight, token)
+        while len(self.given) > ROUNDS_KEPT:
+            self.given.pop(next(iter(self.given)))
+        if (effect.weight > 0) != effect.has_bytes:
+            self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, bytes: {effect.has_bytes}")
+        if token is None:
+            return
+        if token[0] != tag.round:
+            self._fail(3, f"{node.name} gives what it computed for round {token[0]} to round {tag.round}")
+        self._is_state(node, self.era_of(tag.epoch), tag.round - 1, token[2], "contributes from")
+
+    def opened(self, node: Node, effect: effects.OpenRound) -> None:
+        """Invariant 6: a member never goes back to a round, or an epoch, that it has opened a later one of."""
+        assert node.machine is not None
+        life = (node.site, node.machine.incarnation)
+        newest = self._opened.get(life)
+        if newest is not None and effect.member and effect.tag < newest:
+            self._fail(6, f"{node.name} opens {effect.tag} after {newest}")
+        self._opened[life] = max(effect.tag, newest) if newest is not None else effect.tag
+
+    def reduced(self, node: Node, event: events.ReduceFinished, parts: dict[str, Any]) -> None:
+        """Invariant 3: exactly the members of the epoch, each with what it gave. Invariant 2: one result a round."""
+        tag = event.tag
+        view = self.views.get(tag.epoch)
+        if view is None:
+            self._fail(3, f"{node.name} has a result of epoch {tag.epoch}, which is not agreed")
+        era = self.era_of(tag.epoch)
+        if node.site not in view.members:  # a listener asks by round: what it gets must be the round's result
+            known = self.result(era, tag.round)
+            if known != event.digest:
+                self._fail(2, f"{node.name} is handed {event.digest} as round {tag.round}; its result is {known}")
+            return
+        there = tuple(sorted(parts))
+        if there != view.members:
+            self._fail(3, f"round {tag.round} of epoch {tag.epoch} has {there}, its members are {view.members}")
+        given = self.given.get(tag)
+        if given is not None:
+            for site in there:
+                own = given.get(site)
+                if own is None or parts[site] != (own.weight, own.token):
+                    self._fail(3, f"round {tag.round} has {parts[site]} of {site}, which gave {own}")
+        if event.digest != digest_of((tag.round, tuple(sorted(parts.items())))):
+            self._fail(3, f"the result of round {tag.round} at {node.name} is not the sum of its parts")
+        owner = era.owner(tag.round)
+        if owner is None:
+            self._fail(2, f"{node.name} does round {tag.round} again, which was before the run's beginning")
+        known = owner.results.setdefault(tag.round, event.digest)
+        if known != event.digest:
+            self._fail(2, f"{node.name} has {event.digest} as the result of round {tag.round}, others have {known}")
+        owner.newest = max(owner.newest, tag.round)
+        owner.results.pop(tag.round - ROUNDS_KEPT, None)
+        owner.states.pop(tag.round - ROUNDS_KEPT, None)
+
+    # -- what a site has
+
+    def after_step(self, node: Node) -> None:
+        """Invariant 2: the last result that a site counts as done is the round's; after its promise it takes nothing
+        more of the older epochs."""
+        machine = node.machine
+        assert machine is not None
+        rounds = machine.rounds
+        now = (rounds.done, rounds.digest, machine.roster.epoch)
+        if now == self._done_of.get(node.site):
+            return
+        before = self._done_of.get(node.site)
+        self._done_of[node.site] = now
+        if not rounds.digest or not self.eras or (before is not None and before[:2] == now[:2]):
+            return
+        era = self.era_of(machine.roster.epoch)
+        known = self.result(era, rounds.done)
+        if known is not None and known != rounds.digest:
+            self._fail(2, f"{node.name} holds {rounds.digest} as round {rounds.done}, others have {known}")
+        life = (node.site, machine.incarnation)
+        self.completed[life] = (era, rounds.done)
+        later = next((one for one in self.eras if one.index > era.index), None)
+        if later is None or later.adopted or rounds.done <= later.settled_round:
+            return
+        record = self._roster_of(later).record(node.site)  # type: ignore[arg-type]
+        if record is not None and record.incarnation == machine.incarnation:
+            self._fail(2, f"{node.name} takes round {rounds.done} of the epoch that it had promised to have ended")
+
+    roster_at: dict[int, Roster]
+
+    def _roster_of(self, era: Era) -> Roster:
+        return self.roster_at[era.index]
+
+    # -- what the workers do
+
+    def delivered(self, node: Node, number: int) -> None:
+        """Invariant 2: a worker is given the results in order, each once; the bytes are those of the round."""
+        worker = node.worker
+        if worker is None or node.bulk is None:
+            return
+        assert node.machine is not None
+        era = self.era_of(node.machine.roster.epoch)
+        if worker.round != number - 1:
+            self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.round}")
+        held = node.bulk.results.get(number)
+        if held is None:
+            self._fail(2, f"{node.name} is to apply round {number}, whose result it has dropped")
+        known = self.result(era, number)
+        if known is not None and held[0] != known:
+            self._fail(2, f"{node.name} applies {held[0]} as round {number}, others have {known}")
+        self._delivering[node.site] = (worker, number, era)
+
+    def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
+        """Invariant 4: the state is the chain of all results, the same for everybody."""
+        worker, due, era = self._delivering.pop(node.site, (None, 0, None))
+        if worker is not node.worker or due != number or era is None:
+            self._fail(2, f"a worker of {node.name} applies round {number}, which it was not given")
+        if state != digest_of((before, digest)):
+            self._fail(4, f"{node.name} has a state after round {number} that does not follow from its result")
+        self._is_state(node, era, number - 1, before, "applied to")
+        self._is_state(node, era, number, state, "has reached")
+        if era is self.eras[-1]:
+            self.rounds_done = max(self.rounds_done, number)
+
+    def loaded(self, node: Node, number: int, snapshot: tuple[int, str] | None) -> None:
+        """Invariant 4: what a joiner loads is the members' state of the round that was agreed."""
+        assert node.machine is not None
+        if snapshot is None or snapshot[0] != number:
+            self._fail(4, f"{node.name} is to load the state of round {number}, but got {snapshot}")
+        self._is_state(node, self.era_of(node.machine.roster.epoch), number, snapshot[1], "loads")
+
+    def training(self, node: Node, number: int) -> None:
+        """Invariant 4: who begins to contribute is level, and has the members' state."""
+        assert node.machine is not None
+        worker = node.worker
+        if worker is None:
+            return
+        if worker.round != number - 1:
+            self._fail(4, f"{node.name} is to train for round {number} in the state of round {worker.round}")
+        self._is_state(node, self.era_of(node.machine.roster.epoch), worker.round, worker.state, "trains from")
+
+    def _is_state(self, node: Node, era: Era, number: int, state: str, does: str) -> None:
+        owner = era.owner(number, state=True)
+        if owner is None:
+            self._fail(4, f"{node.name} {does} a state of round {number}, which is before the run's beginning")
+        known = owner.states.setdefault(number, state)
+        if known != state:
+            self._fail(4, f"{node.name} {does} another state of round {number} than the others have")

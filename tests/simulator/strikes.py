@@ -1,0 +1,216 @@
+"""What may go wrong with a site, its disk, its worker, a link or a transfer: each strike by name.
+
+A strike gets a random generator of its own, made from the run's seed and its number: whether another one is left out
+changes nothing about it, so that a run can be shrunk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chaos_protocols import events
+from tests.simulator.node import Node
+from tests.simulator.world import World
+
+
+def begin(node: Node) -> None:
+    if not node.alive:
+        node.start()
+        if node.worker is None:
+            node.start_worker()
+        else:
+            node.reconnect_worker()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """`node` is hit; `other` is the far end, where there is one (never `node` itself for kinds in PAIRED)."""
+
+    world: World
+    rng: random.Random
+    number: int
+    node: Node
+    other: Node
+
+    def later(self, low_s: float, high_s: float, action: Callable[[], Any]) -> None:
+        self.world.schedule(self.rng.uniform(low_s, high_s), action)
+
+    def restart(self, low_s: float, high_s: float) -> Callable[[], None]:
+        """To be called when the process has died."""
+        return lambda: self.later(low_s, high_s, lambda: begin(self.node))
+
+    @property
+    def ways(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        return (self.node.site, self.other.site), (self.other.site, self.node.site)
+
+
+def _kill(strike: Strike) -> None:
+    strike.node.kill(worker_too=not strike.world.must_live(strike.node))
+    strike.restart(0.05, 4.0)()
+
+
+def _kill_daemon(strike: Strike) -> None:
+    strike.node.kill(worker_too=False)
+    strike.restart(0.05, 3.0)()
+
+
+def _kill_worker(strike: Strike) -> None:
+    node = strike.node
+    if not strike.world.must_live(node):
+        node.kill_worker()
+        strike.later(0.05, 2.0, lambda: node.start_worker() if node.worker is None and node.alive else None)
+
+
+def _stop(strike: Strike) -> None:
+    strike.node.stop()
+    strike.later(0.1, 3.0, strike.node.go_on)
+
+
+def _crash(strike: Strike) -> None:
+    strike.node.crash_at_persist(durable=strike.rng.random() < 0.5, restart=strike.restart(0.05, 3.0))
+
+
+def _crash_scheduler(strike: Strike) -> None:
+    """Between the entry on its disk and the announcement, or before the entry is there."""
+    leading = [one for one in strike.world.nodes.values() if one.machine is not None and one.machine.scheduler.leading]
+    if leading:
+        node = strike.rng.choice(leading)
+        restart: Callable[[], None] = lambda: strike.later(0.05, 3.0, lambda: begin(node))  # noqa: E731
+        node.crash_at_persist(durable=strike.rng.random() < 0.7, restart=restart)
+
+
+def _power(strike: Strike) -> None:
+    strike.node.power_fails_at_persist(restart=strike.restart(0.05, 3.0))
+
+
+def _disk_fails(strike: Strike) -> None:
+    strike.node.disk_fails(restart=strike.restart(0.05, 3.0))
+
+
+def _slow_disk(strike: Strike) -> None:
+    for _ in range(4):
+        at_s = strike.rng.uniform(0.0, 1.0)
+        strike.world.schedule(at_s, strike.node.stop)
+        strike.later(at_s + 0.02, at_s + 0.3, strike.node.go_on)
+
+
+def _slow_worker(strike: Strike) -> None:
+    node = strike.node
+    node.compute_factor *= 8.0
+    strike.later(0.5, 3.0, lambda: setattr(node, "compute_factor", node.compute_factor / 8.0))
+
+
+def _cut(strike: Strike, ways: tuple[tuple[str, str], ...]) -> None:
+    network, for_s = strike.world.network, strike.rng.uniform(0.2, 4.0)
+    for way in ways:
+        network.cut(*way)
+        strike.world.schedule(for_s, lambda way=way: network.heal(*way))  # type: ignore[misc]
+
+
+def _isolate(strike: Strike) -> None:
+    here = strike.node.site
+    others = [far for far in strike.world.nodes if far != here]
+    _cut(strike, tuple(way for far in others for way in ((here, far), (far, here))))
+
+
+def _slow_link(strike: Strike) -> None:
+    """Twenty times the delay both ways, for a while."""
+    latency_s, for_s = strike.world.network.latency_s, strike.rng.uniform(0.5, 3.0)
+    for way in strike.ways:
+        before_s = latency_s[way]
+        latency_s[way] = min(0.2, 20 * before_s)
+        strike.world.schedule(for_s, lambda way=way, before_s=before_s: latency_s.update({way: before_s}))  # type: ignore[misc]
+
+
+def _clog(strike: Strike) -> None:
+    network, way = strike.world.network, strike.ways[0]
+    network.clog(*way, message_s=strike.rng.uniform(0.01, 0.15))
+    strike.later(0.5, 3.0, lambda: network.unclog(*way))
+
+
+def _reorder(strike: Strike) -> None:
+    """What this site hands on for others comes late, and out of order."""
+    network, here = strike.world.network, strike.node.site
+    late_s, for_s = strike.rng.uniform(0.05, 0.8), strike.rng.uniform(0.5, 3.0)
+    for far in strike.world.nodes:
+        if far != here:
+            network.reorder(here, far, late_s)
+            strike.world.schedule(for_s, lambda far=far: network.keep_order(here, far))  # type: ignore[misc]
+
+
+def _replay(strike: Strike) -> None:
+    for _ in range(10):
+        strike.later(0.0, 0.5, lambda: strike.world.replay(strike.rng))
+
+
+def _repeat(strike: Strike) -> None:
+    for _ in range(10):
+        strike.later(0.0, 1.5, lambda: strike.world.repeat(strike.rng))
+
+
+def _stall(strike: Strike) -> None:
+    strike.node.to_bulk(lambda bulk: bulk.stall(True))
+    strike.later(0.1, 3.0, lambda: strike.node.to_bulk(lambda bulk: bulk.stall(False)))
+
+
+def _slow_transfer(strike: Strike) -> None:
+    strike.node.transfer_delay_s = strike.rng.uniform(0.2, 1.5)
+    strike.later(0.5, 4.0, lambda: setattr(strike.node, "transfer_delay_s", 0.0))
+
+
+def _spoil(strike: Strike) -> None:
+    strike.node.to_bulk(lambda bulk: bulk.spoil(strike.rng.randint(1, 4)))
+
+
+def _leave(strike: Strike) -> None:
+    node = strike.node
+    if strike.world.must_live(node):
+        return
+    node.handle(events.LeaveRequested(request="leave", reason="nemesis"))
+    strike.later(2.0, 5.0, lambda: begin(node))
+    if strike.rng.random() < 0.2:  # in its last rounds
+        strike.later(0.0, 0.6, lambda: node.kill(worker_too=not strike.world.must_live(node)))
+
+
+def _link(strike: Strike, *, add: bool) -> None:
+    request = f"{'link' if add else 'unlink'}-{strike.number}"
+    changed = events.LinkChangeRequested(request=request, other=strike.other.site, add=add)  # type: ignore[arg-type]
+    strike.node.handle(changed)
+
+
+STRIKES: dict[str, Callable[[Strike], None]] = {
+    "kill": _kill,
+    "kill daemon": _kill_daemon,
+    "kill worker": _kill_worker,
+    "stop": _stop,
+    "crash": _crash,
+    "crash scheduler": _crash_scheduler,
+    "power": _power,
+    "disk fails": _disk_fails,
+    "slow disk": _slow_disk,
+    "slow worker": _slow_worker,
+    "cut": lambda strike: _cut(strike, strike.ways),
+    "one-way": lambda strike: _cut(strike, strike.ways[:1]),
+    "isolate": _isolate,
+    "reset": lambda strike: strike.world.reset(strike.node.site, strike.other.site),
+    "slow link": _slow_link,
+    "clog": _clog,
+    "reorder": _reorder,
+    "replay": _replay,
+    "repeat": _repeat,
+    "stall": _stall,
+    "slow transfer": _slow_transfer,
+    "abort": lambda strike: strike.node.to_bulk(lambda bulk: bulk.abort()),
+    "spoil": _spoil,
+    "leave": _leave,
+    "link": lambda strike: _link(strike, add=True),
+    "unlink": lambda strike: _link(strike, add=False),
+}
+PAIRED = ("cut", "one-way", "link", "unlink", "reset", "slow link", "clog")
+OF_THE_LIVING = (
+    *("kill", "kill daemon", "kill worker", "stop", "leave", "crash", "power", "disk fails", "slow disk", "reorder"),
+)
+"""Kinds that need a daemon that runs."""

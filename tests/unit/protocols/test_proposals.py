@@ -1,0 +1,350 @@
+"""From a wish to a command: what is proposed, what cannot be and why, who shall vote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, E, link, roster_of
+
+from chaos_protocols import proposals
+from chaos_protocols.commands import (
+    AddSite,
+    Command,
+    PromoteSite,
+    RemoveLink,
+    RemoveSite,
+    Replicate,
+    SetVoters,
+    apply_command,
+)
+from chaos_protocols.messages import JoinRequest
+from chaos_protocols.names import VOTERS_MAX, SiteId
+from chaos_protocols.negotiation import (
+    Committed,
+    ConnectLink,
+    DeadlinePassed,
+    DisconnectLink,
+    EverybodyDone,
+    LevelReached,
+    LinkAnswered,
+    ProposalLost,
+    Propose,
+    ScaleIn,
+    ScaleOut,
+    SubjectGone,
+)
+from chaos_protocols.negotiation.scale_in import ScaleInState
+from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.proposals import CannotPropose, Situation
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import Departure, Roster
+from chaos_protocols.views import changed_views, connects
+
+SITES = tuple(SiteId(f"{number:032x}") for number in range(12))
+
+
+def situation(roster: Roster, *, active: tuple[SiteId, ...] = (), first_round: int = 5, done: int = 3) -> Situation:
+    return Situation(
+        scheduler=A,
+        roster=roster,
+        configuration=Configuration(voters=(A,), learners=tuple(one for one in roster.site_ids() if one != A)),
+        planner=PLANNER,
+        first_round=first_round,
+        done=done,
+        active=frozenset(active),
+    )
+
+
+def joining(*neighbours: SiteId) -> ScaleOut:
+    request = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=neighbours, model=MODEL, worker_round=0
+    )
+    wish = ScaleOut("join", joiner=D, request=request, cause="", now_s=0.0)
+    wish.begin(deadline_s=5.0)
+    for one in neighbours:
+        wish.handle(answer(one))
+    return wish
+
+
+def answer(site: SiteId, *, other: SiteId = D, ready: bool = True) -> LinkAnswered:
+    return LinkAnswered(site=site, other=other, ready=ready, rtt_s=0.02, rate_bytes_per_s=1e7, reason="no")
+
+
+def restoring(site: SiteId) -> ScaleOut:
+    return ScaleOut("state", joiner=site, request=None, cause="", now_s=0.0, state=ScaleOutState.ADMITTING)
+
+
+def leaving(site: SiteId, *, graceful: bool = True, settle: bool = False, incarnation: int = 1) -> ScaleIn:
+    return ScaleIn("in", site=site, incarnation=incarnation, graceful=graceful, settle=settle, cause="why", now_s=0.0)
+
+
+def unlinking(one: SiteId, other: SiteId, *, settle: bool = False, asked: bool = True) -> DisconnectLink:
+    request = (one, "r") if asked else None
+    return DisconnectLink("link", one=one, other=other, request=request, settle=settle, cause="why", now_s=0.0)
+
+
+def refusal(call: Any, *arguments: Any) -> CannotPropose:
+    with pytest.raises(CannotPropose) as caught:
+        call(*arguments)
+    return caught.value
+
+
+# ---- joining
+
+
+def test_a_joiner_listens_from_the_round_whose_state_it_gets_and_its_sources_train() -> None:
+    command, configuration = proposals.add_site(situation(roster_of(A, B), active=(B,)), joining(A, B))
+    assert isinstance(command, AddSite)
+    assert command.replication.round == 4 and command.views[-1].first_round == 5
+    assert command.views[-1].listeners == (D,) and {one.source for one in command.replication.ranges} == {B}
+    assert {one.key for one in command.links} == {(A, D), (B, D)}, "a link with who has no state is a link all the same"
+    assert configuration is not None and D in configuration.learners
+
+
+def test_a_joiner_whose_neighbours_have_no_state_is_told_to_connect_elsewhere() -> None:
+    error = refusal(proposals.add_site, situation(roster_of(A, B)), joining(A))
+    assert error.final and "whose worker trains" in error.reason
+
+
+def test_a_restored_site_gets_the_state_from_its_neighbours_and_stays_what_it_is() -> None:
+    command, configuration = proposals.replicate(situation(roster_of(A, B, C), active=(A, B, C)), restoring(C))
+    assert isinstance(command, Replicate) and configuration is None
+    assert {one.source for one in command.replication.ranges} == {A, B}
+
+
+def test_no_state_can_be_given_to_who_is_gone_or_has_no_neighbour_with_it() -> None:
+    assert refusal(proposals.replicate, situation(roster_of(A, B), active=(A,)), restoring(D)).final
+    assert refusal(proposals.replicate, situation(roster_of(A, B)), restoring(B)).final
+    assert refusal(proposals.promote_site, situation(roster_of(A, B)), restoring(D)).final
+
+
+def test_a_promoted_learner_contributes_from_the_named_round_and_is_no_listener_then() -> None:
+    command, _ = proposals.promote_site(situation(roster_of(A, B, learners=(D,))), restoring(D))
+    assert isinstance(command, PromoteSite)
+    assert D in command.views[-1].members and D not in command.views[-1].listeners
+
+
+# ---- leaving
+
+
+def removed(roster: Roster, wish: ScaleIn, **facts: Any) -> tuple[RemoveSite, Configuration]:
+    command, configuration = proposals.remove_site(situation(roster, **facts), wish)
+    assert isinstance(command, RemoveSite) and configuration is not None
+    return command, configuration
+
+
+def test_a_leaver_takes_part_until_the_round_before_the_change_and_hears_on() -> None:
+    command, configuration = removed(roster_of(A, B, C), leaving(C))
+    assert (command.departure.cause, command.departure.last_round, command.settle) == ("left", 4, False)
+    assert C not in command.views[-1].members and C in configuration.learners
+
+
+def test_a_failed_site_is_out_of_roster_and_agreement_at_once() -> None:
+    command, configuration = removed(roster_of(A, B, C), leaving(C, graceful=False, settle=True))
+    assert (command.departure.cause, command.departure.last_round, command.settle) == ("failed", 3, True)
+    assert C not in (*configuration.voters, *configuration.learners)
+
+
+def test_a_failure_that_nothing_depends_on_settles_nothing() -> None:
+    command, _ = removed(roster_of(A, B, C), leaving(C, graceful=False))
+    assert not command.settle and C not in command.views[-1].members
+
+
+def test_a_failure_that_splits_the_overlay_is_settled_over_what_is_left() -> None:
+    roster = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+    command, _ = removed(roster, leaving(B, graceful=False))
+    assert command.settle
+
+
+def test_a_leave_that_would_split_the_overlay_waits() -> None:
+    roster = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+    error = refusal(proposals.remove_site, situation(roster), leaving(B))
+    assert error.split and not error.final
+
+
+def test_who_has_joined_again_is_not_removed_for_its_former_life() -> None:
+    assert refusal(proposals.remove_site, situation(roster_of(A, B, C)), leaving(C, incarnation=9)).final
+    assert refusal(proposals.release_site, situation(roster_of(A, B, C)), leaving(C)).final
+
+
+def test_who_is_out_of_every_view_is_not_removed_twice() -> None:
+    assert refusal(proposals.remove_site, situation(roster_of(A, B)), leaving(C)).final
+
+
+def test_a_leaver_lost_before_its_last_round_keeps_its_name() -> None:
+    gone = Departure(site=C, incarnation=4, last_round=9, cause="left", reason="")
+    roster = roster_of(A, B, C)
+    left = msgspec.structs.replace(roster, sites=roster.sites[:2], links=(link(A, B),), departed=(gone,))
+    command, _ = removed(left, leaving(C, graceful=False, settle=True))
+    assert (command.departure.cause, command.departure.incarnation) == ("left", 4)
+    unknown = msgspec.structs.replace(left, departed=())
+    assert removed(unknown, leaving(C, graceful=False, settle=True))[0].departure.cause == "failed"
+
+
+def test_a_released_site_is_out_of_the_agreement() -> None:
+    command, configuration = proposals.release_site(situation(roster_of(A, B)), leaving(C))
+    assert command == SetVoters() and configuration is not None and C not in configuration.learners
+
+
+# ---- links
+
+
+def test_a_link_is_added_with_what_was_measured() -> None:
+    wish = ConnectLink("link", one=C, other=B, request=None, cause="", now_s=0.0)
+    wish.rtt_s = 0.5
+    roster = roster_of(A, B, C, links=(link(A, B), link(A, C)))
+    command, _ = proposals.add_link(situation(roster), wish)
+    assert isinstance(command, proposals.AddLink) and command.link.key == (B, C) and command.link.rtt_s == 0.5
+    stranger = ConnectLink("link", one=B, other=D, request=None, cause="", now_s=0.0)
+    assert refusal(proposals.add_link, situation(roster), stranger).final
+
+
+def test_a_spare_link_is_removed_from_a_coming_round_on() -> None:
+    command, _ = proposals.remove_link(situation(roster_of(A, B, C)), unlinking(B, C))
+    assert isinstance(command, RemoveLink) and not command.settle and command.views[-1].first_round == 5
+
+
+def test_a_users_removal_that_would_split_is_refused_and_a_dead_link_is_removed_all_the_same() -> None:
+    line = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+    assert refusal(proposals.remove_link, situation(line), unlinking(B, C)).final
+    command, _ = proposals.remove_link(situation(line), unlinking(B, C, asked=False))
+    assert isinstance(command, RemoveLink) and command.settle
+
+
+def test_a_link_that_is_gone_is_not_removed_again() -> None:
+    assert refusal(proposals.remove_link, situation(roster_of(A, B)), unlinking(B, C)).final
+
+
+# ---- voters
+
+
+def configuration(voters: tuple[SiteId, ...], learners: tuple[SiteId, ...] = ()) -> Configuration:
+    return Configuration(voters=voters, learners=learners)
+
+
+def test_voters_are_odd_in_number_and_bounded() -> None:
+    assert [proposals.voters_wanted(count) for count in (0, 1, 2, 3, 4, 5, 8, 9, 50)] == [
+        1, 1, 1, 3, 3, 5, 7, 7, VOTERS_MAX
+    ]  # fmt: skip
+
+
+def test_the_voters_wanted_are_reached_one_step_at_a_time() -> None:
+    members = SITES[:5]
+    roster = roster_of(*members)
+    found = configuration((members[0],), members[1:4])
+    steps = []
+    while (following := proposals.next_voters(roster, found, members[0])) is not None:
+        assert len({*following.voters} ^ {*found.voters}) <= 1, "one voter changes at a time"
+        found = following
+        steps.append(len(found.voters))
+    assert set(found.voters) == set(members) and steps == [1, 2, 3, 4, 5]
+
+
+def test_a_voter_that_is_no_member_loses_its_vote_and_a_surplus_one_too() -> None:
+    roster = roster_of(A, B)
+    stranger = proposals.next_voters(roster, configuration((A, B, E)), A)
+    assert stranger == configuration((A, B), (E,))
+    surplus = proposals.next_voters(roster, configuration((A, B)), A)
+    assert surplus == configuration((A,), (B,))
+    assert proposals.next_voters(roster, configuration((A,), (B,)), A) is None
+
+
+def test_a_scheduler_that_is_no_member_is_never_the_surplus() -> None:
+    assert proposals.next_voters(roster_of(A), configuration((B,), (A,)), B) is None
+    assert proposals.next_voters(roster_of(A, B), configuration((A, B)), B) == configuration((B,), (A,))
+
+
+def test_a_voter_is_not_made_a_learner_by_the_way() -> None:
+    found = configuration((A,))
+    assert proposals.with_learner(found, A) is found
+
+
+# ---- views
+
+
+def test_views_of_rounds_that_nobody_needs_any_more_are_dropped() -> None:
+    roster = roster_of(A, B, C)
+    for first_round in (3, 5, 7):
+        views = changed_views(roster, PLANNER, first_round=first_round, done=1, links=roster.links)
+        roster = msgspec.structs.replace(roster, views=views)
+    assert [view.first_round for view in roster.views] == [1, 3, 5, 7]
+    views = changed_views(roster, PLANNER, first_round=9, done=6, links=roster.links)
+    assert [view.first_round for view in views] == [5, 7, 9], "a member lags at most one round behind"
+
+
+def test_nobody_is_connected_with_everybody() -> None:
+    assert connects((), (D,), ())
+    roster = roster_of(A, B)
+    assert roster.tag_of(0) is None and roster.concerned() == (A, B)
+
+
+def test_a_command_for_who_is_not_there_leaves_the_others_alone() -> None:
+    roster = roster_of(A, B)
+    for command in _commands_about_a_stranger(roster):
+        assert apply_command(roster, command, 9).site_ids() == (A, B)
+
+
+def _commands_about_a_stranger(roster: Roster) -> list[Command]:
+    gone = Departure(site=D, incarnation=1, last_round=0, cause="banned", reason="")
+    return [
+        PromoteSite(site=D, views=roster.views),
+        RemoveSite(departure=gone, settle=False, views=roster.views),
+        RemoveLink(one=A, other=D, settle=False, views=roster.views, reason=""),
+    ]
+
+
+def test_a_banned_site_is_remembered_as_such() -> None:
+    roster = roster_of(A, B)
+    assert apply_command(roster, _commands_about_a_stranger(roster)[1], 9).banned == (D,)
+
+
+# ---- the negotiations' own ends
+
+
+def test_a_proposal_that_was_lost_is_made_again_unless_it_never_can_be() -> None:
+    again, never = ProposalLost(reason="later", final=False), ProposalLost(reason="never", final=True)
+    join = joining(A)
+    assert [type(one) for one in join.handle(again)] == [Propose]
+    assert join.handle(answer(B)) == [], "a late answer is noted"
+    assert joining(A).handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
+    promoting = restoring(C)
+    promoting.handle(Committed())
+    promoting.handle(LevelReached())
+    assert [type(one) for one in promoting.handle(again)] == [Propose]
+    assert promoting.handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
+    assert [type(one) for one in restoring(C).handle(again)] == [Propose]
+    assert restoring(C).handle(answer(A)) == []
+    for wish in (unlinking(A, B), leaving(C)):
+        assert [type(one) for one in wish.handle(again)] == [Propose]
+    releasing = leaving(C)
+    releasing.handle(Committed())
+    releasing.handle(EverybodyDone())
+    assert [type(one) for one in releasing.handle(again)] == [Propose]
+    assert releasing.handle(never)[-1].outcome == "done"  # type: ignore[union-attr]
+    connecting = ConnectLink("link", one=A, other=B, request=None, cause="", now_s=0.0)
+    connecting.handle(answer(A, other=B))
+    connecting.handle(answer(B, other=A))
+    assert [type(one) for one in connecting.handle(again)] == [Propose]
+
+
+def test_a_link_that_one_end_refuses_is_not_agreed() -> None:
+    connecting = ConnectLink("link", one=A, other=B, request=None, cause="", now_s=0.0)
+    assert connecting.handle(answer(A, other=B, ready=False))[-1].outcome == "failed"  # type: ignore[union-attr]
+
+
+def test_an_answer_about_another_link_counts_for_no_join() -> None:
+    join = ScaleOut("join", joiner=D, request=joining(A).request, cause="", now_s=0.0)
+    join.begin(deadline_s=1.0)
+    assert join.handle(answer(C)) == [] and join.handle(answer(A, other=E)) == []
+    assert join.handle(DeadlinePassed())[-1].outcome == "failed"  # type: ignore[union-attr]
+
+
+def test_a_failed_site_that_fails_again_stays_failed_and_a_leave_ends_with_its_leaver() -> None:
+    assert leaving(C, graceful=False).handle(SubjectGone(reason="again")) == []
+    early = leaving(C)
+    assert early.handle(SubjectGone(reason="killed")) and early.concluded, "the roster says whether it left or failed"
+    assert early.state is ScaleInState.FAILED
+    done = leaving(C, graceful=False)
+    assert done.handle(Committed())[-1].outcome == "done"  # type: ignore[union-attr]

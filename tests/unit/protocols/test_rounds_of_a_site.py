@@ -1,0 +1,187 @@
+"""A site's rounds and its part as a source: what it opens, delivers, fetches, gives up; when it serves its state."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.protocols.follower import (
+    Follower,
+    finish_round,
+    hello,
+    level_learner,
+    of,
+    plan,
+    to_worker,
+    training_member,
+    views,
+)
+from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, C, D, link, records, roster_of
+
+from chaos_protocols import events
+from chaos_protocols.commands import (
+    AddLink,
+    AddSite,
+    PromoteSite,
+    RemoveSite,
+    Replicate,
+    Settled,
+)
+from chaos_protocols.effects import (
+    Contribute,
+    DropResults,
+    FetchResult,
+    OpenRound,
+    ReleaseState,
+    ServeState,
+)
+from chaos_protocols.plans import Tag
+from chaos_protocols.roster import Departure
+from chaos_protocols.rounds import RESULTS_QUEUED_MAX
+from chaos_protocols.views import make_view
+from chaos_protocols.worker import TakeSnapshot
+
+# ---- the state: giving it
+
+
+def source() -> Follower:
+    bench = training_member()
+    bench.agreed(
+        AddSite(
+            record=msgspec.structs.replace(roster_of(C).sites[0], state="learner"),
+            links=(link(C, D),),
+            views=views(bench, 3, add_listener=C, links=(*bench.roster.links, link(C, D))),
+            replication=plan(C, D, transfer="next", round_number=2),
+        )
+    )
+    return bench
+
+
+def test_a_source_takes_a_snapshot_serves_it_and_lets_it_go_with_the_plan() -> None:
+    bench = source()
+    (asked,) = to_worker(bench.out, TakeSnapshot)
+    assert asked.round == 2
+    bench.handle(events.WorkerSnapshotTaken(round=7))
+    bench.handle(events.WorkerSnapshotMissed(round=7, now=9))
+    assert not of(bench.taken(), ServeState), "not the round that the plan names"
+    assert [one.plan.transfer for one in of(bench.handle(events.WorkerSnapshotTaken(round=2)), ServeState)] == ["next"]
+    out = bench.agreed(PromoteSite(site=C, views=views(bench, 3, add_member=C)))
+    assert [one.transfer for one in of(out, ReleaseState)] == ["next"]
+
+
+def test_a_snapshot_that_came_too_late_is_told_to_whoever_waits_for_it() -> None:
+    bench = source()
+    out = bench.handle(events.WorkerSnapshotMissed(round=2, now=3))
+    assert of(out, ReleaseState) and "round 3 already" in records(out, "scale-out")[0].reason
+
+
+def test_a_source_that_loses_its_worker_serves_nothing_any_more() -> None:
+    bench = source()
+    assert of(bench.handle(events.WorkerLost(reason="killed")), ReleaseState)
+    assert bench.handle(events.WorkerLost(reason="killed")) == [] or not records(bench.taken(), "worker")[1:]
+
+
+# ---- rounds
+
+
+def test_a_result_is_delivered_and_the_next_round_opened() -> None:
+    bench = training_member()
+    bench.handle(events.WorkerContributed(round=9, weight=3.0))
+    assert not of(bench.taken(), Contribute), "not the round that runs"
+    bench.handle(events.WorkerContributed(round=2, weight=3.0))
+    assert of(bench.taken(), Contribute)[-1].weight == 3.0
+    out = finish_round(bench)
+    assert of(out, OpenRound)[0].tag.round == 3
+    bench.handle(events.WorkerUpdating(round=2))
+    assert bench.machine.rounds.phase == "update"
+    bench.handle(events.WorkerApplied(round=9, digest=""))
+    out = bench.handle(events.WorkerApplied(round=2, digest=""))
+    assert of(out, DropResults) and bench.machine.rounds.level
+
+
+def test_a_finished_round_of_another_tag_changes_nothing() -> None:
+    bench = training_member()
+    wrong = Tag(epoch=1, round=1)
+    assert not of(bench.handle(events.ReduceFinished(tag=wrong, digest="x", weights=())), OpenRound)
+    bench.handle(events.ResultFetched(round=5, digest="x"))
+    bench.handle(events.ResultMissed(round=5))
+    assert bench.machine.rounds.done == 1
+
+
+def test_the_pace_of_rounds_is_measured_for_the_schedulers_margin() -> None:
+    bench = training_member()
+    for _ in range(3):
+        bench.wait(0.2)
+        finish_round(bench)
+    assert 0.1 < (bench.machine.scheduler.round_s or 0) < 0.3
+
+
+def settle_one_ahead(digest: str = "ee") -> Follower:
+    """D lacks round 2, which the others hold and have agreed on."""
+    bench = training_member()
+    gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
+    bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    bench.taken()
+    new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
+    bench.agreed(Settled(round=2, digest=digest, holders=(A,), views=(new,)))
+    return bench
+
+
+def test_a_settled_result_that_a_site_lacks_is_fetched_by_its_digest() -> None:
+    bench = settle_one_ahead()
+    assert of(bench.taken(), FetchResult) == [FetchResult(round=2, digest="ee")]
+    bench.handle(events.ResultFetched(round=2, digest="other"))
+    assert bench.machine.rounds.done == 1
+    bench.handle(events.ResultFetched(round=2, digest="ee"))
+    assert bench.machine.rounds.done == 2 and bench.machine.rounds.fetching is None
+
+
+def test_a_settled_result_that_nobody_near_keeps_costs_the_state_but_stops_nobody() -> None:
+    bench = settle_one_ahead()
+    out = bench.handle(events.ResultMissed(round=2))
+    assert bench.machine.rounds.done == 2 and not bench.machine.rounds.active
+    assert any("not kept any more" in one.cause for one in records(out, "scale-out"))
+
+
+def test_a_result_that_does_not_come_is_given_up_after_a_while() -> None:
+    bench = settle_one_ahead()
+    bench.alive(SETTINGS.election_timeout_s + 0.5)
+    assert bench.machine.rounds.done == 2 and bench.machine.rounds.fetching is None
+
+
+def test_a_settled_round_without_a_result_leaves_those_behind_in_standby() -> None:
+    bench = settle_one_ahead(digest="")
+    assert bench.machine.rounds.done == 2 and not bench.machine.rounds.active
+    assert any("was settled while this site held only 1" in one.cause for one in records(bench.out))
+
+
+def test_who_counted_further_than_what_was_settled_goes_back() -> None:
+    bench = training_member()
+    bench.handle(events.WorkerLost(reason="killed"))
+    bench.machine.rounds.done = 5
+    gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
+    bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    new = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
+    bench.agreed(Settled(round=1, digest="", holders=(A,), views=(new,)))
+    assert bench.machine.rounds.done == 1
+
+
+def test_a_worker_for_which_too_many_results_wait_gets_a_new_transfer_instead() -> None:
+    bench = level_learner()
+    bench.handle(events.WorkerLost(reason="killed"))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B, transfer="u")))
+    bench.taken()
+    for _ in range(RESULTS_QUEUED_MAX + 1):
+        finish_round(bench)
+    assert any("results wait for the worker" in one.cause for one in records(bench.out))
+    assert bench.machine.standing.transfer is None
+
+
+# ---- the log
+
+
+def test_a_long_log_is_replaced_by_the_roster() -> None:
+    bench = Follower(B, roster_of(A, B))
+    for _ in range(3):
+        bench.agreed(*[AddLink(link=link(A, B), views=bench.roster.views)] * 100)
+    snapshot = bench.machine.raft.snapshot
+    assert snapshot is not None and snapshot.index > EPOCH

@@ -1,0 +1,220 @@
+"""Whose state a run goes on from when nobody has it; and how the role itself is handed on."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from tests.unit.protocols.one_site import (
+    EPOCH,
+    MODEL,
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    leader_of,
+    link,
+    roster_of,
+    sent,
+)
+from tests.unit.protocols.scheduler_kit import alive, report
+
+from chaos_protocols import events, reconcile
+from chaos_protocols.messages import (
+    ConnectOrder,
+    JoinRequest,
+    LeaveRequest,
+    RaftEnvelope,
+    SettleAnswer,
+    StateRequest,
+)
+from chaos_protocols.names import SiteId
+from chaos_protocols.negotiation import DisconnectLink, Intent, ScaleIn
+from chaos_protocols.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+
+# ---- standstill, adoption
+
+
+def test_a_round_of_weight_zero_is_opened_anew_when_a_member_has_the_state() -> None:
+    bench = leader_of(B)
+    bench.hear(B, report(bench, active=False))
+    tag = bench.machine.rounds.running
+    assert tag is not None
+    bench.handle(events.ReduceStalled(tag=tag))
+    assert bench.machine.roster.epoch == EPOCH, "nobody has the state: it waits"
+    bench.hear(B, report(bench))
+    assert bench.machine.roster.settling
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest="", has_state=True))
+    assert bench.machine.rounds.running != tag and not bench.machine.roster.settling
+
+
+def request(worker_round: int = 0) -> StateRequest:
+    return StateRequest(incarnation=1, worker_round=worker_round, model=MODEL, reason="")
+
+
+def test_a_run_without_a_model_takes_the_first_worker_that_says_hello() -> None:
+    bench = leader_of(roster=roster_of(A, model=None, started=False))
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    roster = bench.machine.roster
+    assert roster.model == MODEL and roster.started and bench.machine.rounds.active
+
+
+def test_a_run_goes_on_from_the_worker_with_the_newest_state() -> None:
+    bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+    bench.hear(B, report(bench, active=False, done_round=5))
+    bench.hear(B, request(5))
+    alive(bench, B, seconds=1.5)
+    assert bench.machine.roster.adopted_from == (B, 1)
+
+
+def test_an_older_state_is_taken_only_after_a_long_wait_and_only_one_round_older() -> None:
+    for older, taken in ((1, True), (2, False)):
+        bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+        bench.hear(B, report(bench, active=False, done_round=5))
+        for _ in range(int(SETTINGS.transfer_stall_s) + 3):
+            bench.hear(B, request(5 - older))
+            alive(bench, B, seconds=1.0, step_s=0.25)
+        assert (bench.machine.roster.adopted_from == (B, 1)) == taken
+
+
+def test_nothing_is_adopted_while_a_member_has_not_reported() -> None:
+    bench = leader_of(roster=roster_of(A, B, C, settled_round=5, first_round=6))
+    bench.hear(B, report(bench, active=False, done_round=5))
+    bench.hear(B, request(5))
+    alive(bench, B, C, seconds=2.0)
+    assert bench.machine.roster.adopted_from is None
+
+
+def test_a_site_outside_can_bring_the_newest_state_back() -> None:
+    bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+    bench.hear(B, report(bench, active=False, done_round=5))
+    bench.up(D)
+    ask = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=5
+    )
+    far = msgspec.structs.replace(ask, neighbours=(B,), name="e")
+    for _ in range(8):
+        bench.hear(D, ask)
+        bench.hear(C, far, by=B)
+        alive(bench, B, D, seconds=0.25)
+    assert bench.machine.roster.adopted_from == (D, 1) and D in bench.machine.roster.member_ids()
+
+
+def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
+    bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+    bench.machine._roster = msgspec.structs.replace(bench.machine.roster, links=())
+    bench.machine.scheduler.reports[B] = (report(bench, active=False, done_round=5), bench.now_s)
+    bench.machine.scheduler.state_requests[B] = (request(5), bench.now_s)
+    assert not reconcile.adopt(bench.machine.scheduler, bench.now_s + 5.0)
+
+
+def test_learners_of_a_transfer_whose_sources_are_gone_leave_before_another_state_is_taken() -> None:
+    bench = leader_of(roster=roster_of(A, B, learners=(D,), settled_round=5, first_round=6))
+    bench.hear(B, report(bench, active=False, done_round=5))
+    bench.hear(B, request(5))
+    for _ in range(10):
+        alive(bench, B, D, seconds=0.3)
+        if bench.machine.roster.settling:
+            break
+    assert bench.machine.roster.record(D) is None
+
+
+# ---- the role, the voters
+
+
+def test_a_scheduler_that_leaves_hands_the_role_to_another_voter() -> None:
+    bench = Bench(A, roster_of(A, B, C), voters=(A, B, C)).up(B, C)
+    _elect(bench)
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    for _ in range(12):
+        alive(bench, B, C, seconds=0.1)
+        _acknowledge(bench, B, C)
+    assert [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)] == [B]
+
+
+def test_a_scheduler_that_is_the_only_voter_makes_another_one_before_it_leaves() -> None:
+    bench = leader_of(B)
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    for _ in range(12):
+        alive(bench, B, seconds=0.1)
+        _acknowledge(bench, B)
+    assert B in bench.machine.configuration.voters
+
+
+def test_a_scheduler_whose_only_successors_leave_too_or_are_away_keeps_the_role() -> None:
+    bench = leader_of(B)
+    bench.hear(B, LeaveRequest(incarnation=1, reason="me too"))
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    alive(bench, B, seconds=1.0)
+    assert bench.machine.configuration.voters == (A,) and bench.machine.scheduler.leading
+
+
+def _elect(bench: Bench) -> None:
+    """The other voters grant whatever A asks for, until it leads."""
+    for _ in range(60):
+        bench.wait(0.1)
+        for site, told in sent(bench.taken(), RaftEnvelope):
+            match told.message:
+                case PreVoteRequest(term=term):
+                    bench.hear(site, RaftEnvelope(message=PreVoteResponse(term=term, granted=True)))
+                case VoteRequest(term=term):
+                    bench.hear(site, RaftEnvelope(message=VoteResponse(term=term, granted=True)))
+        for site in bench.machine.links.neighbours:
+            bench.handle(events.LinkProgressed(site=site))
+        if bench.machine.scheduler.leading:
+            _acknowledge(bench, *bench.machine.links.up_sites())
+            return
+    raise AssertionError("no leader")
+
+
+def _acknowledge(bench: Bench, *sites: SiteId) -> None:
+    """These hold whatever the leader has."""
+    tenures = {
+        site: told.message.tenure
+        for site, told in sent(bench.out, RaftEnvelope)
+        if isinstance(told.message, AppendRequest)
+    }
+    last = bench.machine.raft.last_index
+    for site in sites:
+        said = AppendResponse(
+            term=bench.machine.raft.term, success=True, match_index=last, previous_index=last, conflict_index=0,
+            last_index=last, tenure=tenures.get(site, 0),
+        )  # fmt: skip
+        bench.hear(site, RaftEnvelope(message=said))
+
+
+def test_a_leaver_that_holds_the_overlay_together_is_bridged_first() -> None:
+    bench = leader_of(roster=roster_of(A, B, C, links=(link(A, B), link(B, C))))
+    bench.hear(B, report(bench))
+    bench.taken()
+    out = bench.hear(B, LeaveRequest(incarnation=1, reason="done"))
+    assert {(site, order.other) for site, order in sent(out, ConnectOrder)} <= {(A, C), (C, A)}
+    assert [one for one in bench.machine.scheduler.wishes if one[1] is Intent.REMOVE_SITE], "it waits for the bridge"
+    for _ in range(60):
+        alive(bench, B, C, seconds=0.1)
+    assert bench.machine.roster.record(B) is not None, "without the bridge it stays, and waits"
+    assert [one.site for one in bench.machine.scheduler.negotiations.values() if isinstance(one, ScaleIn)] == [B]
+
+
+def test_a_wish_whose_negotiation_has_ended_is_forgotten() -> None:
+    bench = leader_of(B)
+    bench.machine.scheduler.wishes.append(("nobody", Intent.ADD_LINK))
+    bench.hear(B, report(bench))
+    assert not bench.machine.scheduler.wishes
+
+
+def test_a_negotiation_that_wants_what_it_cannot_is_a_defect_of_ours() -> None:
+    bench = leader_of(B)
+    wrong = DisconnectLink("x", one=A, other=B, request=None, settle=False, cause="", now_s=0.0)
+    with pytest.raises(AssertionError, match="does not propose"):
+        bench.machine.scheduler._make(Intent.ADD_SITE, wrong)

@@ -1,0 +1,347 @@
+"""How a site stands: what it asks again, when its state counts, when it may go; and what its user is told meanwhile."""
+
+from __future__ import annotations
+
+from tests.unit.protocols.follower import (
+    Follower,
+    finish_round,
+    hello,
+    learner,
+    of,
+    plan,
+    to_worker,
+    training_member,
+    views,
+)
+from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, link, records, roster_of, sent
+
+from chaos_protocols import events
+from chaos_protocols.commands import (
+    AddLink,
+    PromoteSite,
+    RemoveLink,
+    RemoveSite,
+    Replicate,
+    Settled,
+)
+from chaos_protocols.effects import (
+    AnswerRequest,
+    CancelTransfer,
+    CloseLink,
+    Contribute,
+    Dial,
+    FetchState,
+    ProbeLink,
+    StopDaemon,
+    StopRound,
+)
+from chaos_protocols.messages import (
+    ConnectOrder,
+    Farewell,
+    Heartbeat,
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeaveRequest,
+    LevelReport,
+    LinkAnswer,
+    LinkReady,
+    LinkRequest,
+    SettleAnswer,
+    SettleQuestion,
+    StateRequest,
+)
+from chaos_protocols.roster import Departure
+from chaos_protocols.wanted_links import LINK_REQUEST_TRIES_MAX
+from chaos_protocols.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
+
+# ---- how it stands, in words
+
+
+def test_a_site_is_starting_joining_learner_member_leaving_and_removed() -> None:
+    bench = Bench(D).up(A)
+    assert bench.machine.standing.state == "starting"
+    hello(bench)
+    assert bench.machine.standing.state == "joining"
+    assert learner().machine.standing.state == "learner"
+    member = training_member()
+    assert member.machine.standing.state == "member"
+    member.handle(events.LeaveRequested(request="r", reason="done"))
+    assert member.machine.standing.state == "leaving"
+    member.hear(A, LeaveAnswer(incarnation=1, last_round=0, finished=True))
+    assert member.machine.standing.state == "removed"
+
+
+def test_the_user_is_told_why_nothing_moves_and_when_it_moves_again() -> None:
+    bench = Bench(D).up(A)
+    hello(bench)
+    assert bench.machine.standing.pause_reason() == "asking to join"
+    bench.wait(0.3)
+    assert to_worker(bench.taken(), RunPaused)
+    bench = Follower(B, roster_of(A, B, model=None))
+    assert "founder" in bench.machine.standing.pause_reason()
+    bench = Follower(B, roster_of(A, B, started=False, min_sites=3))
+    assert bench.machine.standing.pause_reason() == "waiting for 3 sites; 2 are here"
+
+
+def test_a_site_without_a_scheduler_names_the_voters_that_it_lacks() -> None:
+    bench = Bench(B, roster_of(A, B, C, links=(link(A, B), link(B, C))), voters=(A, B, C)).up(C)
+    hello(bench)
+    for _ in range(20):
+        bench.handle(events.LinkProgressed(site=C))
+        bench.wait(0.2)
+    assert "cannot reach aaaaaaaa" in bench.machine.standing.pause_reason()
+    bench.up(A)
+    assert "an election is under way" in bench.machine.standing.pause_reason()
+
+
+def test_a_member_whose_state_nobody_has_says_so_after_a_while_and_what_can_be_done() -> None:
+    bench = Follower(B, roster_of(A, B))
+    hello(bench)
+    bench.alive(2.5)
+    assert "no member that trains has the state" in bench.machine.standing.pause_reason()
+    assert to_worker(bench.taken(), RunPaused)
+    bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
+    bench.alive(0.5)
+    assert to_worker(bench.taken(), RunResumed)
+
+
+# ---- asking, and asking again
+
+
+def test_a_newcomer_asks_whoever_its_neighbours_name_and_asks_again() -> None:
+    bench = Bench(D).up(B)
+    assert not sent(hello(bench), JoinRequest), "nobody has named a scheduler yet"
+    beat = Heartbeat(
+        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=0, phase="compute", epoch=EPOCH, scheduler=A,
+        knows_you=False,
+    )  # fmt: skip
+    bench.up(A)
+    ((site, request),) = sent(bench.hear(B, beat), JoinRequest)
+    assert site == A and request.neighbours == (A, B)
+    bench.taken()
+    for _ in range(12):
+        bench.handle(events.LinkProgressed(site=A))
+        bench.wait(0.1)
+    assert len(sent(bench.taken(), JoinRequest)) in (1, 2)
+
+
+def test_a_refusal_for_good_is_told_to_the_worker_and_a_refusal_for_now_is_not() -> None:
+    bench = Bench(D).up(A)
+    hello(bench)
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
+    assert bench.machine.standing.pause_reason() == "settling"
+    assert not to_worker(bench.out, WorkerRefused)
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
+    bench.hear(A, JoinAnswer(incarnation=9, accepted=False, final=True, reason="of another life"))
+    assert len(records(bench.taken(), "scale-out")) == 1, "the same words once"
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=True, reason="banned"))
+    (refused,) = to_worker(bench.taken(), WorkerRefused)
+    assert "banned" in refused.reason
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=True, reason="still banned"))
+    assert not to_worker(bench.taken(), WorkerRefused), "there is no worker any more"
+
+
+def test_a_restarted_member_asks_for_its_state_with_the_reason() -> None:
+    bench = Follower(B, roster_of(A, B))
+    ((_, request),) = sent(hello(bench, 4), StateRequest)
+    assert (request.worker_round, request.reason) == (4, "")
+
+
+def test_a_cut_off_site_dials_any_site_it_knows_of() -> None:
+    bench = Bench(D, roster_of(A, B, D, links=(link(A, D), link(A, B))), voters=(A,))
+    bench.taken()
+    bench.wait(4.0, step_s=0.2)
+    assert B in {one.site for one in of(bench.taken(), Dial)}
+
+
+# ---- the state: getting it
+
+
+def test_a_learner_fetches_loads_reports_and_trains_when_it_was_promoted() -> None:
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    out = bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
+    assert [one.plan.transfer for one in of(out, FetchState)] == ["t"]
+    bench.handle(events.TransferProgressed(transfer="other", verified_bytes=5))
+    assert bench.machine.standing.transfer_bytes == 0
+    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=5))
+    assert bench.machine.standing.transfer_bytes == 5
+    bench.handle(events.TransferFinished(transfer="other", digest=""))
+    assert to_worker(bench.handle(events.TransferFinished(transfer="t", digest="")), LoadState)
+    bench.handle(events.WorkerLoaded(round=99, digest=""))
+    assert bench.machine.rounds.worker_round is None, "an answer to another question"
+    ((_, level),) = sent(bench.handle(events.WorkerLoaded(round=0, digest="")), LevelReport)
+    assert level.transfer == "t"
+    out = bench.agreed(PromoteSite(site=D, views=views(bench, 1, add_member=D)))
+    assert to_worker(out, TrainFrom)
+
+
+def test_a_failed_transfer_is_recorded_and_the_state_asked_for_at_once() -> None:
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
+    bench.taken()
+    bench.handle(events.TransferFailed(transfer="other", reason="late"))
+    assert bench.machine.standing.transfer is not None
+    bench.handle(events.TransferFailed(transfer="t", reason="all sources are gone"))
+    assert records(bench.out, "scale-out")[-1].reason == "all sources are gone"
+    assert sent(bench.alive(0.3), StateRequest)
+
+
+def test_a_newer_plan_replaces_a_transfer_and_a_site_without_a_worker_fetches_nothing() -> None:
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    assert not of(bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B))), FetchState)
+    out = bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, A, transfer="u")))
+    assert [one.transfer for one in of(out, CancelTransfer)] == ["t"]
+
+
+def test_a_site_that_was_removed_takes_part_no_more_and_ends_its_transfer() -> None:
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
+    gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
+    out = bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    assert of(out, CancelTransfer) and of(out, StopRound)
+    assert bench.machine.standing.state == "joining"
+
+
+def test_a_site_that_comes_in_while_the_roster_settles_begins_after_that() -> None:
+    bench = Follower(B, roster_of(A, B, settling=True, settled_round=3))
+    assert not bench.machine.standing.begun
+    question = bench.hear(A, SettleQuestion(epoch=EPOCH))
+    assert sent(question, SettleAnswer) == [(A, SettleAnswer(epoch=EPOCH, done_round=0, digest=""))]
+    settled = Settled(round=3, digest="", holders=(A,), views=views(bench, 4))
+    bench.agreed(settled)
+    assert bench.machine.standing.begun and bench.machine.rounds.done == 3
+
+
+# ---- leaving
+
+
+def test_a_leaver_asks_until_it_is_told_and_goes_when_everybody_has_its_last_round() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r1", reason="done"))
+    bench.handle(events.LeaveRequested(request="r2", reason="again"))
+    bench.alive(1.3)
+    assert len(sent(bench.taken(), LeaveRequest)) >= 3
+    bench.hear(A, LeaveAnswer(incarnation=9, last_round=0, finished=True))
+    bench.hear(A, LeaveAnswer(incarnation=1, last_round=2, finished=True))
+    assert not of(bench.out, StopDaemon), "its own worker lacks the last round"
+    finish_round(bench)
+    bench.handle(events.WorkerApplied(round=2, digest=""))
+    out = bench.taken()
+    assert of(out, StopDaemon) == [StopDaemon(graceful=True, reason="left the run")]
+    assert {one.request for one in of(out, AnswerRequest)} == {"r1", "r2"}
+    assert {site for site, _ in sent(out, Farewell)} == {A, B} and len(of(out, CloseLink)) == 2
+    assert to_worker(out, Dismissed)[0].last_round == 2
+    assert not of(bench.alive(0.5), StopDaemon), "once"
+
+
+def test_a_leaver_whose_last_round_was_settled_without_it_goes_after_a_bounded_time() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    bench.hear(A, LeaveAnswer(incarnation=1, last_round=9, finished=True))
+    out = bench.alive(SETTINGS.negotiation_timeout_s + 0.5)
+    assert "settled without it" in of(out, StopDaemon)[0].reason
+
+
+def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    for site in (A, B):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file", end_of_file=True))
+        bench.handle(events.DialFailed(site=site, reason="refused"))
+    out = bench.wait(SETTINGS.negotiation_timeout_s + 1.0)
+    assert "no other site could be reached" in of(out, StopDaemon)[0].reason
+
+
+def test_a_site_outside_and_the_last_site_of_a_run_go_at_once() -> None:
+    outside = Bench(D).up(A)
+    assert of(outside.handle(events.LeaveRequested(request="r", reason="done")), StopDaemon)
+    alone = Bench(A, roster_of(A), voters=(A,))
+    alone.wait(0.1)
+    assert of(alone.handle(events.LeaveRequested(request="r", reason="done")), StopDaemon)
+
+
+def test_a_leavers_worker_contributes_nothing_more_if_it_says_so() -> None:
+    bench = training_member()
+    out = bench.handle(events.LeaveRequested(request="", reason="done", contributes=False))
+    assert [one.weight for one in of(out, Contribute)] == [0.0]
+
+
+def test_a_leaver_that_hears_it_is_not_known_any_more_is_not_evicted() -> None:
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    beat = Heartbeat(
+        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=0, phase="compute", epoch=99, scheduler=A,
+        knows_you=False,
+    )  # fmt: skip
+    bench.hear(B, beat)
+    assert bench.machine.standing.evicted_epoch is None
+
+
+# ---- links
+
+
+def test_a_users_link_request_is_asked_again_and_answered_or_given_up() -> None:
+    bench = Follower(B, roster_of(A, B, C, links=(link(A, B), link(A, C))))
+    bench.handle(events.LinkChangeRequested(request="r", other=C, add=True))
+    bench.alive(1.7)
+    assert len(sent(bench.taken(), LinkRequest)) >= 3
+    bench.hear(A, LinkAnswer(request="r", done=True, reason=""))
+    bench.hear(A, LinkAnswer(request="r", done=True, reason=""))
+    assert of(bench.taken(), AnswerRequest) == [AnswerRequest(request="r", done=True, reason="")]
+    bench.handle(events.LinkChangeRequested(request="s", other=C, add=False))
+    bench.alive(2 * SETTINGS.retry_s * LINK_REQUEST_TRIES_MAX)
+    (answer,) = of(bench.taken(), AnswerRequest)
+    assert not answer.done and "chaosd status" in answer.reason
+
+
+def test_a_site_outside_the_run_changes_no_links() -> None:
+    bench = Bench(D).up(A)
+    (answer,) = of(bench.handle(events.LinkChangeRequested(request="r", other=A, add=True)), AnswerRequest)
+    assert not answer.done
+
+
+def test_a_configured_link_that_is_back_is_asked_for_by_itself() -> None:
+    bench = Follower(B, roster_of(A, B, C, links=(link(A, B), link(A, C))), peers=(A, C))
+    asked = sent(bench.alive(0.5), LinkRequest)
+    assert {request.other for _, request in asked} == {C}
+    bench.hear(A, LinkAnswer(request=asked[0][1].request, done=True, reason=""))
+    assert not of(bench.out, AnswerRequest), "no user has asked"
+
+
+def test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it() -> None:
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D))))
+    bench.machine.links.unwant(B, "not yet")
+    out = bench.agreed(AddLink(link=link(B, D), views=views(bench, 1)))
+    assert {one.site for one in of(out, Dial)} == {B}
+    bench.up(B)
+    first = 2
+    removed = RemoveLink(one=B, other=D, settle=False, views=views(bench, first), reason="")
+    assert not of(bench.agreed(removed), CloseLink)
+    for _ in range(first):
+        finish_round(bench)
+    assert B in {one.site for one in of(bench.out, CloseLink)}
+
+
+def test_an_ordered_link_is_measured_and_answered_once_for_each_order() -> None:
+    bench = Follower(B, roster_of(A, B, C))
+    for name in ("x", "y"):
+        bench.hear(A, ConnectOrder(negotiation=name, other=C, address="c:1", probe=True))
+    assert len(of(bench.taken(), ProbeLink)) == 1, "one measurement for both"
+    out = bench.handle(events.LinkProbed(site=C, rate_bytes_per_s=5.0, reason="built-in"))
+    assert {ready.negotiation for _, ready in sent(out, LinkReady)} == {"x", "y"}
+    assert all(ready.ready and ready.rate_bytes_per_s == 5.0 for _, ready in sent(out, LinkReady))
+
+
+def test_orders_are_bounded_in_number_and_come_from_the_run_alone() -> None:
+    bench = Follower(B, roster_of(A, B))
+    for number in range(100):
+        bench.hear(A, ConnectOrder(negotiation=f"n{number}", other=D, address="", probe=False))
+    bench.taken()
+    assert len(sent(bench.up(D).taken(), LinkReady)) == 64
+    outside = Bench(D).up(A, B)
+    outside.hear(B, ConnectOrder(negotiation="x", other=C, address="c:1", probe=False))
+    assert C not in outside.machine.links.neighbours, "not from somebody that is neither known nor the scheduler"

@@ -1,0 +1,211 @@
+"""The keeper of states: what it copies is what was there, what it is told to end ends, nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chaos_protocols import effects, events
+from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.worker import WorkerHello, arena_layout
+from chaosd import mirror
+from chaosd.arena import Arena
+from chaosd.checkpoints import CheckpointFolder
+from chaosd.mirror import StateKeeper
+
+SITE = SiteId("5" * 64)
+
+
+class Bench:
+    """A keeper, a worker's arena, and the events so far."""
+
+    def __init__(self, folder: Path | None, *, numbers: int = 1000) -> None:
+        self.events: list[events.Event] = []
+        self._news = asyncio.Event()
+        spec = state_spec([Item("w", "float32", (numbers,))])
+        contribution = contribution_spec(0, 8)
+        layout = arena_layout(contribution.size_bytes, spec.size_bytes)
+        self.hello = WorkerHello(
+            version=PROTOCOL_VERSION,
+            pid=os.getpid(),
+            round=0,
+            state=spec,
+            contribution=contribution,
+            arena_bytes=layout.size_bytes,
+        )
+        self.arena = self.new_arena()
+        self.folder = None if folder is None else CheckpointFolder(folder, run="test", site=SITE, kept=2)
+        self.keeper = StateKeeper(self._told, self.folder)
+
+    def new_arena(self) -> Arena:
+        fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, self.hello.arena_bytes)
+        import fcntl
+
+        fcntl.fcntl(fd, 1033, 2 | 4)
+        return Arena.from_hello(self.hello, fd)
+
+    def fill(self, seed: int) -> bytes:
+        data = np.random.default_rng(seed).bytes(self.arena.state.nbytes)
+        self.arena.state[:] = data
+        return data
+
+    def do(self, effect: effects.KeepEffect) -> None:
+        self.keeper.execute(effect, self.arena, self.hello)
+
+    def checkpoint(self, round_number: int) -> CheckpointFacts:
+        return CheckpointFacts(lineage=1, round=round_number, spec_digest=self.hello.state.digest)
+
+    def _told(self, event: events.Event) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    async def next(self) -> events.Event:
+        while not self.events:
+            self._news.clear()
+            await asyncio.wait_for(self._news.wait(), 10)
+        return self.events.pop(0)
+
+
+async def test_a_copy_is_what_the_region_held_and_goes_back_into_a_new_workers_region() -> None:
+    bench = Bench(None)
+    data = bench.fill(1)
+    bench.do(effects.KeepCopy(round=7))
+    assert await bench.next() == events.CopyKept(round=7)
+    bench.fill(2)
+    bench.arena = bench.new_arena()  # the worker was killed, and its memory is gone
+    bench.do(effects.RestoreCopy(attempt=1))
+    assert await bench.next() == events.StateRestored(attempt=1)
+    assert bytes(bench.arena.state) == data
+    await bench.keeper.close()
+
+
+async def test_memory_is_one_state_and_goes_back_when_dropped() -> None:
+    bench = Bench(None)
+    for number in range(5):
+        bench.fill(number)
+        bench.do(effects.KeepCopy(round=number))
+        await bench.next()
+        assert bench.keeper.memory_bytes == bench.arena.state.nbytes
+    bench.do(effects.DropCopy())
+    assert bench.keeper.memory_bytes == 0
+    bench.do(effects.RestoreCopy(attempt=1))
+    assert isinstance(await bench.next(), events.RestoreFailed)
+    await bench.keeper.close()
+
+
+async def test_a_checkpoint_is_written_from_the_copy_while_a_newer_one_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    gate = threading.Event()
+    original = CheckpointFolder.write
+
+    def slow(self: CheckpointFolder, *arguments: object) -> int:
+        assert gate.wait(10)
+        return original(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CheckpointFolder, "write", slow)
+    data, what = bench.fill(1), bench.checkpoint(10)
+    bench.do(effects.KeepCopy(round=10))
+    await bench.next()
+    bench.do(effects.WriteCheckpoint(checkpoint=what, epoch=3))
+    for number in (11, 12):
+        bench.fill(number)
+        bench.do(effects.KeepCopy(round=number))
+        assert await bench.next() == events.CopyKept(round=number)
+        assert bench.keeper.memory_bytes == 2 * bench.arena.state.nbytes
+    gate.set()
+    written = await bench.next()
+    assert isinstance(written, events.CheckpointWritten) and written.checkpoint == what and not written.reason
+    bench.do(effects.LoadCheckpoint(attempt=4, checkpoint=what))
+    assert await bench.next() == events.StateRestored(attempt=4)
+    assert bytes(bench.arena.state) == data
+    await bench.keeper.close()
+
+
+async def test_a_damaged_checkpoint_is_reported_not_loaded(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.fill(1)
+    bench.do(effects.KeepCopy(round=10))
+    await bench.next()
+    bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
+    await bench.next()
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    bench.do(effects.LoadCheckpoint(attempt=1, checkpoint=bench.checkpoint(10)))
+    failed = await bench.next()
+    assert isinstance(failed, events.RestoreFailed) and path.name in failed.reason
+    bench.keeper.look()
+    assert await bench.next() == events.CheckpointsFound(checkpoints=(bench.checkpoint(10),))
+    await bench.keeper.close()
+
+
+async def test_without_memory_for_a_copy_training_goes_on_without_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(None)
+
+    def refuse(*arguments: object, **words: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(mirror.np, "empty", refuse)
+    bench.do(effects.KeepCopy(round=3))
+    told = await bench.next()
+    assert isinstance(told, events.CopyKept) and "memory" in told.reason
+    await bench.keeper.close()
+
+
+@pytest.mark.parametrize("what", ["copy", "checkpoint", "load"])
+async def test_a_daemon_that_ends_in_the_middle_leaves_no_thread_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    before = set(threading.enumerate())
+    bench = Bench(tmp_path, numbers=1 << 22)
+    monkeypatch.setattr(mirror, "PIECE_BYTES", 4096)
+    bench.fill(1)
+    bench.do(effects.KeepCopy(round=10))
+    if what != "copy":
+        assert await bench.next() == events.CopyKept(round=10)
+        held = hold(monkeypatch)
+        bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
+        if what == "load":
+            held.set()
+            await bench.next()
+            held.clear()
+            bench.do(effects.LoadCheckpoint(attempt=1, checkpoint=bench.checkpoint(10)))
+        asyncio.get_running_loop().call_later(0.05, held.set)
+    await bench.keeper.close()
+    await asyncio.sleep(0)
+    assert bench.events == []
+    left = [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("chaosd")]
+    assert left == []
+    assert len(list(tmp_path.iterdir())) == (1 if what == "load" else 0)
+
+
+def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Between two pieces of a file the thread waits until it is let go."""
+    from chaosd import checkpoints
+
+    gate = threading.Event()
+
+    def gated(name: str) -> None:
+        original: Callable[..., object] = getattr(checkpoints, name)
+
+        def call(*arguments: object, stopped: Callable[[], bool], **words: object) -> object:
+            def wait() -> bool:
+                return gate.wait(10) and stopped()
+
+            return original(*arguments, stopped=wait, **words)
+
+        monkeypatch.setattr(checkpoints, name, call)
+
+    gated("write_file")
+    gated("load_file")
+    return gate
