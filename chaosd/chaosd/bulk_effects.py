@@ -38,7 +38,7 @@ def execute_bulk(
         case effects.DropResults(before_round=before_round):
             bulk.reduce.drop_results(before_round)
         case effects.VoidResults(after_round=after_round):
-            bulk.reduce.void_results(after_round)
+            bulk.reduce.drop_results(0, after_round=after_round)
         case effects.ServeState(plan=plan):
             if arena is not None:
                 bulk.replication.serve(plan.transfer, plan.joiner, plan.round, arena.state)

@@ -1,10 +1,13 @@
 """Which engine a bulk frame belongs to: stream 0 carries averaging, the others state transfers, probes and model
 descriptions.
 
-Averaging has a stream of its own so that a transfer at full speed never stands in its way.
+Averaging has a stream of its own so that a transfer at full speed never stands in its way. Every payload that arrives
+also tells how fast its link is (`chaos_protocols.rates`).
 """
 
 from __future__ import annotations
+
+import time
 
 from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
 from chaos_protocols.names import SiteId
@@ -31,6 +34,7 @@ class BulkStreams:
 
     def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
+        self.meter.passive.began(site, stream, size_bytes, now_s=time.monotonic())
         if stream == STREAM_AVERAGING:
             return self.reduce.bulk_buffer(site, stream, header, size_bytes)
         kind = bulk_kind(header)
@@ -42,6 +46,7 @@ class BulkStreams:
 
     def received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete. Raises RemoteProtocolError."""
+        self.meter.passive.ended(site, stream, now_s=time.monotonic())
         if stream == STREAM_AVERAGING:
             self.reduce.bulk_received(site, stream, header, payload)
             return
@@ -63,6 +68,7 @@ class BulkStreams:
         self.reduce.link_lost(site)
         self.replication.link_lost(site)
         self.probe.link_lost(site, reason)
+        self.meter.passive.link_lost(site)
 
     async def close(self) -> None:
         await self.reduce.close()

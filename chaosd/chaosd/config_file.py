@@ -95,7 +95,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         refuse("is not UTF-8 text, as TOML must be")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         refuse(f"is not valid TOML: {error}")
-    for field in ("data_dir", "worker_socket", "api_socket"):
+    for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir"):
         text = values.get(field)
         if isinstance(text, str) and text:
             try:

@@ -9,7 +9,7 @@ from chaos_protocols.names import SiteId
 from chaosd.config import SiteConfig
 from chaosd.driver import Driver
 from chaosd.history import HistoryRecord
-from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, TransferStatus, WorkerStatus
+from chaosd.status import EventRecord, LinkStatus, ProbingStatus, SiteStatus, Status, TransferStatus, WorkerStatus
 
 
 def version() -> str:
@@ -48,6 +48,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
             phase=rounds.phase,
         ),
         transfer=_transfer(driver),
+        probing=_probing(driver),
         uptime_s=driver.now_s() - driver.started_s,
     )
 
@@ -79,12 +80,14 @@ def _sites(driver: Driver) -> tuple[SiteStatus, ...]:
 
 def _links(driver: Driver) -> tuple[LinkStatus, ...]:
     machine = driver.machine
+    sockets = {link.site: link for link in driver.transport.links()}
     found = []
     for link in machine.roster.links:
         far: SiteId | None = None
         if machine.site in link.key:
             far = link.other if link.one == machine.site else link.one
         neighbour = machine.links.neighbours.get(far) if far is not None else None
+        own = sockets.get(far) if far is not None else None
         found.append(
             LinkStatus(
                 one=link.one,
@@ -92,6 +95,8 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
                 rate_bytes_per_s=link.rate_bytes_per_s or None,
                 rtt_s=neighbour.rtt_s if neighbour is not None else (link.rtt_s or None),
                 up=machine.link_is_up(link.one, link.other),
+                streams=len(own.streams) if own is not None else 0,
+                congestion=own.congestion if own is not None else "",
             )
         )
     agreed = set(machine.roster.neighbours(machine.site))
@@ -100,6 +105,11 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
             rtt_s = machine.links.neighbours[site].rtt_s
             found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=rtt_s, up=True))
     return tuple(found)
+
+
+def _probing(driver: Driver) -> ProbingStatus:
+    cost = driver.meter.cost
+    return ProbingStatus(probes=cost.probes, bytes=cost.bytes, seconds=cost.seconds, saved=cost.saved)
 
 
 def _transfer(driver: Driver) -> TransferStatus | None:

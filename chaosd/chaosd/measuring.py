@@ -1,4 +1,7 @@
-"""How fast a link is: the probe that a negotiation asks for, by the method that the configuration names.
+"""How fast a link is, when a negotiation asks: from what it carried lately, else by the method of the configuration.
+
+What arrives on bulk streams is timed anyway (`passive`); a link that was measured so within the last two minutes is not
+probed. What probes cost is counted (`cost`).
 
 The built-in burst over the link's own bulk stream needs nothing installed and passes wherever the link passes. iperf3
 measures beside the link, over a connection of its own: the neighbour's daemon is asked over bulk stream 1 to let us in
@@ -11,13 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.rates import PassiveRates
 from chaosd.monitor import iperf
 from chaosd.monitor.probe import LinkProbe, ProbeError, ProbeResult
 from chaosd.transport import LinkClosed, Transport
@@ -47,6 +53,16 @@ class IperfHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 _decoder: msgspec.msgpack.Decoder[IperfHeader] = msgspec.msgpack.Decoder(IperfHeader)
 
 
+@dataclass(slots=True)
+class ProbingCost:
+    """Since the daemon started. `saved`: links whose rate was known without a probe."""
+
+    probes: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    saved: int = 0
+
+
 class LinkMeter:
     """`method`: builtin, iperf3 or off (the configuration's words). `address_of` gives a neighbour's host:port;
     `listen_host` is where this site lets others in."""
@@ -62,6 +78,8 @@ class LinkMeter:
     ) -> None:
         self._probe, self._transport, self._method = probe, transport, method
         self._listen_host, self._address_of = listen_host, address_of
+        self.passive = PassiveRates()
+        self.cost = ProbingCost()
         self._answers: dict[SiteId, asyncio.Future[IperfHeader]] = {}
         self._serving: dict[SiteId, asyncio.Task[None]] = {}
 
@@ -69,11 +87,26 @@ class LinkMeter:
         """Bytes per second towards `site` (0: not measured), and how it was measured or why not."""
         if self._method == "off":
             return 0.0, "probing is off"
+        known = self.passive.rate(site, now_s=time.monotonic())
+        if known is not None:
+            self.cost.saved += 1
+            how = f"from {known.sampled_bytes:,} bytes that it carried anyway, {known.age_s:.0f} s ago"
+            return known.rate_bytes_per_s, how
+        begun_s = time.monotonic()
+        rate, how, size_bytes = await self._probed(site)
+        self.cost.probes += 1
+        self.cost.bytes += size_bytes
+        self.cost.seconds += time.monotonic() - begun_s
+        return rate, how
+
+    async def _probed(self, site: SiteId) -> tuple[float, str, int]:
+        """Rate, how it was measured or why not, and the bytes that it took."""
         told = ""
         try:
             if self._method == "iperf3":
                 try:
-                    return _told(await self._by_iperf(site))
+                    result = await self._by_iperf(site)
+                    return *_told(result), result.bytes
                 except ProbeError as error:
                     told = f" (iperf3 could not be used: {error})"
             result = await self._probe.measure(
@@ -81,9 +114,9 @@ class LinkMeter:
             )
         except ProbeError as error:
             log.info("probe of %s: %s", short(site), error)
-            return 0.0, f"{error}{told}"
+            return 0.0, f"{error}{told}", 0
         rate, how = _told(result)
-        return rate, how + told
+        return rate, how + told, result.bytes
 
     async def _by_iperf(self, site: SiteId) -> ProbeResult:
         form = iperf.available()

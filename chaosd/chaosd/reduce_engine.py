@@ -5,8 +5,7 @@ links and frames from the transport (stream 0). Reports through `ReduceEvents`, 
 of its own methods.
 
 Memory: two result buffers, more only while the worker has results to catch up on (kept.RESULTS_BYTES_MAX); scratch for
-chunks under way, bounded by SCRATCH_BYTES_MAX. Arithmetic runs on the loop: a chunk takes some 0.1 ms, less than
-handing it to a thread would.
+chunks under way (SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
 """
 
 from __future__ import annotations
@@ -161,15 +160,11 @@ class ReduceEngine:
         found = self._vectors.results.get(round_number) if self._vectors is not None else None
         return found.buffer.view(0, len(found.buffer.array)).toreadonly() if found is not None else None
 
-    def drop_results(self, before_round: int) -> None:
-        """The worker needs no result of a round below; the newest few stay for neighbours."""
+    def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
+        """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above
+        `after_round` belong to a history that the run has given up."""
         if self._vectors is not None:
-            self._forget(self._vectors, self._vectors.results.drop_before(before_round))
-
-    def void_results(self, after_round: int) -> None:
-        """Results of rounds above belong to a history that the run has given up."""
-        if self._vectors is not None:
-            self._forget(self._vectors, self._vectors.results.drop_after(after_round))
+            self._forget(self._vectors, self._vectors.results.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was settled; ends with `result_fetched`. Links that come up later are asked too."""

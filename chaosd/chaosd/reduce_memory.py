@@ -45,6 +45,7 @@ RESULTS_BYTES_KEPT = 64 << 20
 RESULTS_KEPT_MAX = 16
 """Small results are kept longer than two rounds, so that a listener behind a slow link is not lost at once."""
 
+
 @dataclass(slots=True)
 class Result:
     """The whole vector of a round; `hashes`: of its chunks, in the order of the vector."""
@@ -218,13 +219,12 @@ class Results:
         self._by_round[result.round] = result
         return self._shrink(sorted(self._by_round)[: max(0, len(self._by_round) - self._count_max)])
 
-    def drop_before(self, round_number: int) -> list[int]:
-        """Rounds below are not needed by the worker any more; the newest stay for neighbours."""
+    def drop(self, before_round: int, after_round: int | None) -> list[int]:
+        """Rounds below are not needed by the worker any more, but the newest stay for neighbours; those above
+        `after_round` are void."""
+        void = [one for one in self._by_round if after_round is not None and one > after_round]
         kept = sorted(self._by_round)[-self._kept_min :]
-        return self._shrink([one for one in self._by_round if one < round_number and one not in kept])
-
-    def drop_after(self, round_number: int) -> list[int]:
-        return self._shrink([one for one in self._by_round if one > round_number])
+        return self._shrink([*void, *(one for one in self._by_round if one < before_round and one not in kept)])
 
     def clear(self) -> list[int]:
         return self._shrink(list(self._by_round))

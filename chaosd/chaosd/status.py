@@ -23,13 +23,16 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One link of the overlay, or a connection of this site that is not agreed (yet). `rate_bytes_per_s` as recorded in
-    the roster; `rtt_s` and `up` only for this site's own links."""
+    the roster; `rtt_s` and `up` only for this site's own links, as are the bulk `streams` that stand and the
+    `congestion` control in force on them."""
 
     one: str
     other: str
     rate_bytes_per_s: float | None
     rtt_s: float | None
     up: bool | None
+    streams: int = 0
+    congestion: str = ""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,16 @@ class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):
     verified_bytes: int
     total_bytes: int
     rate_of_source: dict[str, float]
+
+
+class ProbingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What measuring links cost this site since its daemon started; `saved`: links whose rate was known from what they
+    carried anyway."""
+
+    probes: int
+    bytes: int
+    seconds: float
+    saved: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +85,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     worker: WorkerStatus
     transfer: TransferStatus | None
     uptime_s: float
+    probing: ProbingStatus | None = None
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

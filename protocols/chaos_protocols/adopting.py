@@ -104,7 +104,7 @@ def _candidates(scheduler: SchedulerMachine) -> tuple[list[Candidate], list[Cand
         links = _links(scheduler, site, joining.neighbours)
         if roster.record(site) is not None or not links or site not in scheduler.host.reachable():
             continue
-        newcomer = SiteRecord(
+        record = SiteRecord(
             site=site,
             name=joining.name,
             address=joining.address,
@@ -112,7 +112,7 @@ def _candidates(scheduler: SchedulerMachine) -> tuple[list[Candidate], list[Cand
             incarnation=joining.incarnation,
             state="member",
         )
-        live.append(Candidate(record=newcomer, links=links, model=joining.model, round=joining.worker_round))
+        live.append(Candidate(record=record, links=links, model=joining.model, round=joining.worker_round))
         if joining.checkpoint is not None:
             stored.append(_stored(live[-1], joining.checkpoint))
     return live, [one for one in stored if one.checkpoint and one.checkpoint.spec_digest == one.model.spec_digest]

@@ -2,10 +2,11 @@
 
 It applies the results since, one after the other. Each lap (from where it stands to what is here when the lap begins)
 must leave less to do than the one before; where two laps in a row do not, or far more arrives in a lap than is applied,
-or more results wait than may be kept, the worker cannot get level by results alone. Then it takes the state once more, a shorter transfer of what changed; and if
-that does not help either, the run waits for it: the round from which it is promoted needs its contribution, and nobody
-goes further until it is level, or the deadline has passed. That happens once in a worker's life, one round at most.
-A worker that is slower than the run for ever would slow it down as a member anyhow: whoever lets it in decides that.
+or more results wait than may be kept, the worker cannot get level by results alone. Then it takes the state once more,
+a shorter transfer of what changed; and if that does not help either, the run waits for it: the round from which it is
+promoted needs its contribution, and nobody goes further until it is level, or the deadline has passed. That happens
+once in a worker's life, for one round. A worker that is slower than the run for ever would slow it down as a member
+anyhow: whoever lets it in decides that.
 
 Driven by `Standing`. Source: protocols.md sections 3 and 5.
 """
@@ -64,7 +65,7 @@ class Leveling:
 
     def applied(self, round_number: int) -> None:
         rounds = self._machine.rounds
-        if self._rests and rounds.level:
+        if self._rests and rounds.level and not self._standing.leaving:
             self._rests = False
             self._machine.emit(rounds.activate())
         lag = rounds.done - round_number
@@ -106,19 +107,19 @@ class Leveling:
         machine.record("scale-out", name, "it could not get level with the run by itself", "", None, reason)
         if command.site == machine.site:
             self._round, self._deadline_s = first, None
+            machine.rounds.waited_for = first
 
     def beat(self) -> None:
         """Not longer than the deadline."""
         machine, rounds, number = self._machine, self._machine.rounds, self._round
         if number is None or rounds.done < number - 1:
             return
-        if rounds.done >= number or rounds.contributed_round >= number or rounds.worker_round is None:
+        if rounds.level or rounds.worker_round is None:
             self._round = None
-            return
-        if self._deadline_s is None:
+        elif self._deadline_s is None:
             self._deadline_s = machine.now_s + machine.settings.transfer_stall_s
         elif machine.now_s >= self._deadline_s:
             self._round, self._rests = None, True
-            reason = f"round {number} goes on without it; it contributes when it is level"
+            reason = f"round {rounds.done + 1} goes on without it; it contributes when it is level"
             machine.record("scale-out", machine.facts.name, "not level in time", "failed", None, reason)
             machine.emit(rounds.worker_leaves())

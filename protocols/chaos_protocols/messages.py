@@ -157,8 +157,8 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
-    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the last
-    one that its worker has applied, 0 if it lacks the state."""
+    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
+    last one that its worker has applied, 0 if it lacks the state."""
 
     incarnation: Count
     epoch: Count

@@ -170,7 +170,7 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
                 scheduler.feed(identifier, SubjectGone(reason="its transfer is no longer agreed"), now_s=now_s)
                 continue
             report, _ = scheduler.reports.get(negotiation.joiner, (None, 0.0))
-            # The rounds of the others go on whatever becomes of the transfer: its bytes count, then its worker's rounds.
+            # The others' rounds go on whatever becomes of the transfer: its bytes count, then its worker's rounds.
             now = (report.transfer_bytes, report.worker_round) if report else (0, 0)
             known, since_s = scheduler.progress.get(identifier, ((-1, -1), now_s))
             limit_s = host.settings.transfer_stall_s
@@ -303,8 +303,8 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
         known = {*scheduler.reports, host.site}
         if not all(site in known for site in roster.member_ids()):
             return False
-        if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
-            return False  # others may still report that their workers live
+        if now_s < max(scheduler.led_since_s, scheduler.adopted_s) + host.settings.failure_timeout_s:
+            return False  # others may still report that their workers live, and the one just taken over that it trains
     newest = newest_round(scheduler)
     chosen = adopting.choose(scheduler, newest, now_s)
     if chosen is None:

@@ -56,7 +56,7 @@ RoundNotice = RoundCompleted | StateLost
 
 class RoundMachine:
     """See the module. `done`: the last round whose result is here; `worker_round`: the last one its worker has
-    applied; `takes_part`: false for a site that was removed: it gives to no round, not even to one it still knows of."""
+    applied; `takes_part`: false for a site that was removed: it gives to no round, not even to one that it knows."""
 
     def __init__(self, site: SiteId, roster: Roster) -> None:
         self.site = site
@@ -80,6 +80,7 @@ class RoundMachine:
         self._queue: deque[Result] = deque()
         self.results_max = RESULTS_QUEUED_MAX
         self.kept = KeptResults()
+        self.waited_for: int | None = None
 
     @property
     def phase(self) -> str:
@@ -150,7 +151,7 @@ class RoundMachine:
         return effects
 
     def _forget_worker(self) -> None:
-        self.worker_round = None
+        self.worker_round = self.waited_for = None
         self.active = self._training = self._updating = False
         self._delivering = None
 
@@ -198,7 +199,7 @@ class RoundMachine:
 
     def worker_leaves(self) -> list[Effect]:
         """The worker applies results until it is dismissed, but contributes nothing more."""
-        self.active = False
+        self.active, self.waited_for = False, None
         return self.advance()
 
     def worker_contributed(self, round_number: int, weight: float) -> list[Effect]:
@@ -315,7 +316,7 @@ class RoundMachine:
             return []
         if self._contribution is not None and self._contribution[0] == tag.round:
             weight, has_bytes = self._contribution[1], True
-        elif not self.active:
+        elif not self.active and tag.round != self.waited_for:
             weight, has_bytes = 0.0, False
         else:
             return []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from chaos_protocols import proposals, reconcile, succession
-from chaos_protocols.commands import Command, Settled, SetVoters
+from chaos_protocols.commands import AdoptState, Command, Settled, SetVoters
 from chaos_protocols.host import Host
 from chaos_protocols.messages import JoinRequest, Report, SettleAnswer, StateRequest
 from chaos_protocols.names import SiteId, short
@@ -37,6 +37,7 @@ from chaos_protocols.negotiation import (
 from chaos_protocols.negotiation.base import NegotiationEvent
 from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.proposals import CannotPropose, Proposal, Situation
+from chaos_protocols.raft.config import majority
 from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.views import connected_with
 
@@ -74,6 +75,7 @@ class SchedulerMachine:
         self.answers: dict[SiteId, SettleAnswer] = {}
         self.asked_s = float("-inf")
         self.led_since_s = 0.0
+        self.adopted_s = float("-inf")
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
         self.idle_since_s: float | None = None
         self.inactive_since_s: float | None = None
@@ -198,6 +200,8 @@ class SchedulerMachine:
             if flight.negotiation is not None:
                 self._note_last_round(flight)
                 self.feed(flight.negotiation, Committed(), now_s=now_s)
+        if isinstance(command, AdoptState):
+            self.adopted_s = now_s
         if isinstance(command, Settled):
             for identifier in list(self.negotiations):
                 self.feed(identifier, Settlement(), now_s=now_s)
@@ -241,6 +245,8 @@ class SchedulerMachine:
     def propose(self, proposal: Proposal, negotiation: str | None, *, planned: bool, now_s: float) -> bool:
         """`planned`: begins at a coming round, up to which this site must hold back (protocols.md section 4)."""
         command, configuration = proposal
+        if not self._quorum_in_reach(configuration):
+            return False
         self.in_flight = InFlight(command, negotiation, now_s)
         first_round = None
         if planned and not isinstance(command, SetVoters):
@@ -249,6 +255,15 @@ class SchedulerMachine:
             return True
         self.in_flight = None
         return False
+
+    def _quorum_in_reach(self, changed: Configuration | None) -> bool:
+        """What cannot be committed is not appended: a configuration counts from then on, and one that leaves out a
+        voter who comes back would keep the run standing although a majority is there."""
+        reachable = self.host.reachable()
+        return all(
+            sum(voter in reachable for voter in one.voters) >= majority(len(one.voters))
+            for one in (self.host.configuration, changed or self.host.configuration)
+        )
 
     def _propose_wish(self, now_s: float, *, settling: bool) -> bool:
         """The first wish whose turn it can be. While settling only failures are removed."""
@@ -274,6 +289,8 @@ class SchedulerMachine:
                 del self.wishes[position]
                 self.feed(identifier, ProposalLost(reason=str(error), final=True), now_s=now_s)
                 return True
+            if not self._quorum_in_reach(proposal[1]):
+                continue  # another failure may have to be removed first
             del self.wishes[position]
             planned = not getattr(proposal[0], "settle", False) and not isinstance(proposal[0], SetVoters)
             if not self.propose(proposal, identifier, planned=planned, now_s=now_s):

@@ -88,7 +88,8 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 def await_sites(short: Path, lab: subprocess.Popen[str], processes: int) -> None:
     end_s = time.monotonic() + 60
     while len(processes_of(short / "t")) < processes:
-        assert time.monotonic() < end_s and lab.poll() is None, "the sites were not started"
+        assert lab.poll() is None, lab.communicate()[0]
+        assert time.monotonic() < end_s, "the sites were not started"
         time.sleep(0.05)
 
 

@@ -2,18 +2,20 @@
 
     expect members a b c         these know exactly these members, and nobody is a learner
     expect training a b          their workers compute; expect idle c: it does not
-    expect rounds-go-on          three more rounds are done; expect rounds-stand: nobody does one for 3 s; rounds-stand c d: these do none
+    expect rounds-go-on          three more rounds are done
+    expect rounds-stand          nobody does a round for 3 s; expect rounds-stand c d: these two do none
     expect same-state            all workers that train have the same state of the same round
     expect paused b "text"       b says so, and why; expect running b: it is not paused
     expect scheduler a | b       one of these leads, and they that are alive know it; expect no-scheduler
-    expect left c | failed c     how the roster remembers that c went; expect outside d: not in the roster, which d knows
+    expect left c | failed c     how the roster remembers that c went; expect outside d: not in the roster
     expect link a b | no-link a b | voters a b c | voters-count 7 | ended c | moments
     expect told KIND "text"      a record so far, of the scheduler or of anybody; `told 2 KIND` at least two of them
     expect answer a NAME done|refused "text"       the answer to a user's request
     expect no-failure-recorded c                   nobody ever recorded that c failed
     never told KIND "text", never paused a, never training a, never scheduler a, never two-schedulers
 
-An expectation waits until the story is at rest, so that what belongs together is told together.
+An expectation waits until the story is at rest, so that what belongs together is told together; `until FACT` goes on at
+once.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class Expectations:
             self._rounds_go_on(line)
         elif what == "rounds-stand":
             self._rounds_stand(words)
+        elif verb == "until":
+            self._wait(line, lambda: self._holds(what, words))
         elif what == "same-state":
             self._wait(line, self._same_state)
         else:
@@ -160,7 +164,7 @@ class Expectations:
     def _same_state(self) -> str:
         workers = [node.worker for node in self._alive() if self._trains(node) and node.worker is not None]
         states = {(worker.round, worker.state) for worker in workers}
-        return "" if len(states) == 1 else f"there are {len(states)} states, of rounds {sorted(one for one, _ in states)}"
+        return "" if len(states) == 1 else f"{len(states)} states, of rounds {sorted(number for number, _ in states)}"
 
     def _paused(self, words: list[str]) -> str:
         reason = self._stage._named(self._pause(self._stage.node(words[0])))

@@ -109,12 +109,16 @@ class Moments:
             if generation != node._generation:
                 return []
             if node.stopped:
-                node.mailbox.insert(0, lambda: [node._execute(effect) for effect in out])
+                node.mailbox.insert(0, lambda: self._catch_up(node, out))
                 return []
             return out
 
         machine._install = installed  # type: ignore[method-assign]
         machine.handle = handled  # type: ignore[method-assign]
+
+    def _catch_up(self, node: Node, effects_due: list[Any]) -> None:
+        for effect in effects_due:
+            node._execute(effect)
 
     def _facts(self, node: Node, effect: Any) -> list[tuple[str, str, Any]]:
         facts: list[tuple[str, str, Any]] = [("does", type(effect).__name__, effect)]

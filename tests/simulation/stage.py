@@ -6,16 +6,18 @@
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all,
-    mute|unmute|stall|flow|abort SITE, pace SITE SECONDS     mute: nothing that it sends arrives
+    mute|unmute|hold|release|stall|flow|abort SITE, pace SITE SECONDS
+    mute: nothing that it sends arrives; hold: its bulk messages wait until `release`; stall, abort: as a source
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
     daemon kills the daemon and leaves its worker; worker the other way round; `scheduler` stands for whoever leads
     when|before ...        at an exact moment, see `moments`
-    expect|never ...       what must come to hold, or never happens from here on, see `expectations`
-    detail                 from here on the trace says how rounds were settled and who sent how much
+    expect|never|until ... what must come to hold, or never happens from here on, see `expectations`
+    detail                 the trace says how rounds were settled, and who sent state to whom
 
-The trace is made to stay the same as long as the story does: it has no times, sizes, numbers of rounds or terms; links
-that went down are told first, and by all who say so at once. What a scheduler records is told by `scheduler`.
+The trace is made to stay the same as long as the story does: it has no times, sizes, numbers of rounds or terms. After
+each command comes what the sites saw (links down, pauses), then what the scheduler decided, in its order and told by
+`scheduler` whoever that is, then what came of it at the sites. A scheduler's own end is told by its site.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class Stage:
         self.world.recorded = self._recorded  # type: ignore[method-assign]
         self.world.dismissed = self._dismissed  # type: ignore[method-assign]
         self._pace_s: dict[str, float] = {}
+        self._held: dict[str, list[tuple[Callable[[str, Any], None], str, Any]]] = {}
         drawn_s = self.world.compute_s
         self.world.compute_s = lambda site: self._pace_s.get(site) or drawn_s(site)  # type: ignore[method-assign]
 
@@ -119,38 +122,32 @@ class Stage:
         if self._silent:
             self._silent = False
             return []
-        down = [one for one in news if one.kind == "link-down"]
-        lines: list[tuple[list[str], str, str]] = []
-        for one in [*down, *(other for other in news if other.kind != "link-down")]:
+        seen: dict[tuple[str, str], set[str]] = {}
+        decided: list[str] = []
+        came: list[str] = []
+        for one in news:
             text = self._timeless(one)
-            group = next((known for known in reversed(lines) if known[2] == text), None)
-            if group is not None and one.kind in ("link-down", "pause", "resume") and lines[-1][1] == one.kind:
-                group[0].append(one.speaker)
+            if one.kind in ("link-down", "pause"):
+                seen.setdefault((one.kind, text), set()).add(one.speaker)
+            elif one.speaker == "scheduler" or one.kind == "!!":
+                decided.append(f"{one.speaker}: {one.kind} {text}")
             else:
-                lines.append(([one.speaker], one.kind, text))
-        return self._in_order(lines)
-
-    def _in_order(self, lines: list[tuple[list[str], str, str]]) -> list[str]:
-        """Lines of one kind that follow each other: in the order of who says them, which is no part of the story."""
-        out: list[str] = []
-        block: list[str] = []
-        kind = ""
-        for speakers, of_kind, text in [*lines, ([], "", "")]:
-            if of_kind != kind:
-                out += sorted(block)
-                block, kind = [], of_kind
-            block.append(f"{' '.join(sorted(set(speakers)))}: {of_kind} {text}")
-        return out
+                came.append(f"{one.speaker}: {one.kind} {text}")
+        said = sorted((kind, " ".join(sorted(who)), text) for (kind, text), who in seen.items())
+        return [*(f"{who}: {kind} {text}" for kind, who, text in said), *decided, *sorted(came)]
 
     def _timeless(self, one: Told) -> str:
         text = one.text
         if one.kind == "settle" and not self.detail:
             return "the running round (" + text.split("(", 1)[1].split(")", 1)[0] + ")"
         if one.kind == "election":
-            text = re.sub(r"elected by [^)]*", "elected by a majority", text)
+            done = one.text.split()[1] == "done"
+            return "done: elected by a majority" if done else "no scheduler now"
         if one.kind == "link-down":
-            text = text.replace(" the link to this site is down", "")
-        text = re.sub(r" ?\(?term \d+\)?| of term \d+", "", text)
+            text = re.sub(r"\((silent for|does not hear us).*", "(silence)", text)
+            return text.replace(" the link to this site is down", "")
+        if not self.detail:
+            text = re.sub(r"; (links to|planned from) .*", "", text)
         text = re.sub(r"\d+\.\d+ s", "N s", text)
         text = re.sub(r"\d[\d,]* bytes of (round \d+)", r"the state of \1", text)
         text = re.sub(r"( |; )([a-z]) \d[\d,]*(?=;|$)", r"\1\2", text)
@@ -189,7 +186,7 @@ class Stage:
         match verb:
             case "when" | "before":
                 self.moments.add(line)
-            case "expect" | "never":
+            case "expect" | "never" | "until":
                 self.expectations.check(line)
             case "detail":
                 self.detail = True
@@ -234,6 +231,7 @@ class Stage:
         own, _, known = name.partition(":")
         self.world.add(own, founder=founder, peers=tuple(known.split(",")) if known else (), min_sites=1)
         self.moments.watch(self.world.node(own))
+        self._holding(self.world.node(own))
 
     def _replay(self, count: int) -> None:
         rng = random.Random(self.world.seed)
@@ -295,6 +293,8 @@ class Stage:
             "flow": lambda: node.to_bulk(lambda bulk: bulk.stall(False)),
             "abort": lambda: node.to_bulk(lambda bulk: bulk.abort()),
             "model": lambda: self._other_model(node),
+            "hold": lambda: self._held.setdefault(node.site, []),
+            "release": lambda: self._release(node),
         }
         if verb not in doing:
             raise ValueError(f"unknown command '{verb}'")
@@ -309,6 +309,21 @@ class Stage:
         if node.worker is None:
             node.start_worker()
 
+    def _holding(self, node: Node) -> None:
+        send = node._send_bulk
+
+        def sent(site: str, message: Any) -> None:
+            if node.site in self._held:
+                self._held[node.site].append((send, site, message))
+            else:
+                send(site, message)
+
+        node._send_bulk = sent  # type: ignore[method-assign]
+
+    def _release(self, node: Node) -> None:
+        for send, site, message in self._held.pop(node.site, []):
+            send(site, message)
+
     def _other_model(self, node: Node) -> None:
         """The worker of this site trains something else."""
         other = msgspec.structs.replace(MODEL, spec_digest="cd" * 16)
@@ -318,4 +333,3 @@ class Stage:
             node.handle(events.WorkerReady(model=other, round=node.worker.round))
 
         node._hello = hello  # type: ignore[method-assign]
-

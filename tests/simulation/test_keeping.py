@@ -34,6 +34,10 @@ def transfers(world: World) -> int:
     return len(told(world, "transfer"))
 
 
+def members(world: World) -> int:
+    return 0 if world.oracles.newest is None else len(world.oracles.newest.member_ids())
+
+
 def trains(node: Node) -> bool:
     return node.machine is not None and node.machine.rounds.active
 
@@ -123,9 +127,9 @@ def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_st
 def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
     """The worker's state region belongs to the joiner: no mirror overwrites what is served (oracle 4 watches)."""
     world = three_sites(KeepSettings(mirror_every_rounds=1))
-    newcomer = world.add("d", peers=("a", "b", "c"))
-    begin(newcomer)
-    assert world.run_until(lambda: trains(newcomer), limit_s=10.0)
+    joiner = world.add("d", peers=("a", "b", "c"))
+    begin(joiner)
+    assert world.run_until(lambda: trains(joiner), limit_s=10.0)
     world.run(world.now_s + 0.5)
     restart_worker(world, world.node("c"))
     assert world.run_until(lambda: trains(world.node("c")), limit_s=2.0)
@@ -133,16 +137,16 @@ def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
 
 
 def test_a_removed_site_forgets_its_mirror() -> None:
-    """It joins again as a newcomer: what it had is of a history that the run may have left."""
+    """It joins again as a joiner: what it had is of a history that the run may have left."""
     world = three_sites(KeepSettings(mirror_every_rounds=1))
     node = world.node("b")
     for far in ("a", "c"):
         world.network.cut(node.site, world.site(far))
         world.network.cut(world.site(far), node.site)
-    assert world.run_until(lambda: len(world.oracles.newest.member_ids()) == 2, limit_s=10.0)  # type: ignore[union-attr]
+    assert world.run_until(lambda: members(world) == 2, limit_s=10.0)
     for way in list(world.network.cuts):
         world.network.heal(*way)
-    assert world.run_until(lambda: trains(node) and len(world.oracles.newest.member_ids()) == 3, limit_s=20.0)  # type: ignore[union-attr]
+    assert world.run_until(lambda: trains(node) and members(world) == 3, limit_s=20.0)
     assert node.keeper.restored == []
 
 

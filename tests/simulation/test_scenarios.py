@@ -16,7 +16,7 @@ from tests.simulation.stage import Stage
 FOLDER = Path(os.environ.get("CHAOS_SCENARIOS") or Path(__file__).parent / "scenarios")
 REWRITE = os.environ.get("CHAOS_REWRITE") == "1"
 STORIES = sorted(FOLDER.glob("*.txt"))
-RULE = re.compile(r"\((invariants? \d|section \d)")
+RULE = re.compile(r"\b(invariant|section)s? \d")
 TRACE_LINES_MAX = 60
 
 

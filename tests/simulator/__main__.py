@@ -1,61 +1,76 @@
-"""`python -m tests.simulator SEED`: replay one seed; `--seeds A:B`: many, and a line for each that fails.
+"""`python -m tests.simulator SEED`: replay one seed; `--seeds A:B`: many, and two lines for each that fails.
 
-The line that a failing test prints is a command for this module: one seed is one run, event for event.
+The line that a failing test prints is a command for this module: one seed is one run, event for event. `SEED --shrink`
+looks for the smallest run that breaks the same invariant.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-import time
 
-from tests.simulator.faults import run_seed
-from tests.simulator.oracles import Violation
-
-STORY_LINES = 60
+from tests.simulator.batch import attempt, run_batch, sites_of
+from tests.simulator.faults import Trial
+from tests.simulator.shrink import Shrinker
 
 
 def replay_line(seed: int, sites: int) -> str:
-    return f"python -m tests.simulator {seed} --sites {sites}"
+    return Trial(seed=seed, sites=sites).command()
 
 
 def why_not(seed: int, sites: int, *, verbose: bool = False) -> str:
     """What goes wrong with this seed; empty if nothing does."""
-    try:
-        run_seed(seed, sites=sites, verbose=verbose)
-    except Violation as violation:
-        return str(violation)
-    except Exception as error:  # a defect of the protocols or of the simulator: as bad as a violation
-        return f"{type(error).__name__}: {error}"
-    return ""
+    return attempt(Trial(seed=seed, sites=sites), verbose=verbose).told
+
+
+def numbers(text: str) -> frozenset[int]:
+    """`3,7,12`, or `none`. Raises ValueError."""
+    return frozenset() if text == "none" else frozenset(int(one) for one in text.split(","))
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
+    made.add_argument("seed", type=int, nargs="?", help="replay this seed and print its story")
+    made.add_argument("--seeds", help="A:B, from A up to but without B")
+    made.add_argument("--sites", type=int, default=0, help="number of sites; 0: 2 to 7, by the seed")
+    made.add_argument("--only-faults", type=numbers, metavar="N,N", help="only these strikes (none: not one)")
+    made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
+    made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
+    made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for --seeds; default: cores")
+    made.add_argument("--verbose", action="store_true", help="print the story as it happens")
+    return made
+
+
+def replay(trial: Trial, *, shrink: bool, verbose: bool) -> int:
+    outcome = attempt(trial, verbose=verbose)
+    if not outcome.invariant:
+        judged = f"; liveness not judged: {outcome.not_judged}" if outcome.not_judged else ""
+        print(f"nothing is broken in {outcome.virtual_s:.1f} virtual seconds{judged}")
+        return 0
+    if shrink:
+        shrinker = Shrinker(outcome)
+        outcome = shrinker.shrink()
+        print(f"the smallest of {shrinker.runs} runs:")
+    print(outcome.told)
+    print(f"replay: {outcome.trial.command()}")
+    return 1
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
-    parser.add_argument("seed", type=int, nargs="?", help="replay this seed and print its story")
-    parser.add_argument("--seeds", help="A:B, from A up to but without B")
-    parser.add_argument("--sites", type=int, default=0, help="number of sites; 0: 2 to 7, by the seed")
-    parser.add_argument("--verbose", action="store_true", help="print the story as it happens")
-    options = parser.parse_args()
-    if options.seed is None and options.seeds is None:
-        parser.error("name a seed, or --seeds A:B")
-    first = options.seed or 0
-    stop = first + 1
-    if options.seeds is not None:
-        first, stop = (int(part) for part in options.seeds.split(":"))
-    started_s, failed = time.monotonic(), 0
-    for seed in range(first, stop):
-        sites = options.sites or 2 + seed % 6
-        verbose = options.verbose or options.seeds is None
-        told = why_not(seed, sites, verbose=verbose)
-        if told:
-            failed += 1
-            lines = told.splitlines()
-            print("\n".join(lines if options.seeds is None else lines[:1]), flush=True)
-            print(f"replay: {replay_line(seed, sites)}", flush=True)
-    took_s = time.monotonic() - started_s
-    print(f"{stop - first} seeds, {failed} failed, {took_s:.1f} s")
-    return 1 if failed else 0
+    options = parser().parse_args()
+    if (options.seed is None) == (options.seeds is None):
+        parser().error("name a seed, or --seeds A:B")
+    rest = {"trouble_s": options.trouble_s, "only": options.only_faults}
+    if options.seed is not None:
+        trial = Trial(seed=options.seed, sites=options.sites or sites_of(options.seed), **rest)
+        return replay(trial, shrink=options.shrink, verbose=options.verbose)
+    first, _, stop = options.seeds.partition(":")
+    try:
+        seeds = range(int(first), int(stop))
+    except ValueError:
+        parser().error(f"--seeds wants A:B, two numbers, not '{options.seeds}'")
+    return run_batch([Trial(seed=seed, sites=options.sites or sites_of(seed), **rest) for seed in seeds], options.jobs)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,10 @@ class Disk:
     failing: bool = False
 
     def open(self) -> None:
+        self.calm()
+
+    def calm(self) -> None:
+        """Nothing will be wrong with the next write."""
         self.tear, self.failing = None, False
 
     def count_start(self) -> None:
@@ -86,6 +90,10 @@ class JournalDisk(Disk):
         self._journal = Journal.open("/data", folder=self._folder)
         known = self._journal.recovered
         self.hard_state, self.snapshot, self.entries = known.hard_state, known.snapshot, known.entries
+
+    def calm(self) -> None:
+        super().calm()
+        self._folder.stop_at_step, self._folder.sync_errors = None, 0
 
     def count_start(self) -> None:
         assert self._journal is not None

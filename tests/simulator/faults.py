@@ -127,7 +127,8 @@ class Nemesis:
         self.world.tell("!! calm")
         self.world.network.calm()
         for node in self.world.nodes.values():
-            node.crash_at, node.disk.tear, node.disk.failing = None, None, False
+            node.crash_at = None
+            node.disk.calm()
             if node.stopped:
                 node.go_on()
         revive(self.world)

@@ -192,6 +192,7 @@ class Node:
     def replay(self, event: Any) -> None:
         """An old message once more, from a connection that lives."""
         if self.alive and not self.stopped and self.machine is not None:
+            self.world.oracles.delivered(self, event.neighbour)
             self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
             before = self.world.oracles.before_replay(self)
             out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))

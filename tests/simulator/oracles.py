@@ -82,6 +82,8 @@ class Oracles:
         """An event was handled and all its effects are executed."""
         if node.machine is None:
             return
+        if type(event) is events.EnvelopeReceived:
+            self.recovery.delivered(node, event.neighbour)
         self.agreement.after_step(node)
         self.admission.after_step(node)
         self.rounds.after_step(node)

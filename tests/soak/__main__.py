@@ -161,10 +161,14 @@ def main(arguments: list[str] | None = None) -> int:
     faults_min = options.faults_at_least if options.faults_at_least is not None else round(seconds / SECONDS_A_FAULT)
     print(f"five sites under fire for {seconds:g} s, at least {faults_min} faults, seed {seed}", flush=True)
     begun_s = time.monotonic()
-    failures = soak(
-        seconds=seconds, seed=seed, failure_timeout_s=options.failure_timeout_s, faults_min=faults_min,
-        privileged=not options.unprivileged, out=options.json, keep=options.keep,
-    )  # fmt: skip
+    try:
+        failures = soak(
+            seconds=seconds, seed=seed, failure_timeout_s=options.failure_timeout_s, faults_min=faults_min,
+            privileged=not options.unprivileged, out=options.json, keep=options.keep,
+        )  # fmt: skip
+    except KeyboardInterrupt as error:
+        print(f"given up ({error or 'Ctrl+C'}); everything was ended and removed", file=sys.stderr)
+        return 130
     for failure in failures:
         print(f"FAILED: {failure}")
     if failures:

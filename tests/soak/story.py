@@ -54,7 +54,7 @@ def told(figures: Figures) -> str:
         if not isinstance(value, dict):
             lines.append(f"{key.replace('_', ' '):40} {value if isinstance(value, int) else f'{value:.2f}'}")
     for key, value in figures["resources"].items():
-        lines.append(f"{key.replace('_', ' '):40} {value if isinstance(value, int) else f'{value:.1f}'}")
+        lines.append(f"{key.replace('_', ' '):40} {f'{value:.1f}' if isinstance(value, float) else value}")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from chaosd.cli import doctor, events, init, leave, link, start, status
 
-FURTHER_COMMANDS = ("plan", "simulate", "lab")
+FURTHER_COMMANDS = ("plan", "simulate", "lab", "checkpoints")
 """Modules of this package with a `register(app)` of their own, added where they are installed."""
 
 app = typer.Typer(

@@ -58,6 +58,21 @@ found = {found}
 # {texts[replication]}
 # replication = "chaos"
 
+# {texts[mirror_every_rounds]}
+# mirror_every_rounds = 0
+# {texts[checkpoint]}
+# checkpoint = "off"
+# {texts[checkpoint_every_rounds]}
+# checkpoint_every_rounds = 0
+# {texts[checkpoint_every_s]}
+# checkpoint_every_s = 600.0
+# {texts[mean_time_between_failures_s]}
+# mean_time_between_failures_s = 86400.0
+# {texts[checkpoint_dir]}
+# checkpoint_dir = "{data}/checkpoints"
+# {texts[checkpoints_kept]}
+# checkpoints_kept = 3
+
 # {texts[worker_socket]}
 # worker_socket = "{data}/worker.sock"
 # {texts[api_socket]}

@@ -50,6 +50,15 @@ def render_status(status: Status) -> RenderableType:
     if status.links:
         parts.append(_links(status.links, names))
     parts.append(_worker(status))
+    if status.probing is not None and (status.probing.probes or status.probing.saved):
+        cost = status.probing
+        parts.append(
+            Text(
+                f"links measured: {cost.probes} by probes ({cost.bytes / 2**20:,.1f} MiB, {cost.seconds:.1f} s), "
+                f"{cost.saved} by what they carried anyway",
+                style="dim",
+            )
+        )
     if status.transfer is not None:
         parts.append(_transfer(status.transfer, names))
     return Group(*parts)
@@ -113,10 +122,13 @@ def _transfer(transfer: TransferStatus, names: dict[str, str]) -> Table:
     table = Table.grid(padding=(0, 1))
     done, whole = transfer.verified_bytes, transfer.total_bytes
     amount = f"{done / 2**20:,.1f} of {whole / 2**20:,.1f} MiB"
+    rate = sum(transfer.rate_of_source.values())
+    if rate > 0 and done < whole:
+        amount += f", {rate_text(rate)}, {(whole - done) / rate:,.0f} s left"
     bar = ProgressBar(total=max(whole, 1), completed=done, width=30)
     table.add_row(Text(f"state of round {transfer.round}"), bar, Text(amount))
-    for site, rate in sorted(transfer.rate_of_source.items()):
-        table.add_row(Text(f"  from {names.get(site, short(site))}"), Text(""), Text(rate_text(rate)))
+    for site, seen in sorted(transfer.rate_of_source.items()):
+        table.add_row(Text(f"  from {names.get(site, short(site))}"), Text(""), Text(rate_text(seen)))
     return table
 
 

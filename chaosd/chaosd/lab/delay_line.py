@@ -32,8 +32,8 @@ REALTIME_PRIORITY = 10
 """Wakes up in time while the sites keep all cores busy."""
 LINE_BYTES_MAX = 4096
 REST_S = 0.0002
-"""Between two passes over what has arrived and what is due: packets come in company, which halves the work. What will be
-due within the next one goes a little early, so that latencies are right in the mean."""
+"""Between two passes over what has arrived and what is due: packets then come in company, which halves the work. What
+is due before the next pass goes now, since what came during the last one was seen late: right in the mean."""
 
 _QUEUE = 3 << 8  # NFNL_SUBSYS_QUEUE; message types below it
 _PACKET, _CONFIG, _VERDICT_BATCH = _QUEUE | 0, _QUEUE | 2, _QUEUE | 3
@@ -173,7 +173,7 @@ class DelayLine:
         while True:
             now_s = time.monotonic()
             due = [queue.held.next_s for queue in self._holding]
-            timeout_s = min((max(0.0, at_s - now_s) for at_s in due if at_s is not None), default=None)
+            timeout_s = min((max(0.0, at_s - REST_S - now_s) for at_s in due if at_s is not None), default=None)
             # select on the epoll: its timeout is in microseconds, that of epoll.poll in milliseconds
             ready = self._epoll.poll(0) if select.select([self._epoll], [], [], timeout_s)[0] else []
             for descriptor, _ in ready:

@@ -109,8 +109,8 @@ class ScaleIn(Negotiation):
         return [Propose(intent=Intent.REMOVE_SITE)]
 
     def _failed_meanwhile(self, event: SubjectGone) -> list[Order]:
-        """A leaver that is lost before its removal is known to be committed: this negotiation ends, and whether the site
-        left or failed is for the roster to say (a scheduler that was deposed does not know)."""
+        """A leaver that is lost before its removal is known to be committed: this negotiation ends, and whether the
+        site left or failed is for the roster to say (a scheduler that was deposed does not know)."""
         if not self.graceful:
             return []
         return self._conclude(S.FAILED, "", f"{event.reason} before its leave was agreed")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import assert_never
 
 from chaos_protocols.bulk import WEIGHT_MAX, ChunkDown, ChunkGone, ChunkGrant, ChunkHeader, ChunkUp, ChunkWant
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -197,13 +198,14 @@ class ReduceMachine:
                 return self._settled(flow.received_down(site, header)) if flow is not None else []
             case ChunkGone(tag=tag):
                 return self._parent_has_dropped(site, tag)
+            case _:
+                assert_never(header)
 
     def _position_told(self, site: SiteId, header: ChunkGrant | ChunkWant) -> list[ReduceEffect]:
         for one in self._rounds():
             if one.tag == header.tag:
                 flow = self._flow(one, header)
-                if flow is None:
-                    return []
+                assert flow is not None, "its tag is that of the header"
                 if isinstance(header, ChunkWant):
                     return flow.wanted(site, header)
                 return self._settled(flow.granted(site, header)) if one is self._current else []

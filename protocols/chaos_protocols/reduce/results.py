@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from chaos_protocols.bulk import ResultData, ResultGone, ResultHeader, ResultHeld, ResultPull, ResultWant
 from chaos_protocols.errors import RemoteProtocolError
@@ -135,6 +136,8 @@ class ResultExchange:
                 return self._told(site, header)
             case ResultData():
                 return self._data(site, header)
+            case _:
+                assert_never(header)
 
     # -- holding
 

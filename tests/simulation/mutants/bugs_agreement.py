@@ -84,7 +84,11 @@ AGREEMENT = (
     Bug(
         name="two membership changes at once",
         patches=(
-            Patch(f"{RAFT}.machine:RaftMachine._refusal", "voters_changed(core.log.configuration, configuration) > 1", "False"),
+            Patch(
+                f"{RAFT}.machine:RaftMachine._refusal",
+                "voters_changed(core.log.configuration, configuration) > 1",
+                "False",
+            ),
             Patch(
                 "chaos_protocols.proposals:next_voters",
                 "return with_vote(configuration, candidates[0])",
@@ -110,12 +114,7 @@ AGREEMENT = (
         name="a removed leader keeps leading",
         patches=(
             Patch(f"{RAFT}.replication:announce_commit", "if core.site not in core.voters:", "if False:"),
-            # The second fence: a scheduler that leaves hands its role over first, so it never removes itself.
-            Patch(
-                "chaos_protocols.scheduler:SchedulerMachine._propose_wish",
-                "negotiation.graceful and negotiation.site == self.host.site",
-                "False",
-            ),
+            # The second fence: a scheduler that leaves hands its role over first, and asks the next one.
             Patch("chaos_protocols.asking:ask", "and machine.scheduler_site() != machine.site", ""),
         ),
         breaks=(1,),

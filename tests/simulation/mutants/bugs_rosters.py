@@ -24,7 +24,9 @@ ROSTERS = (
     ),
     Bug(
         name="a learner counts in a round",
-        patches=(Patch("chaos_protocols.views:changed_views", "listeners.add(add_listener)", "members.add(add_listener)"),),
+        patches=(
+            Patch("chaos_protocols.views:changed_views", "listeners.add(add_listener)", "members.add(add_listener)"),
+        ),
         breaks=(5, 8),
     ),
     Bug(
@@ -63,12 +65,20 @@ ROSTERS = (
     ),
     Bug(
         name="replays are let through",
-        patches=(Patch("chaos_protocols.routing:ReplayGuard.is_new", "if sequence in seen or sequence <= highest - REPLAY_WINDOW:", "if False:"),),
+        patches=(
+            Patch(
+                "chaos_protocols.routing:ReplayGuard.is_new",
+                "if sequence in seen or sequence <= highest - REPLAY_WINDOW:",
+                "if False:",
+            ),
+        ),
         breaks=(6,),
     ),
     Bug(
         name="a restarted daemon is not noticed",
-        patches=(Patch("chaos_protocols.site:SiteMachine.restarted_as", "return self.incarnations.get(site)", "return None"),),
+        patches=(
+            Patch("chaos_protocols.site:SiteMachine.restarted_as", "return self.incarnations.get(site)", "return None"),
+        ),
         breaks=(8,),
     ),
     Bug(
@@ -76,7 +86,8 @@ ROSTERS = (
         patches=(
             Patch(
                 "chaos_protocols.standing:Standing.in_roster",
-                "return record is not None and record.incarnation == self.machine.incarnation and self.evicted_epoch is None",
+                "return record is not None and record.incarnation == self.machine.incarnation"
+                " and self.evicted_epoch is None",
                 "return record is not None and self.evicted_epoch is None",
             ),
         ),
@@ -123,10 +134,12 @@ ROSTERS = (
                 "chaos_protocols.requests:join_requested",
                 "    accepted, final, reason = _judge_join(scheduler, site, request, now_s)\n",
                 "    accepted, final, reason = _judge_join(scheduler, site, request, now_s)\n"
-                "    core, raft = scheduler.host.raft._core, __import__('chaos_protocols.raft.messages').raft.messages\n"
+                "    from chaos_protocols.messages import RaftEnvelope\n"
+                "    from chaos_protocols.raft import messages as raft\n"
+                "    core = scheduler.host.raft._core\n"
                 "    snapshot = raft.Snapshot(index=1, term=1, configuration=scheduler.host.configuration, state=b'')\n"
                 "    told = raft.SnapshotRequest(term=core.term, leader=core.site, snapshot=snapshot, tenure=0)\n"
-                "    scheduler.host.tell(site, __import__('chaos_protocols.messages').messages.RaftEnvelope(message=told))\n",
+                "    scheduler.host.tell(site, RaftEnvelope(message=told))\n",
             ),
         ),
         breaks=(5,),

@@ -16,7 +16,11 @@ ROUNDS = (
     Bug(
         name="the epoch of a result is not checked",
         patches=(
-            Patch(f"{ROUNDS_MODULE}.reduce_finished", "if tag != self.running:", "if self.running is None or tag.round != self.running.round:"),
+            Patch(
+                f"{ROUNDS_MODULE}.reduce_finished",
+                "if tag != self.running:",
+                "if self.running is None or tag.round != self.running.round:",
+            ),
             # The second fence: the engine, too, drops what is not of its open tag.
             Patch(
                 "tests.simulator.bulk:SimulatedBulk._round_message",
@@ -57,7 +61,8 @@ ROUNDS = (
             Patch(
                 f"{RECONCILE}:settle",
                 "answers = {**scheduler.answers, host.site: host.settle_answer()}",
-                "answers = {**dict.fromkeys(asked, host.settle_answer()), **scheduler.answers, host.site: host.settle_answer()}",
+                "answers = {**dict.fromkeys(asked, host.settle_answer()), **scheduler.answers,"
+                " host.site: host.settle_answer()}",
             ),
         ),
         breaks=(2,),
@@ -87,7 +92,11 @@ ROUNDS = (
         name="results are kept one round too short",
         patches=(
             Patch(f"{ROUNDS_MODULE}.worker_applied", "before_round=needed", "before_round=self.done + 1"),
-            Patch(f"{ROUNDS_MODULE}._complete", "before_round=self.kept.first_kept(self.done)", "before_round=self.done + 1"),
+            Patch(
+                f"{ROUNDS_MODULE}._complete",
+                "before_round=self.kept.first_kept(self.done)",
+                "before_round=self.done + 1",
+            ),
         ),
         breaks=(2, 8),
     ),
@@ -98,7 +107,9 @@ ROUNDS = (
     ),
     Bug(
         name="standby counts with a weight",
-        patches=(Patch(f"{ROUNDS_MODULE}._contribute", "weight, has_bytes = 0.0, False", "weight, has_bytes = 1.0, False"),),
+        patches=(
+            Patch(f"{ROUNDS_MODULE}._contribute", "weight, has_bytes = 0.0, False", "weight, has_bytes = 1.0, False"),
+        ),
         breaks=(3,),
     ),
     Bug(
@@ -158,9 +169,7 @@ ROUNDS = (
     ),
     Bug(
         name="an older state is adopted silently",
-        patches=(
-            Patch("chaos_protocols.adopting:choose", "if one.round >= newest]", "]"),
-        ),
+        patches=(Patch("chaos_protocols.adopting:choose", "if one.round >= newest]", "]"),),
         breaks=(2,),
     ),
     Bug(
@@ -168,7 +177,8 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{RECONCILE}:adopt",
-                "if roster.settling or (roster.model is not None and host.own_report().active) or scheduler.active_sites():",
+                "if roster.settling or (roster.model is not None and host.own_report().active)"
+                " or scheduler.active_sites():",
                 "if roster.settling:",
             ),
             # The second fence: a worker without the newest round is not taken.

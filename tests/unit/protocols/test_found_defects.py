@@ -15,7 +15,7 @@ from chaos_protocols.commands import (
     encode_command,
 )
 from chaos_protocols.effects import Contribute, FetchState, OpenRound
-from chaos_protocols.messages import Heartbeat, LeaveAnswer, LeaveRequest, RaftEnvelope, Report
+from chaos_protocols.messages import Heartbeat, LeaveAnswer, LeaveRequest, RaftEnvelope, Report, StateRequest
 from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
 from chaos_protocols.raft.messages import AppendResponse, LogEntry, PreVoteResponse, RaftMessage, VoteResponse
 from chaos_protocols.reconcile import newest_round
@@ -185,3 +185,15 @@ def test_plan_that_has_failed_is_not_begun_again_by_the_next_entry() -> None:
         one for one in bench.machine.handle(events.TimerFired(), now_s=bench.now_s) if isinstance(one, FetchState)
     ]
     assert bench.machine.standing.transfer is None
+
+
+def test_second_worker_is_not_taken_over_before_the_first_could_say_that_it_trains() -> None:
+    bench = leader_of(B, C)
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False), done_round=5))
+    bench.hear(C, msgspec.structs.replace(report(bench, active=False), done_round=5))
+    alive(bench, B, C, seconds=2 * SETTINGS.failure_timeout_s)
+    bench.hear(B, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
+    assert bench.machine.roster.adopted_from == (B, 1)
+    bench.hear(C, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
+    alive(bench, B, C, seconds=0.5 * SETTINGS.failure_timeout_s)
+    assert bench.machine.roster.adopted_from == (B, 1)

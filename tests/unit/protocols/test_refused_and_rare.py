@@ -24,8 +24,9 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, line, lose, report
 
 from chaos_protocols import events, reconcile
-from chaos_protocols.commands import RemoveSite, Settled
+from chaos_protocols.commands import AddLink, RemoveSite, Settled
 from chaos_protocols.effects import OpenRound
+from chaos_protocols.liveness import LinkPhase
 from chaos_protocols.messages import (
     JoinAnswer,
     LeaveAnswer,
@@ -247,6 +248,22 @@ def test_the_fetching_of_a_settled_result_is_begun_once() -> None:
     new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
     bench.agreed(Settled(round=2, digest="ee", holders=(A,), views=(new,)))
     assert bench.machine.rounds.fetching == 2 and bench.machine.rounds.advance() == []
+
+
+def test_a_settling_never_decides_without_a_site_that_is_not_removed_yet() -> None:
+    bench = leader_of(roster=line(B, C, D))
+    lose(bench, D)
+    bench.machine.links.neighbours[C].phase = LinkPhase.DOWN
+    assert not reconcile.settle(bench.machine.scheduler, bench.now_s) and bench.machine.roster.settling
+
+
+def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_transfer() -> None:
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D))))
+    bench.machine.standing.links.reach({B})
+    bench.agreed(AddLink(link=link(B, D), views=views(bench, 3)))
+    bench.taken()
+    bench.machine.standing.links.reach(set())
+    assert bench.machine.links.neighbours[B].wanted
 
 
 # ---- small rules

@@ -1,0 +1,100 @@
+"""`chaosd checkpoints`: what lies in this site's folder of checkpoints, and whether every byte is as it was written.
+
+Needs no daemon: this is for the time when there is none.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chaosd.cli.options import ConfigOption, DataDirOption, JsonOption, config_path, fail, selected
+from chaosd.config_file import CHECKPOINT_DIR_NAME, ConfigError, read_config_file
+
+EXIT_DAMAGED, EXIT_USAGE = 1, 2
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(checkpoints)
+
+
+def checkpoints(
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="look here instead of where the configuration says")
+    ] = None,
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="read every byte and compare the hash")] = True,
+    json: JsonOption = False,
+) -> None:
+    """List the checkpoints of this site, newest first, and verify them. Exit code 1 if one is damaged.
+
+    $ chaosd checkpoints
+    $ chaosd checkpoints --folder /backup/run7 --no-verify
+    """
+    place = folder or _folder(config, data_dir)
+    if not place.is_dir():
+        fail(f"there is no folder {place}; checkpoints are written where checkpoint = fixed or optimum", EXIT_DAMAGED)
+    rows = [_look(path, verify) for path in sorted(place.glob("*.safetensors"))]
+    rows.sort(key=lambda row: (row["lineage"], row["round"]), reverse=True)
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(rows).decode())
+    else:
+        for row in rows:
+            typer.echo(_line(row))
+        if not rows:
+            typer.echo(f"no checkpoints in {place}")
+    if any(row["problem"] for row in rows):
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _folder(config: Path | None, data_dir: Path | None) -> Path:
+    try:
+        path = config_path(config) if data_dir is None or config is not None else None
+        named = read_config_file(path).get("checkpoint_dir") if path is not None else None
+        if isinstance(named, Path):
+            return named
+        return selected(config, data_dir, None)[0] / CHECKPOINT_DIR_NAME
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+
+
+def _look(path: Path, verify: bool) -> dict[str, Any]:
+    from chaosd.checkpoints_file import CheckpointError, read_head, verify_file
+
+    row: dict[str, Any] = {"file": path.name, "run": "", "round": -1, "lineage": -1, "size_bytes": 0, "age_s": 0.0}
+    row |= {"verified": False, "problem": ""}
+    try:
+        with path.open("rb") as file:
+            status = path.stat()
+            row |= {"size_bytes": status.st_size, "age_s": max(0.0, time.time() - status.st_mtime)}
+            head = read_head(file)
+            row |= {"run": head.run, "round": head.facts.round, "lineage": head.facts.lineage}
+            if verify:
+                file.seek(0)
+                verify_file(file)
+                row["verified"] = True
+    except CheckpointError as error:
+        row["problem"] = str(error)
+    except OSError as error:
+        row["problem"] = error.strerror or str(error)
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    if row["problem"]:
+        return f"{row['file']}: damaged: {row['problem']}"
+    state = "verified" if row["verified"] else "not verified"
+    return f"round {row['round']:>8} of '{row['run']}'  {_age(row['age_s'])} old  {row['size_bytes']:,} bytes  {state}"
+
+
+def _age(age_s: float) -> str:
+    for unit, length_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if age_s >= length_s:
+            return f"{age_s / length_s:.1f} {unit}"
+    return f"{age_s:.0f} s"

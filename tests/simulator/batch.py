@@ -1,0 +1,96 @@
+"""Many seeds on all cores: each run is a process's own affair, and tells only what came out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulator.faults import Trial, build, run_trial
+from tests.simulator.oracles import Violation
+from tests.simulator.story import standings, tell
+
+SEEDS_AT_ONCE = 8
+PROGRESS_S = 10.0
+ANY_ERROR = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """`invariant`: the number that was broken; ANY_ERROR: something raised; 0: neither. `not_judged`: why liveness was
+    not, with what every site has."""
+
+    trial: Trial
+    invariant: int = 0
+    told: str = ""
+    not_judged: str = ""
+    virtual_s: float = 0.0
+    strikes: tuple[int, ...] = ()
+
+
+def sites_of(seed: int) -> int:
+    return 2 + seed % 6
+
+
+def attempt(trial: Trial, *, verbose: bool = False) -> Outcome:
+    """Run it, and say what came out; never raises for what the run did."""
+    world = build(trial.seed, trial.sites, verbose=verbose, late_s=trial.until_s)
+    outcome = Outcome(trial=trial)
+    try:
+        run_trial(trial, world=world)
+    except Violation as violation:
+        outcome = replace(outcome, invariant=violation.invariant, told=tell(world, violation))
+    except Exception as error:  # a defect of the protocols or of the simulator: as bad as a violation
+        outcome = replace(outcome, invariant=ANY_ERROR, told=tell(world, error))
+    if world.lost_state:
+        why = f"newest round {world.oracles.recovery.newest_round()}; " + "; ".join(standings(world))
+        outcome = replace(outcome, not_judged=why)
+    struck = tuple(int(line[13:].split(":")[0]) for line in world.story if line[10:13] == "!! " and ":" in line[13:17])
+    return replace(outcome, virtual_s=world.now_s, strikes=struck)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is the parent's to handle
+
+
+def attempt_all(trials: list[Trial], jobs: int) -> Iterator[Outcome]:
+    """As they end, in no order. Ends its processes when the caller stops."""
+    if jobs <= 1:
+        yield from map(attempt, trials)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs, initializer=_ignore_interrupts) as pool:
+        yield from pool.imap_unordered(attempt, trials, chunksize=SEEDS_AT_ONCE)
+
+
+def run_batch(trials: list[Trial], jobs: int) -> int:
+    """Prints each failure with its replay command, those not judged, and a summary. The exit status."""
+    began_s = told_s = time.monotonic()
+    done = failed = 0
+    virtual_s, not_judged = 0.0, list[Outcome]()
+    interrupted = False
+    try:
+        for outcome in attempt_all(trials, jobs):
+            done, virtual_s = done + 1, virtual_s + outcome.virtual_s
+            if outcome.invariant:
+                failed += 1
+                print(f"{outcome.told.splitlines()[0]}\nreplay: {outcome.trial.command()}", flush=True)
+            if outcome.not_judged:
+                not_judged.append(outcome)
+            if time.monotonic() - told_s >= PROGRESS_S:
+                told_s = time.monotonic()
+                print(f"... {done} of {len(trials)} seeds, {failed} failed", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
+    for outcome in sorted(not_judged, key=lambda one: one.trial.seed):
+        print(f"liveness not judged, the state is lost: {outcome.trial.command()}: {outcome.not_judged}")
+    took_s = time.monotonic() - began_s
+    stopped = f"interrupted after {done} of {len(trials)}: " if interrupted else ""
+    print(
+        f"{stopped}{done} seeds, {failed} failed, liveness not judged in {len(not_judged)} "
+        f"({100 * len(not_judged) / max(1, done):.1f} %), {virtual_s:.0f} virtual seconds "
+        f"in {took_s:.1f} s, {jobs} at a time"
+    )
+    return 130 if interrupted else int(failed > 0)

@@ -1,0 +1,65 @@
+"""Options of bulk sockets: asked for where they help, done without where the system does not allow them."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from chaosd.transport.sockets import congestion_of, round_trip_s, streams_for, tune, window_bytes
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def connected() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        near = socket.create_connection(listening.getsockname())
+        far, _ = listening.accept()
+        with near, far:
+            yield near
+
+
+@pytest.mark.parametrize(
+    ("rtt_ms", "window", "available", "streams"),
+    [
+        (0.0, 2 * MIB, 3, 1),
+        (0.05, 2 * MIB, 3, 1),
+        (3.0, 2 * MIB, 3, 2),
+        (80.0, 2 * MIB, 3, 3),
+        (80.0, 2 * MIB, 15, 15),
+        (20.0, 16 * MIB, 3, 2),
+        (80.0, 2 * MIB, 0, 0),
+    ],
+)
+def test_a_long_round_trip_asks_for_more_streams_and_a_large_window_for_fewer(
+    rtt_ms: float, window: int, available: int, streams: int
+) -> None:
+    assert streams_for(rtt_ms / 1000, window, available) == streams
+
+
+def test_a_control_socket_sends_at_once_and_keeps_the_rest_as_it_was(connected: socket.socket) -> None:
+    before = congestion_of(connected)
+    assert tune(connected, bulk=False) == ""
+    assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert congestion_of(connected) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="congestion control of a socket can be chosen on Linux only")
+def test_a_congestion_control_that_is_named_is_used_and_one_that_is_not_there_is_done_without(
+    connected: socket.socket,
+) -> None:
+    before = congestion_of(connected)
+    assert tune(connected, bulk=True) == before, "loopback is left alone"
+    assert tune(connected, bulk=True, congestion="reno") == "reno"
+    assert tune(connected, bulk=True, congestion="nosuchthing") == "reno"
+
+
+def test_what_a_socket_does_not_tell_counts_as_unknown(connected: socket.socket) -> None:
+    assert round_trip_s(None) == 0.0
+    assert congestion_of(None) == ""
+    assert window_bytes(None) > 0
+    assert tune(None, bulk=True) == ""
+    assert 0 <= round_trip_s(connected) < 1
