@@ -18,11 +18,11 @@ TORCH ?= $(shell $(BIN)/python -c 'import sys; print("torch==2.13.0" if sys.vers
 export OMP_NUM_THREADS = 1
 
 # Tests that share nothing run side by side; those with real processes, ports and clocks run one after the other.
-SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/tidy)
+SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/fuzz tests/tidy)
 ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docker-demo test check format bench soak mutants clean distclean
+.PHONY: help demo docker-demo test check format bench soak seeds mutants fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,8 +56,17 @@ soak: $(VENV)/.project  ## real processes under fire for 10 minutes, then 100,00
 	@$(BIN)/python -m tests.soak
 	@$(BIN)/python -m tests.simulator --seeds 0:100000
 
+seeds: $(VENV)/.project  ## 3,000 seeds of the simulator on all cores (minutes)
+	@$(BIN)/python -m tests.simulator --seeds 0:3000
+
 mutants: $(VENV)/.project  ## deliberate faults in the protocols: each must be caught by the simulator
 	@$(BIN)/python -m tests.simulation.mutants
+
+fuzz: $(VENV)/.project  ## a minute of coverage-guided fuzzing for each reader of foreign bytes (17 minutes)
+	@$(BIN)/python -m tests.fuzz --seconds 60
+
+coverage: $(VENV)/.project  ## branches of the protocols that no test without sockets reaches
+	@$(BIN)/python -m tests.coverage_of_protocols
 
 clean:  ## remove caches and build outputs
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .lab

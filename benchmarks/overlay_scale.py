@@ -21,7 +21,7 @@ from benchmarks.measure import Figures, spread
 from chaos_protocols import effects, events
 from chaos_protocols.commands import encode_roster
 from chaos_protocols.messages import LinkReport
-from chaos_protocols.names import link_key
+from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.proposals import voters_wanted
 from chaos_protocols.raft import Configuration, HardState, Snapshot
 from chaos_protocols.roster import LinkRecord, Roster, SiteRecord
@@ -253,7 +253,7 @@ def standing_roster(world: WanWorld, sites: list[str], rng: random.Random) -> Ro
             one, far = link_key(site, other)  # type: ignore[arg-type]
             links.append(LinkRecord(one=one, other=far, rate_bytes_per_s=rate, rtt_s=2 * latency_s))
     records = tuple(
-        SiteRecord(site=site, name=site, address=site, public_key=b"", incarnation=1, state="member")  # type: ignore[arg-type]
+        SiteRecord(site=SiteId(site), name=site, address=site, public_key=b"", incarnation=1, state="member")
         for site in sites
     )
     links.sort(key=lambda known: known.key)

@@ -50,6 +50,9 @@ def choose(scheduler: SchedulerMachine, newest: int, now_s: float) -> Candidate 
     # Nobody came back with it: at most one round of work is repeated, never more (FlashRecovery III-E).
     able = [one for one in live if one.round >= newest] or [one for one in live if patient and one.round >= newest - 1]
     worker = min(able, key=lambda one: (-one.round, one.record.site), default=None)
+    everybody = all(site in scheduler.state_requests for site in roster.member_ids())
+    if worker is not None and worker.round == 0 and roster.model is not None and not (patient or everybody or best):
+        worker = None  # a fresh one would begin anew, and a disk that has not spoken yet may have more
     if worker is None or best is None:
         return worker or best
     assert best.checkpoint is not None

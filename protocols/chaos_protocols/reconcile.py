@@ -170,6 +170,8 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
                 scheduler.feed(identifier, SubjectGone(reason="its transfer is no longer agreed"), now_s=now_s)
                 continue
             report, _ = scheduler.reports.get(negotiation.joiner, (None, 0.0))
+            if negotiation.joiner == host.site:
+                report = host.own_report()
             # The others' rounds go on whatever becomes of the transfer: its bytes count, then its worker's rounds.
             now = (report.transfer_bytes, report.worker_round) if report else (0, 0)
             known, since_s = scheduler.progress.get(identifier, ((-1, -1), now_s))
@@ -186,6 +188,13 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
                     _site_failed(scheduler, negotiation.joiner, reason, now_s)
                 else:
                     scheduler.feed(identifier, SubjectGone(reason=reason), now_s=now_s)
+                    _restore_again(scheduler, negotiation.joiner, reason, now_s)
+
+
+def _restore_again(scheduler: SchedulerMachine, site: SiteId, cause: str, now_s: float) -> None:
+    """A member still waits for the transfer that was given up: it gets a new plan, which replaces the old one there."""
+    restore = ScaleOut(scheduler.name("state", now_s), joiner=site, request=None, cause=cause, now_s=now_s)
+    scheduler.start(restore, restore.begin(deadline_s=now_s), now_s=now_s)
 
 
 def renew(scheduler: SchedulerMachine, now_s: float) -> bool:

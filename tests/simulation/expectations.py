@@ -9,10 +9,12 @@
     expect scheduler a | b       one of these leads, and they that are alive know it; expect no-scheduler
     expect left c | failed c     how the roster remembers that c went; expect outside d: not in the roster
     expect link a b | no-link a b | voters a b c | voters-count 7 | ended c | moments
-    expect told KIND "text"      a record so far, of the scheduler or of anybody; `told 2 KIND` at least two of them
+    expect told KIND "text"      a record so far, of the scheduler or of anybody; `told 2 KIND` at least two of them;
+                                 expect not-told KIND "text": none so far, at once
     expect answer a NAME done|refused "text"       the answer to a user's request
     expect no-failure-recorded c                   nobody ever recorded that c failed
-    never told KIND "text", never paused a, never training a, never scheduler a, never two-schedulers
+    never told KIND "text", never paused a, never training a, never scheduler a, never two-schedulers,
+    never spoiled-results        nobody holds a result that is not what its digest says
 
 An expectation waits until the story is at rest, so that what belongs together is told together; `until FACT` goes on at
 once.
@@ -23,6 +25,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from tests.simulator.bulk import digest_of
 
 if TYPE_CHECKING:
     from tests.simulation.stage import Stage, Told
@@ -51,6 +55,9 @@ class Expectations:
             self._rounds_stand(words)
         elif verb == "until":
             self._wait(line, lambda: self._holds(what, words))
+        elif what == "not-told":
+            why = self._holds(what, words)
+            assert not why, f"'{line}': {why}"
         elif what == "same-state":
             self._wait(line, self._same_state)
         else:
@@ -129,6 +136,8 @@ class Expectations:
             "ended": lambda names: self._each(names, lambda node: node.left, "runs"),
             "moments": lambda _: "; ".join(moment.command for moment in self._stage.moments.waiting()),
             "told": self._told,
+            "not-told": lambda words: "" if self._told(words) else "it was told",
+            "spoiled-results": lambda _: self._spoiled(),
             "answer": self._answer,
             "no-failure-recorded": self._no_failure,
         }
@@ -210,6 +219,17 @@ class Expectations:
         kind, *parts = rest
         lines = [one for one in self._stage.told if one.kind == kind and all(part in one.text for part in parts)]
         return "" if len(lines) >= times else f"told {len(lines)} times"
+
+    def _spoiled(self) -> str:
+        """Whether a result that some site holds is not what its digest says."""
+        held = [
+            (node.name, number, *result)
+            for node in self._alive()
+            if node.bulk
+            for number, result in node.bulk.results.items()
+        ]
+        wrong = [name for name, number, digest, parts in held if digest_of((number, parts)) != digest]
+        return "" if wrong else "all results are what their digests say"
 
     def _answer(self, words: list[str]) -> str:
         name, request, how, *parts = words

@@ -5,9 +5,10 @@
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
-    cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all,
-    mute|unmute|hold|release|stall|flow|abort SITE, pace SITE SECONDS
-    mute: nothing that it sends arrives; hold: its bulk messages wait until `release`; stall, abort: as a source
+    cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
+    mute|unmute|hold|release|stall|flow|abort|spoil SITE, pace SITE SECONDS
+    load: bulk bytes fill the link, and nothing else arrives until it is healed; mute: nothing that it sends arrives;
+    hold: its bulk messages wait until `release`; stall, abort: as a source; spoil: a wrong byte
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
     daemon kills the daemon and leaves its worker; worker the other way round; `scheduler` stands for whoever leads
@@ -44,6 +45,7 @@ QUIET_S = 0.7
 """A story is at rest when nothing was recorded for so long: longer than every pause between two steps of one change."""
 QUIET_MAX_S = 6.0
 SLOW_DELAY_S = 0.15
+LOAD_STEP_S = 0.2
 OF_THE_SCHEDULER = ("election", "scale-in", "scale-out", "settle", "adopt", "connect-link", "disconnect-link")
 
 
@@ -134,12 +136,15 @@ class Stage:
             else:
                 came.append(f"{one.speaker}: {one.kind} {text}")
         said = sorted((kind, " ".join(sorted(who)), text) for (kind, text), who in seen.items())
-        return [*(f"{who}: {kind} {text}" for kind, who, text in said), *decided, *sorted(came)]
+        lines = [*(f"{who}: {kind} {text}" for kind, who, text in said), *decided, *sorted(came)]
+        return [line.rstrip() for line in lines]
 
     def _timeless(self, one: Told) -> str:
         text = one.text
         if one.kind == "settle" and not self.detail:
             return "the running round (" + text.split("(", 1)[1].split(")", 1)[0] + ")"
+        if one.kind == "resume":
+            return ""
         if one.kind == "election":
             done = one.text.split()[1] == "done"
             return "done: elected by a majority" if done else "no scheduler now"
@@ -203,6 +208,8 @@ class Stage:
                     self.world.network.heal(*way)
             case "mute" | "unmute":
                 self._mute(self.node(names[0]), on=verb == "mute")
+            case "load":
+                self._load(self.node(names[0]), self.node(names[1]), float(names[2]))
             case "split":
                 self._split(names)
             case "ask":
@@ -246,6 +253,22 @@ class Stage:
                 if other is not part:
                     for way in [(one, far) for one in part for far in other]:
                         self.world.network.cut(*way)
+
+    def _load(self, node: Node, other: Node, for_s: float) -> None:
+        """Bulk bytes fill the link: they arrive and nothing else does, for so long."""
+        world, ends_s = self.world, self.world.now_s + for_s
+        ends = ((node, other), (other, node))
+        for one, far in ends:
+            world.network.cut(one.site, far.site)
+
+        def arrived() -> None:
+            for one, far in ends:
+                world.oracles.delivered(one, far.site)
+                one.handle(events.LinkProgressed(site=far.site))  # type: ignore[arg-type]
+            if world.now_s < ends_s:
+                world.schedule(LOAD_STEP_S, arrived)
+
+        arrived()
 
     def _mute(self, node: Node, *, on: bool) -> None:
         """What this site sends, and has under way, arrives nowhere until it is healed."""
@@ -291,6 +314,7 @@ class Stage:
             ),
             "stall": lambda: node.to_bulk(lambda bulk: bulk.stall(True)),
             "flow": lambda: node.to_bulk(lambda bulk: bulk.stall(False)),
+            "spoil": lambda: node.to_bulk(lambda bulk: bulk.spoil(1)),
             "abort": lambda: node.to_bulk(lambda bulk: bulk.abort()),
             "model": lambda: self._other_model(node),
             "hold": lambda: self._held.setdefault(node.site, []),
@@ -333,3 +357,9 @@ class Stage:
             node.handle(events.WorkerReady(model=other, round=node.worker.round))
 
         node._hello = hello  # type: ignore[method-assign]
+
+
+def commands_of(story: str) -> list[str]:
+    """The commands of a scenario file: what stands above `----`, without comments."""
+    head = story.partition("----\n")[0]
+    return [line for line in head.splitlines() if line and not line.startswith("#")]

@@ -167,6 +167,22 @@ def test_the_run_goes_on_from_the_newest_checkpoint_when_all_sites_were_killed()
     assert world.run_until(lambda: world.oracles.rounds_done > newest + 20, limit_s=20.0)
 
 
+def test_a_worker_that_is_back_first_does_not_begin_anew_what_others_have_on_disk() -> None:
+    """Found by the test with real processes on a loaded machine: the first script was up a second before the others."""
+    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    kill_all(world)
+    world.node("b").keeper.files = {}
+    newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
+    told_before = len(world.story)
+    for node in world.nodes.values():
+        node.start()
+    for number, name in enumerate("bca"):
+        world.schedule(1.5 + 1.5 * number, world.node(name).start_worker)
+    assert world.run_until(lambda: all_are_members(world), limit_s=30.0)
+    adopted = told(world, "adopt", since=told_before)
+    assert len(adopted) == 1 and f"from its checkpoint, at round {newest}" in adopted[0]
+
+
 def test_a_damaged_checkpoint_is_passed_over() -> None:
     world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=5))
     assert world.run_until(lambda: world.oracles.rounds_done > 40, limit_s=20.0)

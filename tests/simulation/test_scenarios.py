@@ -11,17 +11,13 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.simulation.stage import Stage
+from tests.simulation.stage import Stage, commands_of
 
 FOLDER = Path(os.environ.get("CHAOS_SCENARIOS") or Path(__file__).parent / "scenarios")
 REWRITE = os.environ.get("CHAOS_REWRITE") == "1"
 STORIES = sorted(FOLDER.glob("*.txt"))
 RULE = re.compile(r"\b(invariant|section)s? \d")
 TRACE_LINES_MAX = 60
-
-
-def commands_of(head: str) -> list[str]:
-    return [line for line in head.splitlines() if line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
@@ -44,5 +40,5 @@ def test_a_story_says_what_it_shows_and_asserts_it(path: Path) -> None:
 
 
 def test_there_are_enough_stories() -> None:
-    assert len(STORIES) >= 40
+    assert len(STORIES) >= 75
     assert len({path.name[:2] for path in STORIES}) == len(STORIES), "two stories have one number"

@@ -13,7 +13,7 @@ from tests.simulator.faults import Trial, build, run_trial
 from tests.simulator.oracles import Violation
 from tests.simulator.story import standings, tell
 
-SEEDS_AT_ONCE = 8
+SEEDS_AT_ONCE = 4
 PROGRESS_S = 10.0
 ANY_ERROR = -1
 

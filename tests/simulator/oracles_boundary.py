@@ -148,7 +148,8 @@ class LeaveOracle:
             return
         roster = self._agreement.roster
         for site, incarnation in self.left:
-            if roster is None or effect.subject not in (short(site), site) or roster.record(site) is not None:  # type: ignore[arg-type]
+            there = roster is None or roster.record(site) is not None  # type: ignore[arg-type]
+            if roster is None or there or effect.subject not in (short(site), site):
                 continue
             last = next((gone for gone in reversed(roster.departed) if gone.site == site), None)
             if last is not None and last.incarnation == incarnation and last.cause == "left":

@@ -256,7 +256,7 @@ def test_the_file_is_on_disk_before_its_name_and_the_name_before_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    from chaosd import checkpoints
+    from chaosd import checkpoints, journal_files
 
     def noted(name: str, original: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: object) -> None:
@@ -265,8 +265,8 @@ def test_the_file_is_on_disk_before_its_name_and_the_name_before_the_answer(
 
         return call
 
-    monkeypatch.setattr(checkpoints_file, "sync_data", noted("sync file", checkpoints_file.sync_data))
-    monkeypatch.setattr(checkpoints, "sync_data", noted("sync folder", checkpoints.sync_data))
+    monkeypatch.setattr(checkpoints_file, "sync_data", noted("sync file", journal_files.sync_data))
+    monkeypatch.setattr(checkpoints, "sync_data", noted("sync folder", journal_files.sync_data))
     monkeypatch.setattr(os, "replace", noted("rename", os.replace))
     monkeypatch.setattr(os, "pwrite", noted("hash", lambda *a: None))
     spec = state_spec([Item("w", "float32", (64,))])

@@ -155,7 +155,7 @@ async def test_without_memory_for_a_copy_training_goes_on_without_a_mirror(monke
     def refuse(*arguments: object, **words: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(mirror.np, "empty", refuse)
+    monkeypatch.setattr(np, "empty", refuse)
     bench.do(effects.KeepCopy(round=3))
     told = await bench.next()
     assert isinstance(told, events.CopyKept) and "memory" in told.reason

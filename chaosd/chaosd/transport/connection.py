@@ -163,7 +163,7 @@ class Connection:
             self._link.writable(self)
 
     def ended(self, reason: str, end_of_file: bool) -> None:
-        self._reader.stop()
+        self._reader.drop()
         if self._link is not None:
             self._link.ended(self, reason, end_of_file)
         elif self._handshake_owner is not None:

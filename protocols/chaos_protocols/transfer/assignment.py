@@ -109,9 +109,10 @@ class Assignment:
         outstanding = sum(one.outstanding_bytes for one in self.sources.values())
         room = min(source.window_bytes() - source.outstanding_bytes, OUTSTANDING_BYTES_MAX - outstanding)
         block = source.block_bytes()
-        if not source.asked and not source.checking:
-            source.progress_s = source.sample_s = now_s
-            source.sample_bytes = 0
+        if not source.asked:
+            source.progress_s = now_s  # it owed nothing: its patience begins now
+            if not source.checking:
+                source.sample_s, source.sample_bytes = now_s, 0
         effects: list[JoinerEffect] = []
         while source.todo and room >= min(block, source.todo[0][1] - source.todo[0][0]):
             start, stop = source.todo[0]

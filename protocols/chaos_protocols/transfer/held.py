@@ -25,16 +25,21 @@ class Held:
         self._touched: set[int] = set()
 
     def cells(self) -> Iterator[Range]:
-        """Whole cells in the order in which they are wanted: a few of each range in turn, since all ranges are asked
-        for at once."""
+        """All cells in the order in which they are wanted: one of each range in turn, since all ranges are asked for at
+        once; last those that two ranges share."""
         lines = [self._whole_cells(*piece) for piece in self._pieces]
+        given: set[int] = set()
         while lines:
             for line in list(lines):
                 cell = next(line, None)
                 if cell is None:
                     lines.remove(line)
                 else:
+                    given.add(cell[0])
                     yield cell
+        for cell in cut(0, self._state_bytes, CELL_BYTES):
+            if cell[0] not in given:  # shared by two sources now; after a new plan it may be one source's
+                yield cell
 
     def hashed(self, start: int, digest: bytes) -> None:
         """The cell at `start` has this hash."""

@@ -141,13 +141,27 @@ ROUNDS = (
         name="promoted before it is level",
         patches=(
             Patch("chaos_protocols.leveling:Leveling.report", "level = machine.rounds.level", "level = True"),
+            # The second fence: whoever is promoted trains only when its worker has applied all that is here.
+            Patch(f"{ROUNDS_MODULE}._pump", "if self._queue:", "if self._queue and not self.active:"),
             Patch(f"{ROUNDS_MODULE}._pump", "and self.level", ""),
         ),
         breaks=(4,),
     ),
     Bug(
         name="a snapshot is taken in the update phase",
-        patches=(Patch("tests.simulator.node:Node._snapshot", "or worker.updating", ""),),
+        patches=(
+            Patch(
+                "tests.simulator.node:Node._snapshot",
+                "or worker.updating or worker.round < due",
+                "or worker.round + worker.updating < due",
+            ),
+            Patch("tests.simulator.node:Node._snapshot", "(worker.round, TORN", "(due, TORN"),
+            Patch(
+                "tests.simulator.node:Node._apply",
+                "worker.updating = True",
+                "worker.updating = True; self._snapshot(worker)",
+            ),
+        ),
         breaks=(4,),
     ),
     Bug(

@@ -86,6 +86,7 @@ class Bench:
         entries: tuple[LogEntry, ...] = (),
         seed: int = 1,
         peers: tuple[SiteId, ...] = (),
+        settings: SiteSettings = SETTINGS,
     ) -> None:
         """Without a roster: a site that was never admitted. `voters`: all members where left out; the sole voter leads
         as soon as it has started."""
@@ -108,7 +109,7 @@ class Bench:
                 incarnation=incarnation,
                 run="hearts",
             ),
-            settings=SETTINGS,
+            settings=settings,
             planner=PLANNER,
             rng=rng,
             raft=RaftMachine(

@@ -17,7 +17,14 @@ from chaos_protocols.commands import (
 from chaos_protocols.effects import Contribute, FetchState, OpenRound
 from chaos_protocols.messages import Heartbeat, LeaveAnswer, LeaveRequest, RaftEnvelope, Report, StateRequest
 from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
-from chaos_protocols.raft.messages import AppendResponse, LogEntry, PreVoteResponse, RaftMessage, VoteResponse
+from chaos_protocols.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    LogEntry,
+    PreVoteResponse,
+    RaftMessage,
+    VoteResponse,
+)
 from chaos_protocols.reconcile import newest_round
 from chaos_protocols.roster import Roster
 
@@ -197,3 +204,42 @@ def test_second_worker_is_not_taken_over_before_the_first_could_say_that_it_trai
     bench.hear(C, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
     alive(bench, B, C, seconds=0.5 * SETTINGS.failure_timeout_s)
     assert bench.machine.roster.adopted_from == (B, 1)
+
+
+def test_members_transfer_that_stands_still_is_planned_anew() -> None:
+    """The member does not ask while its transfer counts as running."""
+    bench = leader_of(roster=roster_of(A, B, D, replication=plan(D)))
+    bench.hear(B, report(bench))
+    for _ in range(int(SETTINGS.transfer_stall_s / 0.5) + 4):
+        alive(bench, B, D, seconds=0.5, step_s=0.25)
+    replication = bench.machine.roster.replication
+    assert replication is not None
+    assert replication.joiner == D
+    assert replication.transfer != "old"
+
+
+def test_site_without_the_state_does_not_call_it_lost_while_its_neighbours_train() -> None:
+    bench = Bench(B, roster_of(A, B), voters=(A,)).up(A)
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    beat = Heartbeat(
+        sequence=1,
+        echo_sequence=0,
+        echo_delay_s=0.0,
+        round=9,
+        phase="compute",
+        epoch=EPOCH,
+        scheduler=A,
+        knows_you=True,
+    )
+    append = AppendRequest(
+        term=1, leader=A, previous_index=EPOCH, previous_term=1, entries=(), commit_index=EPOCH, tenure=0
+    )
+    for number in range(6):
+        bench.hear(A, msgspec.structs.replace(beat, sequence=number + 1))
+        bench.hear(A, raft(append))
+        alive(bench, A, seconds=0.5, step_s=0.25)
+    assert "fetched again" in bench.machine.standing.pause_reason()
+    for number in range(2):
+        bench.hear(A, msgspec.structs.replace(beat, sequence=number + 10, phase="standby"))
+        bench.hear(A, raft(append))
+    assert "no member that trains has the state" in bench.machine.standing.pause_reason()

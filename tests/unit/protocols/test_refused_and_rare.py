@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.protocols.follower import Follower, of, to_worker, training_member, views
+from tests.unit.protocols.follower import Follower, finish_round, level_learner, of, to_worker, training_member, views
 from tests.unit.protocols.one_site import (
     MODEL,
     PLANNER,
@@ -24,7 +24,7 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, line, lose, report
 
 from chaos_protocols import events, reconcile
-from chaos_protocols.commands import AddLink, RemoveSite, Settled
+from chaos_protocols.commands import AddLink, PromoteSite, RemoveSite, Settled
 from chaos_protocols.effects import OpenRound
 from chaos_protocols.liveness import LinkPhase
 from chaos_protocols.messages import (
@@ -42,7 +42,7 @@ from chaos_protocols.rounds import RoundMachine, StateLost
 from chaos_protocols.routing import ROUTES_CACHED_MAX, OverlayView
 from chaos_protocols.state_spec import NAME_CHARACTERS_MAX, fact
 from chaos_protocols.views import make_view, settled_views
-from chaos_protocols.worker import RunPaused
+from chaos_protocols.worker import RunPaused, TrainFrom
 
 
 def refusing(bench: Bench) -> Any:
@@ -264,6 +264,21 @@ def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_tra
     bench.taken()
     bench.machine.standing.links.reach(set())
     assert bench.machine.links.neighbours[B].wanted
+
+
+def test_a_state_of_old_is_not_replayed_where_no_mirror_has_kept_the_results_since() -> None:
+    machine = rounds_of(A, B, first_round=1)
+    machine.done = 5
+    assert not machine.replay_after(3)
+
+
+def test_a_leaver_that_is_promoted_on_its_way_out_does_not_train() -> None:
+    bench = level_learner()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D)))
+    finish_round(bench)
+    bench.handle(events.WorkerApplied(round=1, digest=""))
+    assert not bench.machine.rounds.active and not to_worker(bench.out, TrainFrom)
 
 
 # ---- small rules

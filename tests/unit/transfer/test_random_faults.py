@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import replace
 
 from blake3 import blake3
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chaos_protocols.bulk import (
@@ -183,6 +183,7 @@ class World:
     faults=st.integers(0, 12),
     held=st.booleans(),
 )
+@example(seed=1, sources=1, liars=1, size=5_999_993, faults=1, held=True)  # a cell that two sources shared at first
 def test_the_state_is_whole_whatever_happens_as_long_as_an_honest_source_comes_back(
     seed: int, sources: int, liars: int, size: int, faults: int, held: bool
 ) -> None:

@@ -221,7 +221,13 @@ def test_a_wrong_shape_names_its_field(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("listen_port", 70_000), ("bulk_streams", -1), ("bulk_streams", 17), ("handshake_timeout_s", 0), ("congestion", "")],
+    [
+        ("listen_port", 70_000),
+        ("bulk_streams", -1),
+        ("bulk_streams", 17),
+        ("handshake_timeout_s", 0),
+        ("congestion", ""),
+    ],
 )
 def test_a_wrong_setting_names_its_field(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=f"{field} = {value}"):
