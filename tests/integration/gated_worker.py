@@ -53,7 +53,8 @@ def main() -> None:
                 time.sleep(0.005)
         time.sleep(options.pace)
         rng = np.random.default_rng(1000 * options.site + number)
-        coordinator.gradients["weights"][...] = rng.normal(size=options.numbers) + 0.1 * weights
+        whole = rng.integers(-1000, 1000, options.numbers)  # whole numbers: their sum is exact in any order of sites
+        coordinator.gradients["weights"][...] = whole + np.round(weights)
         if not coordinator.step(samples=options.site):
             break
         digests[coordinator.round] = coordinator.state_digest()

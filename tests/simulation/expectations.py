@@ -157,7 +157,9 @@ class Expectations:
 
     def _outside(self, node: Node) -> bool:
         newest = self._stage.world.oracles.newest
-        return newest is not None and newest.record(node.site) is None and not self._trains(node)  # type: ignore[arg-type]
+        if newest is None or newest.record(node.site) is not None:  # type: ignore[arg-type]
+            return False
+        return not self._trains(node)
 
     def _members(self, names: list[str]) -> str:
         wanted = tuple(sorted(self._stage.node(name).site for name in names))

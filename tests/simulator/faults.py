@@ -165,6 +165,7 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     world.run(until_s + 1.5)
     if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
         if world.state_is_lost():
+            world.oracles.recovery.waits_as_it_must()
             world.tell("the newest state is lost with all workers that had it: the run waits, as it must")
             world.lost_state = True
             return world

@@ -1,4 +1,4 @@
-"""What went wrong, told for people: the strikes and decisions that led there, where every site stands, the last events."""
+"""What went wrong, told for people: strikes and decisions that led there, where every site stands, the last events."""
 
 from __future__ import annotations
 
