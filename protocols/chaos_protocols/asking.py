@@ -35,7 +35,8 @@ def beat(standing: Standing) -> None:
     give_up_the_answer(standing)
     give_up_fetching(standing)
     waits_outside = standing.worker is not None and not standing.in_roster
-    if machine.links.up_sites() and not waits_outside:
+    leaderless = standing.in_roster and machine.raft.leader is None  # its neighbours may all be outside by now
+    if machine.links.up_sites() and not waits_outside and not leaderless:
         standing.linked_s = machine.now_s
     elif machine.now_s - standing.linked_s > 3 * machine.settings.failure_timeout_s:
         known = machine.roster if machine.roster.epoch > 1 else machine.last_known
@@ -45,9 +46,10 @@ def beat(standing: Standing) -> None:
 
 
 def give_up_the_answer(standing: Standing) -> None:
-    """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone."""
+    """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone. So does one that
+    was not admitted, and hears no word about it."""
     machine = standing.machine
-    if not standing.leaving or machine.links.up_sites():
+    if not standing.leaving or (machine.links.up_sites() and standing.takes_part()):
         standing.reachable_s = machine.now_s
     elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:
         standing.stop("left the run; no other site could be reached to confirm it", graceful=True)
@@ -76,6 +78,7 @@ def ask(standing: Standing) -> None:
         return
     assert standing.worker is not None
     if not standing.in_roster:
+        standing.join_asked = True
         machine.tell_scheduler(join_request(standing, standing.worker))
     elif machine.rounds.worker_round is None and standing.transfer is None and standing.keeping.restoring is None:
         reason = "" if standing.begun else "its daemon was restarted"

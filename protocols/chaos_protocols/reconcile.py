@@ -56,7 +56,7 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
         tuple(scheduler.negotiations),
         host.done_round if len(roster.views) > 1 else 0,
     )
-    if seen == scheduler.looked_at and not scheduler.suspects:
+    if seen == scheduler.looked_at and not scheduler.suspects and not scheduler.departing:
         return  # nothing is new since the last look
     scheduler.looked_at = seen
     connected, reachable = connected_sites(scheduler), host.reachable()
@@ -67,10 +67,14 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
         lost = site not in reachable if record is None else site not in connected
         restarted = host.restarted_as(site)
         newer = record is not None and restarted is not None and restarted > record.incarnation
+        if lost and record is None and _may_have_ended(scheduler, site, now_s):
+            continue
         if lost:
             _site_failed(scheduler, site, "all its links are down", now_s)
         elif newer and record is not None and record.state == "learner":
             _site_failed(scheduler, site, "its daemon was restarted", now_s)
+    concerned = roster.concerned()
+    scheduler.departing = {site: at_s for site, at_s in scheduler.departing.items() if site in concerned}
     in_force = roster.views_in_force(host.done_round)
     needed = {link.key for link in roster.links}.union(*(plan_links(view.plan) for view in in_force))
     gone = set(roster.concerned()) - set(roster.site_ids())  # leavers that have rounds left
@@ -80,6 +84,16 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
     for key, since_s in scheduler.suspects.items():
         if now_s >= since_s + host.settings.link_grace_s and not roster.settling:
             _link_failed(scheduler, key, now_s)
+
+
+def _may_have_ended(scheduler: SchedulerMachine, site: SiteId, now_s: float) -> bool:
+    """A leaver whose last round is done here is gone, as it should be: the others' reports of that round are under way,
+    and until they are here nobody settles a round for it. Those that it is missing from are settled a little later."""
+    host, roster = scheduler.host, scheduler.host.roster
+    gone = next((one for one in roster.departed if one.site == site), None)
+    if gone is None or gone.cause != "left" or host.done_round < gone.last_round:
+        return False
+    return now_s < scheduler.departing.setdefault(site, now_s) + 2 * host.settings.beat_s
 
 
 def _subjects(scheduler: SchedulerMachine) -> list[SiteId]:

@@ -156,6 +156,8 @@ def leave_requested(scheduler: SchedulerMachine, site: SiteId, request: LeaveReq
         return
     record = roster.record(site)
     if record is None or record.incarnation != request.incarnation:
+        if _admission_runs(scheduler, site):
+            return  # it asks again: when it is admitted, or when that has failed
         gone = roster.departure(site, request.incarnation)
         last_round = gone.last_round if gone else 0
         scheduler.host.tell(site, LeaveAnswer(incarnation=request.incarnation, last_round=last_round, finished=True))
@@ -173,6 +175,17 @@ def leave_requested(scheduler: SchedulerMachine, site: SiteId, request: LeaveReq
         now_s=now_s,
     )
     scheduler.start(leave, leave.begin(), now_s=now_s)
+
+
+def _admission_runs(scheduler: SchedulerMachine, site: SiteId) -> bool:
+    """Whether the site may be admitted yet. One that is only being connected is not any more."""
+    scheduler.join_requests.pop(site, None)
+    for identifier, one in list(scheduler.negotiations.items()):
+        if isinstance(one, ScaleOut) and one.joiner == site:
+            if one.state is not ScaleOutState.CONNECTING:
+                return True
+            del scheduler.negotiations[identifier]
+    return False
 
 
 def link_requested(scheduler: SchedulerMachine, site: SiteId, request: LinkRequest, *, now_s: float) -> None:

@@ -77,6 +77,7 @@ class SchedulerMachine:
         self.led_since_s = 0.0
         self.adopted_s = float("-inf")
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
+        self.departing: dict[SiteId, float] = {}
         self.idle_since_s: float | None = None
         self.inactive_since_s: float | None = None
         self.loading: tuple[SiteId, float] | None = None
@@ -110,6 +111,7 @@ class SchedulerMachine:
         self.wishes.clear()
         self.answers.clear()
         self.suspects.clear()
+        self.departing.clear()
         self.progress.clear()
         self.reports.clear()
         self.stalled.clear()
@@ -136,6 +138,7 @@ class SchedulerMachine:
         if self.host.roster.settling:
             deadlines.append(max(self.asked_s, now_s) + settings.retry_s)
         graces = [since_s + settings.link_grace_s for since_s in self.suspects.values()]
+        graces += [since_s + 2 * settings.beat_s for since_s in self.departing.values()]
         deadlines += [at_s for at_s in graces if at_s > now_s]
         return min(deadlines, default=None)
 

@@ -62,7 +62,7 @@ class Standing:
         self.begun = False
         self.evicted_epoch: int | None = None
         self.scheduler_hint: SiteId | None = None
-        self.leaving = False
+        self.leaving = self.join_asked = False
         self.transfer: ReplicationPlan | None = None
         self.transfer_bytes = 0
         self._tried = ""
@@ -130,8 +130,8 @@ class Standing:
         elif not self.takes_part():
             self.out_of_run()
         if self.takes_part():
+            self._activate_if_ready()  # first: a site that is level gives its part to its first round as a member
             machine.emit(machine.rounds.install(roster))
-            self._activate_if_ready()
         self.serving.follow(roster)
 
     def _adopted(self, roster: Roster) -> None:
@@ -311,7 +311,7 @@ class Standing:
         self.asked_s = float("-inf")
         if self.worker is not None:
             machine.emit([ToWorker(message=LeaveOrdered(reason=reason))])
-        if not self.takes_part() or self.alone():
+        if self.alone() or not (self.takes_part() or self.join_asked):  # who asked to join may be admitted by now
             self.leave_answer = LeaveAnswer(incarnation=machine.incarnation, last_round=0, finished=True)
         asking.ask(self)
         self.finish_if_done()

@@ -192,6 +192,8 @@ class RoundsOracle:
             self._fail(3, f"{node.name} has a result of epoch {tag.epoch}, which is not agreed")
         era = self.era_of(tag.epoch)
         if node.site not in view.members:  # a listener asks by round: what it gets must be the round's result
+            if self._is_void(node, tag.round):
+                return
             known = self.result(era, tag.round)
             if known != event.digest:
                 self._fail(2, f"{node.name} is handed {event.digest} as round {tag.round}; its result is {known}")
@@ -234,7 +236,7 @@ class RoundsOracle:
             return
         era = self.era_of(machine.roster.epoch)
         known = self.result(era, rounds.done)
-        if known is not None and known != rounds.digest:
+        if known is not None and known != rounds.digest and not self._is_void(node, rounds.done):
             self._fail(2, f"{node.name} holds {rounds.digest} as round {rounds.done}, others have {known}")
         life = (node.site, machine.incarnation)
         self.completed[life] = (era, rounds.done)
@@ -249,6 +251,14 @@ class RoundsOracle:
 
     def _roster_of(self, era: Era) -> Roster:
         return self.roster_at[era.index]
+
+    def _is_void(self, node: Node, number: int) -> bool:
+        """The site was removed, does not know it, and the run was settled before this round: whatever it has of it, it
+        gets another state before it takes part again."""
+        newest = self.roster_at[max(self.roster_at)]
+        record = newest.record(node.site)  # type: ignore[arg-type]
+        there = record is not None and record.incarnation == node.disk.incarnation
+        return not there and number > newest.settled_round
 
     # -- what the workers do
 
@@ -265,7 +275,7 @@ class RoundsOracle:
         if held is None:
             self._fail(2, f"{node.name} is to apply round {number}, whose result it has dropped")
         known = self.result(era, number)
-        if known is not None and held[0] != known:
+        if known is not None and held[0] != known and not self._is_void(node, number):
             self._fail(2, f"{node.name} applies {held[0]} as round {number}, others have {known}")
         self._delivering[node.site] = (worker, number, era)
 
