@@ -49,6 +49,9 @@ def _judge_join(
         if record.incarnation == request.incarnation:
             return True, False, "already in the roster"
         return False, False, "its former self is still in the roster, and is being removed"
+    gone = roster.departure(site, request.incarnation)
+    if gone is not None and gone.cause == "left":
+        return False, False, "this start of its daemon has left the run; this request was under way for long"
     for negotiation in scheduler.negotiations.values():
         if isinstance(negotiation, ScaleOut) and negotiation.joiner == site:
             return True, False, "the negotiation runs"

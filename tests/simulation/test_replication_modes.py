@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from tests.simulator.faults import begin
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.world import World
+
+
+def watched(name: str, send: Callable[[str, Any], None], sent: set[str]) -> Callable[[str, Any], None]:
+    """`send`, noting who sends a state."""
+
+    def note(site: str, message: Any) -> None:
+        if message[0] == "state":
+            sent.add(name)
+        send(site, message)
+
+    return note
 
 
 def joined(policy: str) -> tuple[World, set[str], set[str]]:
@@ -19,13 +33,9 @@ def joined(policy: str) -> tuple[World, set[str], set[str]]:
     assert world.run_until(lambda: world.oracles.rounds_done > 5, limit_s=20.0)
     newcomer = world.add("d", peers=("c",))
     sent: set[str] = set()
-    judge = world.oracles.state_sent
-
-    def watched(node: object, joiner: str) -> None:
-        sent.add(node.name)  # type: ignore[attr-defined]
-        judge(node, joiner)  # type: ignore[arg-type]
-
-    world.oracles.state_sent = watched  # type: ignore[method-assign]
+    for node in world.nodes.values():
+        if node.bulk is not None:
+            node.bulk._send = watched(node.name, node.bulk._send, sent)
     begin(newcomer)
     active = lambda: newcomer.machine is not None and newcomer.machine.rounds.active  # noqa: E731
     assert world.run_until(active, limit_s=30.0), world.story[-20:]

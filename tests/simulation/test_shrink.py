@@ -36,7 +36,8 @@ def test_only_the_strikes_that_matter_are_left(needed: tuple[int, ...]) -> None:
 
 def test_sites_and_seconds_that_are_needed_stay() -> None:
     try_out = fails_with(4, sites=4, after_s=6.0)
-    smallest = Shrinker(try_out(Trial(seed=1, sites=7)), try_out=try_out).shrink().trial  # type: ignore[operator, arg-type]
+    found = try_out(Trial(seed=1, sites=7))
+    smallest = Shrinker(found, try_out=try_out).shrink().trial  # type: ignore[operator, arg-type]
     assert smallest.sites == 4
     assert 6.0 < smallest.until_s < 7.0
 

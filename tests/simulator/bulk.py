@@ -129,7 +129,8 @@ class SimulatedBulk:
         for wanting in sorted(self._wanted.pop(tag.round, ())):
             self._send(wanting, ("result", tag.round, digest, self._on_the_way(parts)))
         weights = tuple((site, weight) for site, (weight, _) in parts)
-        self._reduced(events.ReduceFinished(tag=tag, digest=digest, weights=weights), dict(parts))  # type: ignore[arg-type]
+        finished = events.ReduceFinished(tag=tag, digest=digest, weights=weights)  # type: ignore[arg-type]
+        self._reduced(finished, dict(parts))
 
     def receive(self, source: str, message: Any) -> None:
         kind = message[0]

@@ -46,6 +46,7 @@ class Network:
         self._schedule, self._now, self._jitter = schedule, now, jitter
         self._deliver, self._lost = deliver, lost
         self.latency_s: dict[tuple[str, str], float] = {}
+        self.slowed: dict[tuple[str, str], float] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.clogs: dict[tuple[str, str], float] = {}
         self.shuffles: dict[tuple[str, str], float] = {}

@@ -6,6 +6,7 @@ changes nothing about it, so that a run can be shrunk.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -118,11 +119,11 @@ def _isolate(strike: Strike) -> None:
 
 def _slow_link(strike: Strike) -> None:
     """Twenty times the delay both ways, for a while."""
-    latency_s, for_s = strike.world.network.latency_s, strike.rng.uniform(0.5, 3.0)
+    network, for_s = strike.world.network, strike.rng.uniform(0.5, 3.0)
     for way in strike.ways:
-        before_s = latency_s[way]
-        latency_s[way] = min(0.2, 20 * before_s)
-        strike.world.schedule(for_s, lambda way=way, before_s=before_s: latency_s.update({way: before_s}))  # type: ignore[misc]
+        usual_s = network.slowed.setdefault(way, network.latency_s[way])  # it may be slow already
+        network.latency_s[way] = min(0.2, 20 * usual_s)
+        strike.world.schedule(for_s, functools.partial(network.latency_s.__setitem__, way, usual_s))
 
 
 def _clog(strike: Strike) -> None:
