@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from chaos_protocols.scheduler import SchedulerMachine
 
 
+TURNED_BACK_MAX = 256
+"""Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""
+
+
 def join_requested(scheduler: SchedulerMachine, site: SiteId, request: JoinRequest, *, now_s: float) -> None:
     accepted, final, reason = _judge_join(scheduler, site, request, now_s)
     answer = JoinAnswer(incarnation=request.incarnation, accepted=accepted, final=final, reason=reason)
@@ -50,7 +54,7 @@ def _judge_join(
             return True, False, "already in the roster"
         return False, False, "its former self is still in the roster, and is being removed"
     gone = roster.departure(site, request.incarnation)
-    if gone is not None and gone.cause == "left":
+    if (gone is not None and gone.cause == "left") or request.incarnation <= scheduler.turned_back.get(site, -1):
         return False, False, "this start of its daemon has left the run; this request was under way for long"
     for negotiation in scheduler.negotiations.values():
         if isinstance(negotiation, ScaleOut) and negotiation.joiner == site:
@@ -159,10 +163,14 @@ def leave_requested(scheduler: SchedulerMachine, site: SiteId, request: LeaveReq
         return
     record = roster.record(site)
     if record is None or record.incarnation != request.incarnation:
-        if _admission_runs(scheduler, site):
-            return  # it asks again: when it is admitted, or when that has failed
+        if _admission_runs(scheduler, site) or (record is not None and record.incarnation < request.incarnation):
+            return  # it asks again: when it is admitted, or renewed, or when its former self is out
         gone = roster.departure(site, request.incarnation)
         last_round = gone.last_round if gone else 0
+        if gone is None:  # it asked to join: that request may come later than this one
+            scheduler.turned_back[site] = request.incarnation
+            while len(scheduler.turned_back) > TURNED_BACK_MAX:
+                del scheduler.turned_back[next(iter(scheduler.turned_back))]
         scheduler.host.tell(site, LeaveAnswer(incarnation=request.incarnation, last_round=last_round, finished=True))
         return
     for identifier, one in list(scheduler.negotiations.items()):

@@ -78,6 +78,7 @@ class SchedulerMachine:
         self.adopted_s = float("-inf")
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
         self.departing: dict[SiteId, float] = {}
+        self.turned_back: dict[SiteId, int] = {}
         self.idle_since_s: float | None = None
         self.inactive_since_s: float | None = None
         self.loading: tuple[SiteId, float] | None = None

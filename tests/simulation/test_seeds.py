@@ -14,7 +14,7 @@ from tests.simulator.batch import attempt, sites_of
 from tests.simulator.faults import Trial, run_seed, run_trial
 from tests.simulator.strikes import STRIKES
 
-SEEDS = 1000
+SEEDS = 150
 """As many as fit into 90 s on two idle cores with `pytest -n 2`."""
 BATCH = 10
 NOT_JUDGED_MAX = 0.1

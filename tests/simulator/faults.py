@@ -171,7 +171,7 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
             return world
         world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after the faults ended")
     before = world.oracles.rounds_done
-    if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=20.0):
+    if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
         world.oracles.fail(8, "rounds do not go on after the faults ended")
     return world
 
