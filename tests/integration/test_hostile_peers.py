@@ -263,9 +263,7 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
             bad = [event for event in site.events() if event.kind in ("scale-in", "settle", "pause", "disconnect-link")]
             assert [event for event in bad if event.round > round_before] == [], "nobody was removed, nothing paused"
         refused = honest[0].events("refused")
-        assert len(refused) >= breaches // 2, (
-            "a connection that ends takes the breaches after it along"
-        )
+        assert len(refused) >= breaches // 2, "a connection that ends takes the breaches after it along"
         assert not honest[1].events("refused")
         for site in honest:
             assert "Traceback" not in site.log.read_text()
