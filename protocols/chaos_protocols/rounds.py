@@ -349,6 +349,9 @@ class RoundMachine:
             self._queue.popleft()
             self._delivering = round_number
             return [DeliverResult(round=round_number, sites=sites, weight=weight)]
+        if self.worker_round < self.done:  # a state that was loaded twice: the results between were delivered before
+            self._fall_behind(f"the worker is at round {self.worker_round}, and the results since are delivered")
+            return []
         if self.active and not self._training and self.level and self._member_next():
             self._training = True
             return [ToWorker(message=TrainFrom(round=self.done + 1))]

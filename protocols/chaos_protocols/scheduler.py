@@ -350,10 +350,12 @@ class SchedulerMachine:
         left = [link.key for link in roster.links if leaving.site not in link.key]
         near = connected_with(self.host.site, members, learners, left)
         apart = [site for site in (*members, *learners) if site not in near]
-        if leaving.bridged or not apart:
+        again_s = now_s - self.host.settings.negotiation_timeout_s
+        untried = [site for site in apart if leaving.bridged.get(site, float("-inf")) < again_s]
+        if not untried:
             return False
-        one, other = self.host.site, apart[0]
-        leaving.bridged = True
+        one, other = self.host.site, untried[0]
+        leaving.bridged[other] = now_s
         self.connect(
             one, other, request=None, cause=f"{leaving.subject} leaves and held the overlay together", now_s=now_s
         )

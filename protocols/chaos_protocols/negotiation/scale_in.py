@@ -44,7 +44,7 @@ S = ScaleInState
 class ScaleIn(Negotiation):
     """See the module. `last_round`: the last one of a leaver, known when its removal is committed.
     `left`: recorded as left, not as failed.
-    `bridged`: a link was tried that keeps the overlay together without the leaver."""
+    `bridged`: sites that a link was tried to, and when, that keeps the overlay together without the leaver."""
 
     KIND = "scale-in"
     TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {
@@ -87,7 +87,7 @@ class ScaleIn(Negotiation):
         self.graceful = graceful
         self.settle = settle
         self.last_round = 0
-        self.bridged = False
+        self.bridged: dict[SiteId, float] = {}
         self.left = graceful
 
     def begin(self) -> list[Order]:
