@@ -67,6 +67,7 @@ class RoundsOracle:
         self._fail, self._nodes = fail, nodes
         self.eras: list[Era] = []
         self._indices: list[int] = []
+        self._left_after: dict[str, int] = {}
         self.given: dict[Tag, dict[str, Given]] = {}
         self.views: dict[int, View] = {}
         self.completed: dict[Life, tuple[Era, int]] = {}
@@ -96,13 +97,16 @@ class RoundsOracle:
         """Invariant 5: a round counts the members of the roster, and leavers up to their last round; nobody else."""
         if roster.settling or not roster.views:
             return
+        for gone in roster.departed:
+            if gone.cause == "left":
+                self._left_after[gone.site] = max(gone.last_round, self._left_after.get(gone.site, -1))
         members = roster.member_ids()
         if roster.views[-1].members != members:
             self._fail(5, f"after entry {index} {roster.views[-1].members} count in a round; the members are {members}")
         for view in roster.views[:-1]:
             for site in set(view.members) - set(members):
-                until = [gone.last_round for gone in roster.departed if gone.site == site and gone.cause == "left"]
-                if max(until, default=-1) < view.first_round:
+                # It may have come back and failed since: the roster knows its last life only.
+                if self._left_after.get(site, -1) < view.first_round:
                     self._fail(
                         5, f"after entry {index} {site} counts in round {view.first_round}, but is not in the run"
                     )
