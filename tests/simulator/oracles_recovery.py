@@ -86,6 +86,10 @@ class RecoveryOracle:
             machine = node.machine
             if machine is None or node.worker is None:
                 continue
+            roster = self._world.oracles.newest
+            record = roster.record(node.site) if roster is not None else None  # type: ignore[arg-type]
+            if record is None or record.incarnation != machine.incarnation:
+                continue  # removed, and does not know it yet: no round can come of what it does
             if machine.rounds.active:
                 self._fail(8, f"{node.name} trains, though the newest state is lost")
             if not machine.standing.pause_reason():
