@@ -14,8 +14,9 @@ from tests.integration.transport_rig import Recorder, until
 from chaos_protocols import messages
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
-from chaosd.transport import DialError, Transport, TransportSettings
+from chaosd.transport import DialError, LinkClosed, Transport, TransportSettings
 
+LINK_TRIES_MAX = 10
 FAR = (1 << 53) - 1
 
 
@@ -70,12 +71,18 @@ class Hostile:
 
     async def broken(self, act: Callable[[], Any]) -> None:
         """Do something that breaks a rule: the link must end."""
-        await self.link()
-        lost = len(self.events.losses)
-        acted = act()
-        if asyncio.iscoroutine(acted):
-            await acted
-        await until(lambda: len(self.events.losses) > lost, "the link is closed")
+        for _ in range(LINK_TRIES_MAX):
+            await self.link()
+            lost = len(self.events.losses)
+            try:
+                acted = act()
+                if asyncio.iscoroutine(acted):
+                    await acted
+            except (LinkClosed, KeyError):
+                continue  # the link on which the rule before was broken ends just now
+            await until(lambda lost=lost: len(self.events.losses) > lost, "the link is closed")  # type: ignore[misc]
+            return
+        raise AssertionError("no link stays up for long enough to break a rule on it")
 
 
 def report_of(neighbour: SiteId, *, up: bool) -> messages.LinkReport:
