@@ -106,7 +106,6 @@ ROSTERS = (
     ),
     Bug(
         name="reports of dead links are ignored",
-        seeds=400,
         patches=(
             Patch(
                 "chaos_protocols.routing:OverlayView.is_up",
