@@ -14,6 +14,8 @@ Sources: Chaos section III (shards from several neighbours at once, all finishin
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from chaos_protocols.bulk import (
     BlockData,
     BlockDrop,
@@ -91,8 +93,7 @@ class TransferMachine:
 
     def start(self, links: frozenset[SiteId], *, now_s: float) -> list[JoinerEffect]:
         """Begin, with the links that are up."""
-        self._all.planned_s = now_s
-        self._alone_since_s = now_s
+        self._all.planned_s = self._alone_since_s = now_s
         if self._settings.witness and len(self._sources) == 1 and self.plan.state_bytes:
             self.ended = True
             reason = "verify = witness needs two sources, and only one has the state; add a neighbour or set hash"
@@ -219,6 +220,8 @@ class TransferMachine:
                 self.progressed(site, now_s=now_s)
                 vouching = self._witnesses.answered(site, start, stop, digest)
                 return [] if vouching is None else self._judge(vouching, now_s)
+            case _:
+                assert_never(header)
 
     def cancel(self) -> list[JoinerEffect]:
         """Ask for nothing more."""
@@ -369,8 +372,7 @@ class TransferMachine:
 
     def _go_on(self, now_s: float) -> list[JoinerEffect]:
         """Ask for more; tell the end."""
-        if self.ended:
-            return []
+        assert not self.ended
         if self.verified_bytes >= self.plan.state_bytes:
             self.ended = True
             return [TransferFinished()]

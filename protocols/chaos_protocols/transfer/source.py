@@ -110,8 +110,8 @@ class TransferSource:
         effects: list[SourceEffect] = []
         for joiner in [site for site, wanted in self._joiners.items() if wanted.transfer == transfer]:
             self._forget(joiner)
-            if served is None or served[0] == joiner:
-                effects.append(SendHeader(site=joiner, header=BlockGone(transfer=transfer)))
+            assert served is None or served[0] == joiner  # nobody else's wants are kept
+            effects.append(SendHeader(site=joiner, header=BlockGone(transfer=transfer)))
         return effects
 
     def link_lost(self, site: SiteId) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaos_protocols.bulk import BLOCK_BYTES_MAX, BlockData, BlockDrop, BlockGone, BlockWait, BlockWant
+from chaos_protocols.bulk import BLOCK_BYTES_MAX, BlockData, BlockDrop, BlockGone, BlockReady, BlockWait, BlockWant
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange
@@ -20,7 +20,7 @@ from chaos_protocols.transfer import (
     TransferMachine,
     TransferSettings,
 )
-from chaos_protocols.transfer.assignment import OUTSTANDING_BYTES_MAX
+from chaos_protocols.transfer.assignment import OUTSTANDING_BYTES_MAX, REPLAN_INTERVAL_S
 from chaos_protocols.transfer.ranges import cut
 
 A, B, C = (SiteId(name) for name in "abc")
@@ -68,6 +68,7 @@ class Run:
             start, stop = self.asked[site].pop(0)
             header = BlockData(transfer="t", start=start, hash=HASH)
             assert self.machine.takes(site, header, stop - start)
+            self.machine.begins(site, start, now_s=self.now_s)
             self.take(self.machine.received(site, header, stop - start, now_s=self.now_s))
             assert self.log.pop(-1) == CheckBlock(source=site, start=start, stop=stop, hash=HASH)
             tell = self.machine.verified if right else self.machine.refuted
@@ -300,3 +301,30 @@ def test_what_is_outstanding_is_bounded_for_all_sources_together() -> None:
     wanted = [effect.header for effect in effects if isinstance(effect, SendHeader)]
     total = sum(header.stop - header.start for header in wanted if isinstance(header, BlockWant))
     assert 240 * MIB < total <= OUTSTANDING_BYTES_MAX
+
+
+def test_a_joiner_that_stood_still_itself_blames_no_source() -> None:
+    run = Run(plan(a=MIB, b=MIB))
+    run.pass_time(100.0)
+    assert run.dropped == []
+    run.pass_time(SETTINGS.stall_timeout_s + 0.1)
+    assert len(run.dropped) == 2, "and from then on they have their usual time"
+
+
+def test_while_every_source_waits_for_its_snapshot_nothing_is_planned_anew() -> None:
+    run = Run(plan(a=MIB, b=MIB))
+    for site in (A, B):
+        run.take(run.machine.told(site, BlockWait(transfer="t"), now_s=run.now_s))
+    assert run.machine.due(now_s=run.now_s + 2 * REPLAN_INTERVAL_S) == []
+    assert run.asked[A] and run.asked[B] and run.dropped == []
+
+
+def test_a_source_that_has_its_snapshot_at_last_takes_a_part_of_what_nobody_was_asked_for() -> None:
+    run = Run(plan(a=MIB, b=20 * MIB))
+    run.take(run.machine.told(A, BlockWait(transfer="t"), now_s=run.now_s))
+    assert run.asked[A][-1][1] == MIB
+    run.take(run.machine.told(A, BlockReady(transfer="t"), now_s=run.now_s))
+    assert run.machine.sources()[A] is SourceState.READY
+    assert run.asked[A][-1][1] > MIB
+    run.finish()
+    assert run.dropped == []
