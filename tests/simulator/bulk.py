@@ -51,7 +51,9 @@ class SimulatedBulk:
         self.finished: Tag | None = None
         self.tags: dict[int, Tag] = {}
         self._early: dict[tuple[str, str], Any] = {}
-        self._wanted: dict[int, set[str]] = {}
+        self._wanted: dict[Tag, set[str]] = {}
+        self._settled_wanted: dict[tuple[int, str], set[str]] = {}
+        self._evicted: Tag | None = None
         self._fetching: tuple[int, str] | None = None
         self.serving: tuple[ReplicationPlan, Any] | None = None
         self._asked: dict[str, set[str]] = {}
@@ -69,7 +71,7 @@ class SimulatedBulk:
         if not effect.member:
             parent, _, _ = self._tree()
             assert parent is not None
-            self._send(parent, ("want", effect.tag.round))
+            self._send(parent, ("want", effect.tag))
         early, self._early = self._early, {}
         for (source, _), message in sorted(early.items(), key=lambda item: item[0]):
             self.receive(source, message)
@@ -126,8 +128,10 @@ class SimulatedBulk:
         self.results[tag.round], self.tags[tag.round] = (digest, parts), tag
         for child in children:
             self._send(child, ("down", tag, digest, parts))
-        for wanting in sorted(self._wanted.pop(tag.round, ())):
-            self._send(wanting, ("result", tag.round, digest, self._on_the_way(parts)))
+        for wanting in sorted(self._wanted.pop(tag, ())):
+            self._send(wanting, ("result", tag, digest, self._on_the_way(parts)))
+        self._wanted = {later: sites for later, sites in self._wanted.items() if later > tag}
+        self._held(tag.round, digest, parts)
         weights = tuple((site, weight) for site, (weight, _) in parts)
         finished = events.ReduceFinished(tag=tag, digest=digest, weights=weights)  # type: ignore[arg-type]
         self._reduced(finished, dict(parts))
@@ -141,9 +145,12 @@ class SimulatedBulk:
         elif kind == "result":
             self._result(source, message[1], message[2], message[3])
         elif kind == "no result":
-            listens = self.open is not None and not self.open.effect.member
-            if listens and self.open is not None and self.open.effect.tag.round == message[1]:
-                self._emit(events.ResultMissed(round=message[1]))
+            if self._listens_to(message[1]):
+                self._emit(events.ResultMissed(round=message[1].round))
+        elif kind == "settled?":
+            self._settled_want(source, message[1], message[2])
+        elif kind == "settled":
+            self._fetched(source, message[1], message[2], message[3])
         elif kind == "state?":
             self._asked.setdefault(message[1], set()).add(source)
             self._serve()
@@ -180,49 +187,71 @@ class SimulatedBulk:
         elif self.open is not None:
             parent, _, _ = self._tree()
             if parent == site:
-                self._send(site, ("want", self.open.effect.tag.round))
+                self._send(site, ("want", self.open.effect.tag))
         if self._fetching is not None:
-            self._send(site, ("want", self._fetching[0]))
+            self._send(site, ("settled?", *self._fetching))
         if self.fetching is not None and site in self._missing:
             self._send(site, ("state?", self.fetching.transfer))
 
     def fetch_result(self, round_number: int, digest: str, neighbours: list[str]) -> None:
         self._fetching = (round_number, digest)
         for site in neighbours:
-            self._send(site, ("want", round_number))
+            self._send(site, ("settled?", round_number, digest))
 
-    def _want(self, source: str, round_number: int) -> None:
-        known = self.results.get(round_number)
-        if known is not None:
-            self._send(source, ("result", round_number, known[0], self._on_the_way(known[1])))
-        elif self.results and round_number < min(self.results):
-            self._send(source, ("no result", round_number))
-        else:
-            self._wanted.setdefault(round_number, set()).add(source)
+    def _listens_to(self, tag: Tag) -> bool:
+        return self.open is not None and not self.open.effect.member and self.open.effect.tag == tag
 
-    def _result(self, source: str, round_number: int, digest: str, weights: Any) -> None:
-        if not self.verified((round_number, weights), digest):
-            self._send(source, ("want", round_number))
+    def _want(self, source: str, tag: Tag) -> None:
+        """A listener's: of this tag, as all chunks are; a result of an older epoch may have been given up since."""
+        if self.tags.get(tag.round) == tag:
+            digest, parts = self.results[tag.round]
+            self._send(source, ("result", tag, digest, self._on_the_way(parts)))
+        elif self._evicted is not None and tag <= self._evicted:
+            self._send(source, ("no result", tag))
+        elif self.finished is None or tag > self.finished:
+            self._wanted.setdefault(tag, set()).add(source)
+
+    def _result(self, source: str, tag: Tag, digest: str, parts: Any) -> None:
+        if not self._listens_to(tag):
             return
-        if self._fetching == (round_number, digest):
-            self._fetching = None
-            self.results[round_number] = (digest, weights)
-            self.tags[round_number] = Tag(epoch=0, round=round_number)
-            for wanting in sorted(self._wanted.pop(round_number, ())):
-                self._send(wanting, ("result", round_number, digest, self._on_the_way(weights)))
-            self._emit(events.ResultFetched(round=round_number, digest=digest))
-        elif self.open is not None and self.open.effect.tag.round == round_number and not self.open.effect.member:
-            self._finish(self.open.effect.tag, digest, weights)
+        if self.verified((tag.round, parts), digest):
+            self._finish(tag, digest, parts)
+        else:
+            self._send(source, ("want", tag))
+
+    def _settled_want(self, source: str, round_number: int, digest: str) -> None:
+        """Of a round that was settled: whatever its tag was, the digest says which result is meant."""
+        known = self.results.get(round_number)
+        if known is not None and known[0] == digest:
+            self._send(source, ("settled", round_number, digest, self._on_the_way(known[1])))
+        else:
+            self._settled_wanted.setdefault((round_number, digest), set()).add(source)
+
+    def _held(self, round_number: int, digest: str, parts: Any) -> None:
+        for wanting in sorted(self._settled_wanted.pop((round_number, digest), ())):
+            self._send(wanting, ("settled", round_number, digest, self._on_the_way(parts)))
+
+    def _fetched(self, source: str, round_number: int, digest: str, parts: Any) -> None:
+        if self._fetching != (round_number, digest):
+            return
+        if not self.verified((round_number, parts), digest):
+            self._send(source, ("settled?", round_number, digest))
+            return
+        self._fetching = None
+        self.results[round_number] = (digest, parts)
+        self.tags[round_number] = Tag(epoch=0, round=round_number)
+        self._held(round_number, digest, parts)
+        self._emit(events.ResultFetched(round=round_number, digest=digest))
 
     def drop_results(self, before_round: int) -> None:
         for round_number in [one for one in self.results if one < before_round]:
             del self.results[round_number]
-            self.tags.pop(round_number, None)
+            tag = self.tags.pop(round_number)
+            self._evicted = tag if self._evicted is None else max(self._evicted, tag)
 
     def void_results(self, after_round: int) -> None:
         for round_number in [one for one in self.results if one > after_round]:
-            del self.results[round_number]
-            self.tags.pop(round_number, None)
+            del self.results[round_number], self.tags[round_number]
 
     # -- state
 

@@ -147,6 +147,20 @@ def test_a_finished_round_still_serves_a_child_and_a_dropped_one_says_so() -> No
     assert sent(machine.received(C, want(0, tag=Tag(epoch=2, round=2)))) == [(C, ChunkGone(tag=Tag(epoch=2, round=2)))]
 
 
+def test_a_listener_of_the_next_epoch_never_gets_a_result_that_was_given_up() -> None:
+    """The engine finishes a round while its site learns that the run was settled before it: the result stays here,
+    uncounted, until the round is done again under the new epoch (seed 2603 of the simulator, 7 sites)."""
+    machine = opened(B, count=1)
+    machine.contribute(TAG, 1.0, has_bytes=True)
+    machine.received(A, down(0, 1.0, 1.0, 1.0))
+    again = Tag(epoch=TAG.epoch + 1, round=TAG.round)
+    assert machine.received(L, want(0, tag=again)) == [], "it waits for the round of its own epoch"
+    machine.open(again, PLAN, chunk_counts=[1], listeners=frozenset([L]), member=True)
+    machine.contribute(again, 1.0, has_bytes=True)
+    effects = machine.received(A, down(0, 2.0, 1.0, 1.0, tag=again))
+    assert (L, down(0, 2.0, 1.0, 1.0, tag=again)) in sent(effects)
+
+
 def test_wants_and_grants_of_a_stopped_tag_change_nothing() -> None:
     machine = opened(B)
     machine.stop(Tag(epoch=9, round=9))
