@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from chaos_protocols.site import SiteMachine
 from tests.simulator.disk import JournalDisk
+from tests.simulator.node import Node
 from tests.simulator.strikes import OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.world import World
 
@@ -23,6 +25,9 @@ MEANS_S = (0.3, 0.5, 0.7)
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
 HEAL_S = 60.0
 ROUNDS_AFTERWARDS = 5
+NOTICED_TIMEOUTS = 2.0
+"""A silent site is out of the roster within so many failure timeouts: the silence itself (1), a beat until it is
+noticed (0.25), the grace (0.15), the report's way and a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +178,39 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     before = world.oracles.rounds_done
     if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
         world.oracles.fail(8, "rounds do not go on after the faults ended")
+    one_falls_silent(world)
     return world
+
+
+def one_falls_silent(world: World) -> None:
+    """In the calm a site stops that the scheduler has no link to: it must hear of it from the others, in bounded time,
+    though nobody else fails and the silent one does not come back. Where there is no such site, nothing happens."""
+    scheduler = next((one for one in map(_scheduler_of, world.nodes.values()) if one is not None), None)
+    if scheduler is None:
+        return
+    near = {scheduler.site, *scheduler.roster.neighbours(scheduler.site)}
+    far = [one for one in scheduler.roster.member_ids() if one not in near]
+    if not far:
+        return
+    silent, oracles = world.nodes[random.Random(f"silent/{world.seed}").choice(far)], world.oracles
+    world.tell(f"!! {silent.name} falls silent")
+    silent.stop()
+    limit_s = NOTICED_TIMEOUTS * world.settings.failure_timeout_s
+    if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):
+        oracles.fail(8, f"{silent.name} fell silent {limit_s:g} s ago, and is still in the roster")
+    before = oracles.rounds_done
+    if not world.run_until(lambda: oracles.rounds_done > before, limit_s=world.settings.failure_timeout_s * 60):
+        oracles.fail(8, f"no round is done without {silent.name}")
+
+
+def _scheduler_of(node: Node) -> SiteMachine | None:
+    machine = node.machine
+    return machine if machine is not None and machine.scheduler.leading and machine.scheduler.taken_over else None
+
+
+def _in_roster(world: World, node: Node) -> bool:
+    roster = world.oracles.newest
+    return roster is not None and any(record.site == node.site for record in roster.sites)
 
 
 def run_seed(
