@@ -47,8 +47,14 @@ def beat(standing: Standing) -> None:
 
 def give_up_the_answer(standing: Standing) -> None:
     """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone. So does one that
-    was not admitted, and hears no word about it."""
+    was not admitted, and hears no word about it; and one that has lost the scheduler, while those it reaches tell it
+    that it is out: the scheduler may be a site that its roster does not have, whose answer it must not believe."""
     machine = standing.machine
+    if machine.raft.leader is not None:
+        standing.unknown_since_s = None  # it will hear from the log, or from the scheduler
+    since_s = standing.unknown_since_s
+    if standing.leaving and since_s is not None and machine.now_s - since_s > machine.settings.negotiation_timeout_s:
+        standing.stop("left the run; it was removed while it was cut off", graceful=True)
     if not standing.leaving or (machine.links.up_sites() and standing.takes_part()):
         standing.reachable_s = machine.now_s
     elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:
@@ -156,10 +162,13 @@ def heard(standing: Standing, site: SiteId, beat: Heartbeat) -> None:
         standing.scheduler_hint, standing.hint_epoch = beat.scheduler, beat.epoch
         if news and (standing.leaving or not standing.in_roster):
             ask(standing)
-    if standing.leaving:
-        return  # its removal is what it asked for: it goes when it is told to
     heeded = machine.believes(site) or machine.raft.leader is None  # who has a scheduler asks no stranger
-    if standing.in_roster and heeded and not beat.knows_you and beat.epoch > machine.roster.epoch:
+    newer = heeded and beat.epoch > machine.roster.epoch
+    if not newer or beat.knows_you:
+        standing.unknown_since_s = None if newer else standing.unknown_since_s
+    elif standing.leaving:  # its removal is what it asked for: it goes when it is told to
+        standing.unknown_since_s = standing.unknown_since_s or machine.now_s
+    elif standing.in_roster:
         standing.evicted_epoch = beat.epoch
         machine.record("scale-in", machine.facts.name, "removed while cut off", "", None, "joins again as a newcomer")
         standing.out_of_run()

@@ -77,6 +77,7 @@ class Standing:
         self.finished = False
         self.asked_s = float("-inf")
         self.reachable_s = machine.now_s
+        self.unknown_since_s: float | None = None
         self.linked_s = machine.now_s
         self._adopted_epoch = machine.roster.adopted_epoch
         self._settled_epoch = machine.roster.settled_epoch

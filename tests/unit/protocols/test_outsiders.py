@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.protocols.one_site import (
     MODEL,
+    SETTINGS,
     A,
     B,
     Bench,
@@ -18,7 +19,7 @@ from tests.unit.protocols.one_site import (
     sent,
 )
 
-from chaos_protocols import messages
+from chaos_protocols import events, messages
 from chaos_protocols.commands import Settled, encode_command, encode_roster
 from chaos_protocols.effects import ServeState
 from chaos_protocols.messages import (
@@ -138,6 +139,36 @@ def test_a_stranger_cannot_tell_a_member_that_it_was_removed() -> None:
     assert bench.machine.standing.in_roster
     bench.hear(C, beat(epoch=FAR, knows_you=False))
     assert not bench.machine.standing.in_roster, "a site of the run can: it has the newer roster"
+
+
+def test_a_leaver_without_a_scheduler_goes_when_its_neighbours_have_told_it_long_enough_that_it_is_out() -> None:
+    """It was cut off while its leave was committed; the scheduler of today is a site that its roster does not have
+    (seed 2458 of the simulator, 6 sites)."""
+    bench = Bench(B, roster_of(A, B, C), voters=(A, B, C)).up(C)
+    bench.handle(events.LeaveRequested(request="", reason="the user's wish"))
+    bench.hear(D, LeaveAnswer(incarnation=1, last_round=0, finished=True))
+    assert bench.machine.disbelieved == 1
+    for _ in range(round(SETTINGS.negotiation_timeout_s / 0.5)):
+        bench.hear(C, beat(epoch=FAR, knows_you=False, scheduler=D))
+        assert bench.machine.raft.leader is None and not bench.machine.standing.finished
+        bench.wait(0.5)
+    bench.hear(C, beat(epoch=FAR, knows_you=True, scheduler=D))
+    bench.wait(0.5)
+    assert not bench.machine.standing.finished, "a newer roster has it again"
+    for _ in range(round(SETTINGS.negotiation_timeout_s / 0.5) + 1):
+        bench.hear(C, beat(epoch=FAR, knows_you=False, scheduler=D))
+        bench.wait(0.5)
+    assert bench.machine.standing.finished
+
+
+def test_a_leaver_with_a_scheduler_waits_for_its_answer_whatever_its_neighbours_say() -> None:
+    bench = member()
+    bench.handle(events.LeaveRequested(request="", reason="the user's wish"))
+    for _ in range(round(SETTINGS.negotiation_timeout_s / 0.25) + 4):
+        bench.hear(A, RaftEnvelope(message=append()))
+        bench.hear(C, beat(epoch=FAR, knows_you=False))
+        bench.wait(0.25)
+    assert not bench.machine.standing.finished
 
 
 def test_a_stranger_cannot_point_a_member_to_another_scheduler() -> None:
