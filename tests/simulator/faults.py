@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from chaos_protocols.site import SiteMachine
 from tests.simulator.disk import JournalDisk
+from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.strikes import OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.world import World
@@ -98,6 +99,8 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
         for one in world.nodes:
             world.network.latency_s[one, newcomer.site] = world.network.latency_s[newcomer.site, one] = 0.01
         world.schedule(rng.uniform(0.5 * late_s, late_s), lambda: begin(newcomer))
+    if rng.random() < 0.25:
+        keep_at_random(world, rng)
 
 
 class Nemesis:

@@ -8,17 +8,36 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from chaos_protocols import effects, events
+from chaos_protocols.kept import RESULTS_BYTES_MAX
 from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.settings import KeepSettings
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
+    from tests.simulator.world import World
 
 CHECKPOINTS_KEPT = 3
 TORN = "torn"
 Snapshot = tuple[int, str]
+
+
+def keep_at_random(world: World, rng: random.Random) -> None:
+    """All sites keep mirrors, checkpoints, both or neither; copies are fast or slow; contributions small, or so large
+    that few results fit into the memory for them. To be called before the sites start."""
+    keep = KeepSettings(
+        mirror_every_rounds=rng.choice((0, 1, 2, 7)),
+        checkpoint=rng.choice(("off", "fixed")),
+        checkpoint_every_rounds=rng.choice((3, 11)),
+    )
+    world.settings = replace(world.settings, keep=keep)
+    copy_range_s: tuple[float, float] = rng.choice(((0.0, 0.03), (0.05, 0.4)))
+    for node in world.nodes.values():
+        node.keeper.copy_range_s = copy_range_s
+        node.contribution_bytes = rng.choice((0, RESULTS_BYTES_MAX // 6))
 
 
 class Keeper:

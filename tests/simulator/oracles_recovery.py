@@ -76,7 +76,9 @@ class RecoveryOracle:
         return newest
 
     def state_is_lost(self) -> bool:
-        """No worker alive has the state of the newest round, or of the one before."""
+        """No worker alive has the state of the newest round, or of the one before, and no disk a checkpoint."""
+        if any(node.keeper.files for node in self._world.nodes.values()):
+            return False
         workers = [node.worker.round for node in self._world.nodes.values() if node.worker is not None]
         return max(workers, default=0) < self.newest_round() - 1
 
