@@ -11,7 +11,7 @@ import os
 import sys
 
 from tests.simulator.batch import attempt, run_batch, sites_of
-from tests.simulator.faults import Trial
+from tests.simulator.faults import SITES_MAX, Trial
 from tests.simulator.shrink import Shrinker
 
 
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.simulator", description=__doc__)
     made.add_argument("seed", type=int, nargs="?", help="replay this seed and print its story")
     made.add_argument("--seeds", help="A:B, from A up to but without B")
-    made.add_argument("--sites", type=int, default=0, help="number of sites; 0: 2 to 7, by the seed")
+    made.add_argument("--sites", type=int, default=0, help=f"number of sites, 2 to {SITES_MAX}; 0: 2 to 7, by the seed")
     made.add_argument("--only-faults", type=numbers, metavar="N,N", help="only these strikes (none: not one)")
     made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
     made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
@@ -61,6 +61,8 @@ def main() -> int:
     options = parser().parse_args()
     if (options.seed is None) == (options.seeds is None):
         parser().error("name a seed, or --seeds A:B")
+    if options.sites and not 2 <= options.sites <= SITES_MAX:
+        parser().error(f"--sites wants 2 to {SITES_MAX}, not {options.sites}")
     rest = {"trouble_s": options.trouble_s, "only": options.only_faults}
     if options.seed is not None:
         trial = Trial(seed=options.seed, sites=options.sites or sites_of(options.seed), **rest)

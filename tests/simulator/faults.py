@@ -18,7 +18,11 @@ from tests.simulator.world import World
 
 __all__ = ["Nemesis", "Trial", "all_are_members", "begin", "build", "revive", "run_seed", "run_trial"]
 
-NAMES = "abcdefghijklmnopqrstuvwxyz"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+NAMES = (*LETTERS, *(one + other for one in "abc" for other in LETTERS))
+SITES_MAX = len(NAMES) - 1
+"""One more may come late."""
+
 FIRST_STRIKE_S = 2.0
 STRIKES_IN_A_RUN = 26
 MEANS_S = (0.3, 0.5, 0.7)

@@ -137,6 +137,10 @@ class AgreementOracle:
             for index in [one for one in written if one >= cut]:
                 del written[index]
         written.update((entry.index, entry) for entry in effect.entries)
+        taken = effect.snapshot
+        if taken is not None and (taken.index not in written or written[taken.index].term != taken.term):
+            for index in [one for one in written if one <= taken.index]:
+                del written[index]  # a leader's snapshot stands for the log up to there; what was here may differ
         for index in [one for one in written if one < self.last - ENTRIES_KEPT]:
             del written[index]
 
