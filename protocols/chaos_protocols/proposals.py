@@ -171,8 +171,10 @@ def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
     learners = [other for other in roster.learner_ids() if other != site]
     last_round = situation.first_round - 1 if negotiation.graceful else situation.done
     whole = connects(members, learners, left)
-    if not negotiation.graceful and (roster.settling or not whole):
-        negotiation.settle = True  # more than this site is cut off: the round is settled over those that are left
+    counts = any(site in view.members for view in roster.views_in_force(situation.done))
+    if not negotiation.graceful and (roster.settling or not whole or counts):
+        # More than this site is cut off, or it was promoted since its loss was seen: no round may wait for it.
+        negotiation.settle = True
     if negotiation.settle:
         views = roster.views
     else:
