@@ -254,6 +254,12 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     }
     furthest = max(held.values(), default=roster.settled_round)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
+    if holders and set(holders) <= set(roster.learner_ids()):
+        # Learners may lag: all members are restarted, and a worker of theirs may have more. They come back with what
+        # they have, and the run goes on from whoever has the newest state (`adopt`).
+        for site in holders:
+            _site_failed(scheduler, site, "only learners hold a result", now_s)
+        return True
     digest_of = {site: answers[site].digest for site in holders if answers[site].digest}
     digests = set(digest_of.values())
     if len(digests) > 1:

@@ -14,6 +14,7 @@ from tests.unit.protocols.one_site import (
     D,
     E,
     leader_of,
+    link,
     records,
     roster_of,
     sent,
@@ -71,6 +72,29 @@ def test_of_two_results_of_one_round_the_more_frequent_stands_and_the_other_is_r
         bench.hear(site, SettleAnswer(epoch=epoch, done_round=3, digest=digest))
     assert bench.machine.roster.record(B) is None and bench.machine.roster.record(C) is not None
     assert "is not that of" in bench.machine.roster.departed[-1].reason
+
+
+def test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from() -> None:
+    """All members were restarted; a worker of theirs may have a newer state than a learner that lagged (seed 4634 of
+    the simulator, 4 sites)."""
+    bench = leader_of(roster=roster_of(A, B, C, learners=(D,), links=tuple(link(A, one) for one in (B, C, D))))
+    lose(bench, C)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest=""))
+    bench.hear(D, SettleAnswer(epoch=epoch, done_round=35, digest="dd"))
+    assert bench.machine.roster.record(D) is None and bench.machine.roster.settling
+    assert bench.machine.roster.departed[-1].reason == "only learners hold a result"
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 0
+
+
+def test_a_round_that_a_member_holds_too_is_settled_with_the_learner_in_the_run() -> None:
+    bench = leader_of(roster=roster_of(A, B, C, learners=(D,), links=tuple(link(A, one) for one in (B, C, D))))
+    lose(bench, C)
+    epoch = bench.machine.roster.epoch
+    for site in (B, D):
+        bench.hear(site, SettleAnswer(epoch=epoch, done_round=35, digest="dd"))
+    assert bench.machine.roster.record(D) is not None and bench.machine.roster.settled_round == 35
 
 
 def test_a_second_failure_while_settling_is_removed_before_the_round_is_settled() -> None:
