@@ -344,13 +344,13 @@ class SiteMachine:
             case LinkCameUp(site=site, incarnation=incarnation):
                 self.saw_incarnation(site, incarnation)
                 self.emit(self.courier.introduce(site))
-                self._report_link(site, incarnation, up=True, reason="connected")
+                self.report_link(site, incarnation, up=True, reason="connected")
                 self.standing.link_came_up(site)
                 self.orders.look(site)
             case LinkRenewed(site=site):
                 self.emit(self.courier.introduce(site))
             case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
-                self._report_link(site, incarnation, up=False, reason=reason)
+                self.report_link(site, incarnation, up=False, reason=reason)
                 self.record("link-down", short(site), reason, "", None, "the link to this site is down")
                 self.standing.links.went_down(site)
             case BeatDue():
@@ -358,7 +358,8 @@ class SiteMachine:
             case _:
                 assert_never(notice)
 
-    def _report_link(self, site: SiteId, incarnation: int, *, up: bool, reason: str) -> None:
+    def report_link(self, site: SiteId, incarnation: int, *, up: bool, reason: str) -> None:
+        """Tell everybody."""
         neighbour = self.links.neighbours.get(site)
         report = LinkReport(
             neighbour=site,

@@ -69,8 +69,18 @@ class WantedLinks:
         for site, last_round in list(self._closing.items()):
             if machine.rounds.done >= last_round or not machine.links.is_up(site):
                 del self._closing[site]
-                machine.tell(site, Farewell(reason="this link was removed"))
-                machine.emit(machine.links.unwant(site, "this link was removed"))
+                self._let_go(site, "this link was removed")
+
+    def _let_go(self, site: SiteId, reason: str) -> None:
+        """Close the link, and tell everybody: where both ends close at once neither sees it go down, and the others
+        would send messages that way for ever."""
+        machine = self._machine
+        neighbour = machine.links.neighbours.get(site)
+        up = machine.links.is_up(site)
+        machine.tell(site, Farewell(reason=reason))
+        machine.emit(machine.links.unwant(site, reason))
+        if up and neighbour is not None:
+            machine.report_link(site, neighbour.incarnation, up=False, reason=reason)
 
     def reach(self, sources: set[SiteId]) -> None:
         """For a transfer: connections to those of its sources that are no neighbours, for as long as it takes."""
@@ -79,8 +89,7 @@ class WantedLinks:
         wanted = {site for site in sources if site not in neighbours and machine.roster.record(site) is not None}
         for site in sorted(self._guests - wanted):
             if site not in neighbours:
-                machine.tell(site, Farewell(reason="the state transfer is over"))
-                machine.emit(machine.links.unwant(site, "the state transfer is over"))
+                self._let_go(site, "the state transfer is over")
         for site in sorted(wanted - self._guests):
             record = machine.roster.record(site)
             machine.emit(machine.links.want(site, record.address if record else "", now_s=machine.now_s))

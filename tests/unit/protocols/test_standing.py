@@ -36,6 +36,7 @@ from chaos_protocols.effects import (
     StopRound,
 )
 from chaos_protocols.messages import (
+    EVERYBODY,
     ConnectOrder,
     Farewell,
     Heartbeat,
@@ -46,6 +47,7 @@ from chaos_protocols.messages import (
     LevelReport,
     LinkAnswer,
     LinkReady,
+    LinkReport,
     LinkRequest,
     SettleAnswer,
     SettleQuestion,
@@ -324,6 +326,8 @@ def test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it()
     for _ in range(first):
         finish_round(bench)
     assert B in {one.site for one in of(bench.out, CloseLink)}
+    told = [report for destination, report in sent(bench.out, LinkReport) if destination == EVERYBODY]
+    assert (told[-1].neighbour, told[-1].up) == (B, False), "both ends may close at once: who else would say so?"
 
 
 def test_an_ordered_link_is_measured_and_answered_once_for_each_order() -> None:
