@@ -43,6 +43,10 @@ def _sync(
     return SyncPlan(trees=trees, reason=planned.reason[:1024])
 
 
+_replicate = lru_cache(maxsize=256)(plan_replication)
+"""While a plan waits to be agreed on it is made again and again."""
+
+
 class DaemonPlanner:
     """Implements `chaos_protocols.views.Planner`. `policy`: a name of `planner.policies.POLICIES`; all but `chaos` are
     baselines, whose plan stands while its sources live."""
@@ -79,7 +83,7 @@ class DaemonPlanner:
             seconds_per_shard(shard_bytes, source.rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S) for source in ordered
         ]
         facts = ReplicationFacts(r_s=tuple(r_s), p_s=tuple(p_s), num_shards=shards_of(state_bytes, shard_bytes))
-        assignment = plan_replication(facts, self.policy)
+        assignment = _replicate(facts, self.policy)
         pieces = ranges(assignment.counts, state_bytes, shard_bytes)
         parts = tuple(
             SourceRange(source=source.site, start=start, stop=stop)

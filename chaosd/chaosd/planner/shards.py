@@ -179,9 +179,11 @@ def _counts_by_bisection(r_s: Sequence[float], p_s: Sequence[float], num_shards:
     most 64 steps, exact to the last bit). Every element below theta is taken; those equal to theta go to the lowest
     indices, as the heap would give them.
     """
-    r, p = np.array(r_s, dtype=np.float64), np.array(p_s, dtype=np.float64)
+    if len(r_s) == 1:
+        return [num_shards]
     if num_shards == floor * len(r_s):
         return [floor] * len(r_s)
+    r, p = np.array(r_s, dtype=np.float64), np.array(p_s, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         high = _order(float(np.min(r + p * num_shards)))  # one neighbour alone has sent all K by then
         low = _order(float(np.min(r + p * (floor + 1)))) - 1  # nobody has sent more than its floor by then
