@@ -7,6 +7,7 @@ from typing import Protocol
 from chaos_protocols.commands import Command
 from chaos_protocols.messages import Message, Report, SettleAnswer
 from chaos_protocols.names import SiteId
+from chaos_protocols.plans import Tag
 from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.roster import Roster
 from chaos_protocols.settings import SiteSettings
@@ -23,6 +24,7 @@ class Host(Protocol):
     now_s: float
     overlay_version: int
     restarts_seen: int
+    stalled: Tag | None
 
     @property
     def roster(self) -> Roster: ...
@@ -48,4 +50,6 @@ class Host(Protocol):
     def own_report(self) -> Report: ...
     @property
     def leaving(self) -> bool: ...
+    @property
+    def active(self) -> bool: ...
     def hand_over(self, target: SiteId | None) -> None: ...

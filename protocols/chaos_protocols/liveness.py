@@ -91,6 +91,7 @@ class LinkTable:
         self.neighbours: dict[SiteId, Neighbour] = {}
         self.notices: list[Notice] = []
         self._up: tuple[SiteId, ...] | None = None
+        self._deadline_s: float | None = None
         self._sequence = 0
         self._beat_at_s = now_s
         self._ticked_at_s = now_s
@@ -109,6 +110,12 @@ class LinkTable:
 
     @property
     def deadline_s(self) -> float:
+        """When to call `tick`; the same until a link changes or a beat is over, and asked for after every event."""
+        if self._deadline_s is None:
+            self._deadline_s = self._next_deadline_s()
+        return self._deadline_s
+
+    def _next_deadline_s(self) -> float:
         deadline_s = self._beat_at_s
         for one in self.neighbours.values():
             if one.retry_at_s >= deadline_s or one.phase is LinkPhase.UP:
@@ -122,7 +129,7 @@ class LinkTable:
     def want(self, site: SiteId, address: str, *, now_s: float) -> list[Effect]:
         """Have a link to `site` from now on, dialling again until `unwant`."""
         neighbour = self._neighbour(site)
-        neighbour.wanted = True
+        neighbour.wanted, self._deadline_s = True, None
         neighbour.address = address or neighbour.address
         if neighbour.phase is LinkPhase.DOWN and self._dials(neighbour):
             return self._dial(neighbour, self.settings.dial_timeout_s)
@@ -131,12 +138,12 @@ class LinkTable:
     def forget(self, site: SiteId) -> None:
         """Do not dial again; a link that is up stays until somebody closes it."""
         if site in self.neighbours:
-            self.neighbours[site].wanted = False
+            self.neighbours[site].wanted, self._deadline_s = False, None
 
     def unwant(self, site: SiteId, reason: str) -> list[Effect]:
         """Close the link, if there is one, and do not dial again. Not a failure: no notice."""
         neighbour = self.neighbours.pop(site, None)
-        self._up = None
+        self._up = self._deadline_s = None
         if neighbour is None or neighbour.phase is LinkPhase.DOWN:
             return []
         return [CloseLink(site=site, reason=reason)]
@@ -235,7 +242,7 @@ class LinkTable:
                 neighbour.heard_at_s = neighbour.echoed_at_s = now_s
             effects += self._tick_link(neighbour, now_s)
         if now_s >= self._beat_at_s:
-            self._beat_at_s = now_s + self.settings.beat_s
+            self._beat_at_s, self._deadline_s = now_s + self.settings.beat_s, None
             self.notices.append(BeatDue())
         return effects
 
@@ -283,7 +290,7 @@ class LinkTable:
 
     def _enter(self, neighbour: Neighbour, phase: LinkPhase) -> None:
         neighbour.phase = phase
-        self._up = None
+        self._up = self._deadline_s = None
 
     def _went_down(self, neighbour: Neighbour, incarnation: int, reason: str, *, certain: bool) -> None:
         self.notices.append(LinkWentDown(site=neighbour.site, incarnation=incarnation, reason=reason, certain=certain))

@@ -158,7 +158,7 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
     if not any(one.state in _WATCHED for one in scheduler.negotiations.values()):
         return
     done = {site: report.done_round for site, (report, _) in scheduler.reports.items()} | {host.site: host.done_round}
-    if scheduler.active_sites():
+    if scheduler.anybody_active():
         scheduler.idle_since_s = None
     elif scheduler.idle_since_s is None:
         scheduler.idle_since_s = now_s
@@ -293,10 +293,12 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
     """Everybody gave weight 0 to a round, and now a member has the state: it is done again under a new epoch, to which
     that member can contribute."""
     host, roster = scheduler.host, scheduler.host.roster
-    stalled = {scheduler.reports[site][0].stalled for site in scheduler.stalled} | {host.own_report().stalled}
+    if host.stalled is None and not scheduler.stalled:
+        return False
+    stalled = {scheduler.reports[site][0].stalled for site in scheduler.stalled} | {host.stalled}
     if not any(tag is not None and tag == roster.tag_of(tag.round) and tag.round > host.done_round for tag in stalled):
         return False
-    if now_s < scheduler.unstalled_s + host.settings.failure_timeout_s or not scheduler.active_sites():
+    if now_s < scheduler.unstalled_s + host.settings.failure_timeout_s or not scheduler.anybody_active():
         return False
     scheduler.unstalled_s = now_s
     reason = "every contribution had weight 0; now a member has the state"
@@ -323,7 +325,7 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     state. An older state is never taken silently: the run waits until a site that has the newest one is back; after a
     while one that is a single round older will do."""
     host, roster = scheduler.host, scheduler.host.roster
-    if roster.settling or (roster.model is not None and host.own_report().active) or scheduler.active_sites():
+    if roster.settling or (roster.model is not None and host.active) or scheduler.anybody_active():
         scheduler.inactive_since_s = None
         return False
     if scheduler.inactive_since_s is None:

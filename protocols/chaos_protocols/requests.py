@@ -63,7 +63,7 @@ def _judge_join(
             return False, False, "its former leave is still being finished"
     if roster.settling:
         return False, False, "a failure is being settled"
-    if not scheduler.active_sites():
+    if not scheduler.anybody_active():
         scheduler.join_requests[site] = (request, now_s)
         return False, False, "no member has the training state at the moment; waiting for one that has the newest"
     neighbours = tuple(one for one in request.neighbours if roster.record(one) is not None and one != site)

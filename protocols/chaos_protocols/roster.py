@@ -9,6 +9,7 @@ in force (protocols.md section 4).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Annotated
 
 import msgspec
@@ -75,10 +76,12 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Roster(msgspec.Struct, frozen=True, kw_only=True):
+class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """See the module. `settled_round`, `settled_digest`: after a failure, the last round that stands, and its result's
     digest. `settled_epoch`: when that was agreed; `adopted_epoch`: when the run last took over a worker's state. A site
-    compares these two with what it has acted on, so it makes no difference whether it hears the entry or a snapshot."""
+    compares these two with what it has acted on, so it makes no difference whether it hears the entry or a snapshot.
+
+    A roster stands for many messages, and is asked the same by each: what follows from it is found once (`dict`)."""
 
     run: Label
     epoch: Count
@@ -98,15 +101,24 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     adopted_epoch: Count = 0
     adopted_from: tuple[Site, Count] | None = None
 
+    @cached_property
+    def _records(self) -> dict[SiteId, SiteRecord]:
+        return {record.site: record for record in reversed(self.sites)}
+
+    @cached_property
+    def _member_ids(self) -> tuple[SiteId, ...]:
+        return tuple(record.site for record in self.sites if record.state == "member")
+
+    @cached_property
+    def _concerned(self) -> tuple[SiteId, ...]:
+        return tuple(sorted(set(self.site_ids()).union(*(view.members for view in self.views))))
+
     def record(self, site: SiteId) -> SiteRecord | None:
-        for record in self.sites:
-            if record.site == site:
-                return record
-        return None
+        return self._records.get(site)
 
     def member_ids(self) -> tuple[SiteId, ...]:
         """Sites that are full members (not learners), ascending."""
-        return tuple(record.site for record in self.sites if record.state == "member")
+        return self._member_ids
 
     def learner_ids(self) -> tuple[SiteId, ...]:
         return tuple(record.site for record in self.sites if record.state == "learner")
@@ -121,10 +133,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
 
     def concerned(self) -> tuple[SiteId, ...]:
         """Every site that takes part in some round still to come: the roster's, and leavers until their last round."""
-        taking_part = set(self.site_ids())
-        for view in self.views:
-            taking_part.update(view.members)
-        return tuple(sorted(taking_part))
+        return self._concerned
 
     def departure(self, site: SiteId, incarnation: int) -> Departure | None:
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)

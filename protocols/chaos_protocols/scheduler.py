@@ -11,6 +11,7 @@ sections 1, 3, 4; Chaos section IV.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -39,7 +40,6 @@ from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.raft.config import majority
 from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.views import connected_with
 
 MARGIN_ROUNDS_MAX = 1000
 SMOOTHING = 0.2
@@ -134,9 +134,12 @@ class SchedulerMachine:
     def deadline_s(self) -> float | None:
         if not self.leading:
             return None
+        settling = self.host.roster.settling
+        if not (settling or self.negotiations or self.suspects or self.departing):
+            return None
         now_s, settings = self.host.now_s, self.host.settings
         deadlines = [one.deadline_s for one in self.negotiations.values() if one.deadline_s is not None]
-        if self.host.roster.settling:
+        if settling:
             deadlines.append(max(self.asked_s, now_s) + settings.retry_s)
         graces = [since_s + settings.link_grace_s for since_s in self.suspects.values()]
         graces += [since_s + 2 * settings.beat_s for since_s in self.departing.values()]
@@ -145,19 +148,25 @@ class SchedulerMachine:
 
     def active_sites(self) -> frozenset[SiteId]:
         """Members whose workers have the state and train, as far as they have reported."""
-        reports = {
-            **{site: report for site, (report, _) in self.reports.items()},
-            self.host.site: self.host.own_report(),
-        }
-        records = self.host.roster.sites
-        return frozenset(
-            record.site
-            for record in records
-            if record.state == "member"
-            and record.site in reports
-            and reports[record.site].active
-            and reports[record.site].incarnation == record.incarnation
-        )
+        return frozenset(self._active())
+
+    def anybody_active(self) -> bool:
+        return next(self._active(), None) is not None
+
+    def _active(self) -> Iterator[SiteId]:
+        host = self.host
+        for record in host.roster.sites:
+            if record.state != "member":
+                continue
+            if record.site == host.site:
+                active, incarnation = host.active, host.incarnation
+            elif record.site in self.reports:
+                report, _ = self.reports[record.site]
+                active, incarnation = report.active, report.incarnation
+            else:
+                continue
+            if active and incarnation == record.incarnation:
+                yield record.site
 
     def first_round(self) -> int:
         """From which round on a planned change may begin: not yet contributed to here, not before the views already
@@ -284,7 +293,7 @@ class SchedulerMachine:
             try:
                 proposal = self._make(intent, negotiation)
             except CannotPropose as error:
-                if error.split and self._bridge(negotiation, now_s):
+                if error.split and succession.bridge(self, negotiation, now_s):
                     continue
                 del self.wishes[position]
                 self.feed(identifier, ProposalLost(reason=error.reason, final=error.final), now_s=now_s)
@@ -338,28 +347,6 @@ class SchedulerMachine:
             and other.state in (ScaleOutState.REPLICATING, ScaleOutState.PROMOTING)
             for other in self.negotiations.values()
         )
-
-    def _bridge(self, leaving: Negotiation, now_s: float) -> bool:
-        """A leaver holds the overlay together: connect what would fall apart first. True while that is under way."""
-        assert isinstance(leaving, ScaleIn)
-        if any(isinstance(one, ConnectLink) for one in self.negotiations.values()):
-            return True
-        roster = self.host.roster
-        members = [site for site in roster.member_ids() if site != leaving.site]
-        learners = [site for site in roster.learner_ids() if site != leaving.site]
-        left = [link.key for link in roster.links if leaving.site not in link.key]
-        near = connected_with(self.host.site, members, learners, left)
-        apart = [site for site in (*members, *learners) if site not in near]
-        again_s = now_s - self.host.settings.negotiation_timeout_s
-        untried = [site for site in apart if leaving.bridged.get(site, float("-inf")) < again_s]
-        if not untried:
-            return False
-        one, other = self.host.site, untried[0]
-        leaving.bridged[other] = now_s
-        self.connect(
-            one, other, request=None, cause=f"{leaving.subject} leaves and held the overlay together", now_s=now_s
-        )
-        return True
 
     def obey(self, negotiation: Negotiation, orders: list[Order], *, now_s: float) -> None:
         """Carry out what a negotiation orders."""

@@ -81,9 +81,10 @@ class SiteMachine:
         self.disbelieved = 0
         self.heard_steps: dict[SiteId, tuple[int, str]] = {}
         self.event_id = ""
-        self._roster = roster if roster is not None else empty_roster(facts.run)
-        self.last_known = last_known_roster(self._roster, entries)
-        self.rounds = RoundMachine(facts.site, self._roster)
+        self._event_prefix = f"{short(facts.site)}-{facts.incarnation}-"
+        self.roster: Roster = roster if roster is not None else empty_roster(facts.run)
+        self.last_known = last_known_roster(self.roster, entries)
+        self.rounds = RoundMachine(facts.site, self.roster)
         self.standing = Standing(self)
         self.orders = dispatch.LinkOrders(self)
         self._applied = raft.commit_index
@@ -100,7 +101,7 @@ class SiteMachine:
         """Take one event; the effects are to be executed in this order."""
         self.now_s = max(self.now_s, now_s)
         self._events += 1
-        self.event_id = f"{short(self.site)}-{self.incarnation}-{self._events}"
+        self.event_id = f"{self._event_prefix}{self._events}"
         dispatch.dispatch(self, event)
         self._drain()
         if self.scheduler.leading:
@@ -146,10 +147,6 @@ class SiteMachine:
         self._out += effects
 
     @property
-    def roster(self) -> Roster:
-        return self._roster
-
-    @property
     def configuration(self) -> Configuration:
         return self.raft.configuration
 
@@ -167,11 +164,16 @@ class SiteMachine:
 
     @property
     def own_record(self) -> SiteRecord | None:
-        return self._roster.record(self.site)
+        return self.roster.record(self.site)
 
     @property
     def leaving(self) -> bool:
         return self.standing.leaving
+
+    @property
+    def active(self) -> bool:
+        """The worker here has the state and trains, and this site is in the roster."""
+        return self.rounds.active and self.standing.in_roster
 
     def can_propose(self) -> bool:
         """Only when everything that went before is committed, and so applied here: a command is made from the roster
@@ -188,7 +190,7 @@ class SiteMachine:
             self._inbox.append((site, message))
             return
         own_up = self.links.up_sites()
-        self.emit(self.courier.send(site, message, roster=self._roster, own_up=own_up, event_id=self.event_id))
+        self.emit(self.courier.send(site, message, roster=self.roster, own_up=own_up, event_id=self.event_id))
 
     def tell_scheduler(self, message: Message) -> bool:
         """To whoever leads, as far as is known here; False when nobody is known."""
@@ -212,7 +214,7 @@ class SiteMachine:
         )
 
     def reachable(self) -> set[SiteId]:
-        return self.courier.overlay.reachable(self._roster, self.links.up_sites())
+        return self.courier.overlay.reachable(self.roster, self.links.up_sites())
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         if self.site in (one, other):
@@ -233,16 +235,16 @@ class SiteMachine:
     def believes(self, source: SiteId) -> bool:
         """Whether `source` may say what only sites of the run say. A site outside it must believe those it is pointed
         to; one inside, the roster and the agreement's configuration."""
-        configuration = self.raft.configuration
-        if source == self.site or self._roster.record(source) is not None:
+        if source == self.site or self.roster.record(source) is not None:
             return True
+        configuration = self.raft.configuration
         if source in configuration.voters or source in configuration.learners:
             return True
         return not self.standing.in_roster
 
     def settle_answer(self) -> SettleAnswer:
         """This site's answer; it may only be asked for once the settling entry is applied here (it is a promise)."""
-        rounds, epoch = self.rounds, self._roster.epoch
+        rounds, epoch = self.rounds, self.roster.epoch
         if not self.standing.begun:
             return SettleAnswer(epoch=epoch, done_round=0, digest="")
         has_state = rounds.active and rounds.level
@@ -251,9 +253,9 @@ class SiteMachine:
     def own_report(self) -> Report:
         return Report(
             incarnation=self.incarnation,
-            epoch=self._roster.epoch,
+            epoch=self.roster.epoch,
             done_round=self.rounds.done,
-            active=self.rounds.active and self.standing.in_roster,
+            active=self.active,
             transfer_bytes=self.standing.transfer_bytes,
             stalled=self.stalled,
             worker_round=self.rounds.worker_round or 0,
@@ -301,12 +303,12 @@ class SiteMachine:
         self._release_hold()
 
     def _apply(self, command: Command, index: int) -> None:
-        self._install(apply_command(self._roster, command, index), command)
+        self._install(apply_command(self.roster, command, index), command)
         if self.scheduler.leading:
             self.scheduler.committed(command, index, now_s=self.now_s)
 
     def _install(self, roster: Roster, command: Command | None) -> None:
-        old, self._roster = self._roster, roster
+        old, self.roster = self.roster, roster
         self.standing.roster_changed(old, command)
         self._release_hold()  # only now: the rounds know the new views, so nothing is contributed under the old tag
 
@@ -314,7 +316,7 @@ class SiteMachine:
         snapshot = self.raft.snapshot
         first = snapshot.index if snapshot is not None else 0
         if self._applied - first >= COMPACT_AFTER_ENTRIES:
-            self.raft_effects(self.raft.compact(self._applied, encode_roster(self._roster)))
+            self.raft_effects(self.raft.compact(self._applied, encode_roster(self.roster)))
 
     def _release_hold(self) -> None:
         if self._hold is None:
@@ -370,7 +372,7 @@ class SiteMachine:
             reason=reason,
         )
         own_up = self.links.up_sites()
-        self.emit(self.courier.flood(report, roster=self._roster, own_up=own_up, event_id=self.event_id))
+        self.emit(self.courier.flood(report, roster=self.roster, own_up=own_up, event_id=self.event_id))
         self.overlay_changed()
 
     def overlay_changed(self) -> None:

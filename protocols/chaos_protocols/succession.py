@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from chaos_protocols import proposals
 from chaos_protocols.commands import SetVoters
 from chaos_protocols.names import SiteId
-from chaos_protocols.negotiation import ScaleIn, ScaleOut
+from chaos_protocols.negotiation import ConnectLink, Negotiation, ScaleIn, ScaleOut
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.views import connected_with
 
 if TYPE_CHECKING:
     from chaos_protocols.scheduler import SchedulerMachine
@@ -47,6 +48,28 @@ def take_over(scheduler: SchedulerMachine, now_s: float) -> None:
             )
             leaving.last_round = gone.last_round
             scheduler.negotiations[leaving.identifier] = leaving
+
+
+def bridge(scheduler: SchedulerMachine, leaving: Negotiation, now_s: float) -> bool:
+    """A leaver holds the overlay together: connect what would fall apart first. True while that is under way."""
+    assert isinstance(leaving, ScaleIn)
+    if any(isinstance(one, ConnectLink) for one in scheduler.negotiations.values()):
+        return True
+    host, roster = scheduler.host, scheduler.host.roster
+    members = [site for site in roster.member_ids() if site != leaving.site]
+    learners = [site for site in roster.learner_ids() if site != leaving.site]
+    left = [link.key for link in roster.links if leaving.site not in link.key]
+    near = connected_with(host.site, members, learners, left)
+    apart = [site for site in (*members, *learners) if site not in near]
+    again_s = now_s - host.settings.negotiation_timeout_s
+    untried = [site for site in apart if leaving.bridged.get(site, float("-inf")) < again_s]
+    if not untried:
+        return False
+    other = untried[0]
+    leaving.bridged[other] = now_s
+    cause = f"{leaving.subject} leaves and held the overlay together"
+    scheduler.connect(host.site, other, request=None, cause=cause, now_s=now_s)
+    return True
 
 
 def choose_voters(scheduler: SchedulerMachine, now_s: float) -> bool:

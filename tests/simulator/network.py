@@ -11,9 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 from chaos_protocols.messages import decode_envelope, encode_envelope
+
+JITTER = 0.5
+"""A message takes up to so much longer than the latency."""
+
+
+class Clock(Protocol):
+    now_s: float
 
 
 @dataclass(slots=True)
@@ -33,17 +41,17 @@ class Connection:
 
 
 class Network:
-    """`schedule(delay_s, function)` and `random()` come from the world; `deliver` and `lost` go to its sites."""
+    """`schedule(delay_s, function)`, the clock and `random()` are the world's; `deliver` and `lost` go to its sites."""
 
     def __init__(
         self,
         schedule: Callable[[float, Callable[[], None]], None],
-        now: Callable[[], float],
-        jitter: Callable[[], float],
+        clock: Clock,
+        random: Callable[[], float],
         deliver: Callable[[Connection, str, str, Any], None],
         lost: Callable[[Connection, str, str], None],
     ) -> None:
-        self._schedule, self._now, self._jitter = schedule, now, jitter
+        self._schedule, self._clock, self._random = schedule, clock, random
         self._deliver, self._lost = deliver, lost
         self.latency_s: dict[tuple[str, str], float] = {}
         self.slowed: dict[tuple[str, str], float] = {}
@@ -55,7 +63,7 @@ class Network:
         self._counter = 0
 
     def delay_s(self, source: str, destination: str) -> float:
-        return self.latency_s.get((source, destination), 0.005) * (1.0 + self._jitter())
+        return self.latency_s.get((source, destination), 0.005) * (1.0 + self._random() * JITTER)
 
     def connect(self, one: str, other: str, incarnations: dict[str, int]) -> Connection:
         self._counter += 1
@@ -93,8 +101,9 @@ class Network:
             if (site, far) in self.cuts:
                 connection.stalled.setdefault(site, []).append(("eof", None))
             else:
-                arrives_s = max(self._now() + self.delay_s(site, far), connection.free_at_s.get(site, 0.0))
-                self._schedule(arrives_s - self._now(), lambda: self._eof(connection, far))
+                now_s = self._clock.now_s
+                arrives_s = max(now_s + self.delay_s(site, far), connection.free_at_s.get(site, 0.0))
+                self._schedule(arrives_s - now_s, lambda: self._eof(connection, far))
         connection.alive[site] = False
         if not any(connection.alive.values()):
             self.connections.pop(connection.number, None)
@@ -151,19 +160,19 @@ class Network:
     def _carry(self, connection: Connection, source: str, kind: str, message: Any) -> None:
         """Deliver in order, after the way's delay; a cut that comes meanwhile holds it."""
         destination = connection.far(source)
-        way = (source, destination)
-        arrives_s = max(self._now() + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
+        way, now_s = (source, destination), self._clock.now_s
+        arrives_s = max(now_s + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
         if way in self.clogs:
             arrives_s += self.clogs[way]
         if way in self.shuffles and kind == "control" and message.source != source:
-            arrives_s += self.shuffles[way] * 2 * self._jitter()
+            arrives_s += self.shuffles[way] * 2 * (self._random() * JITTER)
         else:
             connection.free_at_s[source] = arrives_s
+        self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, kind, message))
 
-        def arrive() -> None:
-            if way in self.cuts:
-                connection.stalled.setdefault(source, []).append((kind, message))
-            elif connection.alive[destination] and connection.number in self.connections:
-                self._deliver(connection, destination, kind, message)
-
-        self._schedule(arrives_s - self._now(), arrive)
+    def _arrive(self, connection: Connection, way: tuple[str, str], kind: str, message: Any) -> None:
+        source, destination = way
+        if way in self.cuts:
+            connection.stalled.setdefault(source, []).append((kind, message))
+        elif connection.alive[destination] and connection.number in self.connections:
+            self._deliver(connection, destination, kind, message)

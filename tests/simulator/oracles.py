@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
 from chaos_protocols.commands import Settled
+from chaos_protocols.messages import LeaveRequest, RaftEnvelope
 from chaos_protocols.raft import Persist
 from chaos_protocols.roster import Roster
 from tests.simulator.oracles_agreement import AgreementOracle
@@ -95,9 +96,7 @@ class Oracles:
         if kind is not Persist:
             self.agreement.look(node, final=False)
         if kind is effects.SendEnvelope:
-            self.agreement.sent(node, effect)
-            self.admission.sent(node, effect)
-            self.leaves.sent(node, effect)
+            self._sent(node, effect)
         elif kind is Persist:
             self.agreement.persisted(node, effect)
         elif kind is effects.Contribute:
@@ -110,6 +109,16 @@ class Oracles:
             self.leaves.recorded(node, effect)
         elif kind is effects.StopDaemon:
             self.leaves.stopped(node, effect)
+
+    def _sent(self, node: Node, effect: effects.SendEnvelope) -> None:
+        if effect.envelope.source != node.site:
+            return  # handed on for another site, which was judged for it
+        kind = type(effect.envelope.message)
+        if kind is RaftEnvelope:
+            self.agreement.sent(node, effect)
+            self.admission.sent(node, effect)
+        elif kind is LeaveRequest:
+            self.leaves.sent(node, effect)
 
     # -- the engines
 

@@ -46,20 +46,21 @@ class World:
         self.oracles = Oracles(self)
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self.network = Network(
-            self.schedule, lambda: self.now_s, lambda: self.rng.random() * 0.5, self._deliver, self._lost
-        )
+        self.network = Network(self.schedule, self, self.rng.random, self._deliver, self._lost)
 
     # -- time
 
     def schedule(self, delay_s: float, action: Callable[[], None]) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (self.now_s + max(0.0, delay_s), self._order, action))
+        at_s = self.now_s + delay_s if delay_s > 0.0 else self.now_s
+        heapq.heappush(self._heap, (at_s, self._order, action))
 
     def run(self, until_s: float) -> None:
-        while self._heap and self._heap[0][0] <= until_s:
-            at_s, _, action = heapq.heappop(self._heap)
-            self.now_s = max(self.now_s, at_s)
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            at_s, _, action = heapq.heappop(heap)
+            if at_s > self.now_s:
+                self.now_s = at_s
             action()
         self.now_s = until_s
 

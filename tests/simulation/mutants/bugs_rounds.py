@@ -49,8 +49,8 @@ ROUNDS = (
         patches=(
             Patch(
                 "chaos_protocols.site:SiteMachine._install",
-                "old, self._roster = self._roster, roster",
-                "old, self._roster = self._roster, roster; self._release_hold()",
+                "old, self.roster = self.roster, roster",
+                "old, self.roster = self.roster, roster; self._release_hold()",
             ),
         ),
         breaks=(2, 3, 8),
@@ -191,8 +191,8 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{RECONCILE}:adopt",
-                "if roster.settling or (roster.model is not None and host.own_report().active)"
-                " or scheduler.active_sites():",
+                "if roster.settling or (roster.model is not None and host.active)"
+                " or scheduler.anybody_active():",
                 "if roster.settling:",
             ),
             # The second fence: a worker without the newest round is not taken.

@@ -186,7 +186,7 @@ def test_plan_that_has_failed_is_not_begun_again_by_the_next_entry() -> None:
     bench.machine.standing.roster_changed(bench.machine.roster, None)
     bench.handle(events.TransferFailed(transfer="old", reason="wrong bytes"))
     bench.taken()
-    bench.machine._roster = msgspec.structs.replace(bench.machine.roster, epoch=EPOCH + 1)
+    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, epoch=EPOCH + 1)
     bench.machine.standing.roster_changed(bench.machine.roster, None)
     assert not [
         one for one in bench.machine.handle(events.TimerFired(), now_s=bench.now_s) if isinstance(one, FetchState)

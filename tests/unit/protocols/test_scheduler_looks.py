@@ -177,7 +177,7 @@ def _with_agreement_learner(roster: Roster, site: SiteId) -> Bench:
     """A leads; the agreement still knows `site`, which the roster does not."""
     with_site = msgspec.structs.replace(roster, sites=(*roster.sites, *roster_of(site).sites))
     bench = Bench(A, with_site, voters=(A,))
-    bench.machine._roster = roster
+    bench.machine.roster = roster
     return bench.up(B)
 
 
@@ -213,7 +213,7 @@ def test_a_members_transfer_that_stands_still_is_given_up_and_the_member_stays()
 
 def test_a_transfer_that_the_roster_names_no_more_ends() -> None:
     bench = leader_of(roster=roster_of(A, B, learners=(D,), replication=plan(D)))
-    bench.machine._roster = msgspec.structs.replace(bench.machine.roster, replication=None)
+    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, replication=None)
     bench.hear(B, report(bench))
     assert not bench.machine.scheduler.negotiations
 
