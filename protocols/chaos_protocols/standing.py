@@ -265,6 +265,7 @@ class Standing:
     def worker_ready(self, model: ModelFacts, round_number: int) -> None:
         machine = self.machine
         self.worker, self.worker_round, self._loading = model, round_number, None
+        self.leveling.new_worker()
         self.worker_since_s = machine.now_s
         self.refusal = ""
         self.asked_s = float("-inf")

@@ -1,0 +1,220 @@
+"""How a worker that got the state of an earlier round catches up, and what happens when results alone do not do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
+from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of, sent
+
+from chaos_protocols import events
+from chaos_protocols.commands import PromoteSite, Replicate
+from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult
+from chaos_protocols.leveling import GROWTH_MAX, LAPS_IN_VAIN_MAX
+from chaos_protocols.messages import LevelReport, StateRequest
+from chaos_protocols.worker import TrainFrom
+
+BEHIND = 4
+
+
+class Behind(Follower):
+    """D gets the state of an earlier round while A and B go on."""
+
+    def __init__(self) -> None:
+        self.transfers = self.applied = 0
+        self.delivered: list[int] = []
+        super().__init__(D, roster_of(A, B, learners=(D,)))
+        hello(self)
+
+    def handle(self, event: events.Event, *, after_s: float = 0.0) -> list[Any]:
+        found = super().handle(event, after_s=after_s)
+        self.delivered += [one.round for one in of(found, DeliverResult)]
+        return found
+
+    @property
+    def lag(self) -> int:
+        return self.machine.rounds.done - self.applied
+
+    def load(self, *, behind: int = BEHIND) -> None:
+        """A state is fetched and loaded; so many rounds end meanwhile."""
+        self.transfers += 1
+        done, transfer = self.machine.rounds.done, f"t{self.transfers}"
+        replication = plan(D, B, transfer=transfer, round_number=done)
+        self.agreed(Replicate(views=views(self, done + 1), replication=replication))
+        self.rounds(behind)
+        self.handle(events.TransferFinished(transfer=transfer, digest="d"))
+        self.handle(events.WorkerLoaded(round=done, digest="d"))
+        self.applied = done
+
+    def rounds(self, count: int = 1) -> None:
+        for _ in range(count):
+            finish_round(self)
+
+    def apply(self, count: int = 1) -> None:
+        for _ in range(count):
+            assert self.delivered[-1] == self.applied + 1
+            self.applied += 1
+            self.handle(events.WorkerApplied(round=self.applied, digest=""))
+
+    def laps_in_vain(self) -> None:
+        """As many results come as it applies, until it is clear that this leads nowhere."""
+        for _ in range(LAPS_IN_VAIN_MAX * self.lag):
+            self.rounds()
+            self.apply()
+
+    def told(self) -> list[bool]:
+        """What it told the scheduler since the last look: whether it asks to be waited for."""
+        return [told.waits for _, told in sent(self.taken(), LevelReport)]
+
+
+def waiting() -> Behind:
+    """D has fetched the state twice, and still as many results come as its worker applies."""
+    bench = Behind()
+    for _ in range(2):
+        bench.load()
+        bench.laps_in_vain()
+    return bench
+
+
+def waited_for() -> Behind:
+    """It is promoted all the same; its first round waits for it."""
+    bench = waiting()
+    first = bench.machine.rounds.done + 2
+    bench.taken()
+    bench.agreed(PromoteSite(site=D, views=views(bench, first, add_member=D), waits=True))
+    bench.rounds()
+    return bench
+
+
+def test_a_worker_that_has_less_to_do_after_each_lap_gets_level_by_results_alone() -> None:
+    bench = Behind()
+    bench.load(behind=8)
+    bench.taken()
+    while bench.lag:
+        bench.apply(2 if bench.lag > 1 else 1)
+        if bench.lag > 1:
+            bench.rounds()
+    out = bench.taken()
+    assert [told.waits for _, told in sent(out, LevelReport)][-1] is False
+    assert not of(out, CancelTransfer)
+
+
+def test_after_laps_in_vain_the_state_is_fetched_once_more() -> None:
+    bench = Behind()
+    bench.load()
+    bench.taken()
+    bench.laps_in_vain()
+    assert of(bench.out, CancelTransfer) and not sent(bench.out, LevelReport)
+    assert records(bench.out, "scale-out")[-1].cause == "results arrive faster than its worker applies them"
+    assert sent(bench.alive(1.5), StateRequest)
+
+
+def test_a_lap_that_ends_with_less_to_do_makes_up_for_one_in_vain() -> None:
+    bench = Behind()
+    bench.load(behind=2 ** (LAPS_IN_VAIN_MAX + 1))
+    bench.taken()
+    while bench.lag > 1:
+        lap = bench.lag
+        bench.rounds(lap)
+        bench.apply(lap)
+        bench.rounds(lap // 2)
+        bench.apply(lap)
+    assert not of(bench.out, CancelTransfer)
+    assert True not in bench.told()
+
+
+def test_a_worker_that_results_outrun_is_not_given_another_lap() -> None:
+    bench = Behind()
+    bench.load(behind=1)
+    bench.taken()
+    bench.rounds(GROWTH_MAX + 1)
+    bench.apply()
+    assert of(bench.out, CancelTransfer)
+
+
+def test_a_worker_that_a_second_state_did_not_help_asks_that_the_run_waits() -> None:
+    bench = waiting()
+    assert bench.told()[-1] is True
+    bench.alive(0.5)
+    assert bench.told()[-1] is True, "it is asked again"
+
+
+def test_a_third_state_makes_no_new_attempt_and_the_run_is_asked_to_wait_once() -> None:
+    bench = Behind()
+    bench.load()
+    bench.load()
+    bench.taken()
+    bench.load()
+    assert bench.machine.standing.leveling.waits
+    bench.load()
+    assert not bench.machine.standing.leveling.waits, "once in a worker's life"
+
+
+def test_a_new_worker_is_waited_for_though_the_one_before_it_was() -> None:
+    bench = waiting()
+    bench.handle(events.WorkerLost(reason="killed"))
+    hello(bench)
+    assert not bench.machine.standing.leveling.waits
+    bench.load()
+    bench.taken()
+    bench.laps_in_vain()
+    assert of(bench.out, CancelTransfer), "for a new one another state may do"
+    bench.load()
+    bench.laps_in_vain()
+    assert bench.told()[-1] is True
+
+
+def test_the_round_that_waits_gets_nothing_from_its_site_before_the_worker_is_level() -> None:
+    bench = waited_for()
+    assert "waits for it" in records(bench.out, "scale-out")[-1].reason
+    number = bench.machine.rounds.done + 1
+    assert not [one for one in of(bench.out, Contribute) if one.tag.round == number]
+    bench.apply(bench.lag)
+    assert to_worker(bench.out, TrainFrom)[-1].round == number
+    bench.alive(SETTINGS.transfer_stall_s + 1.0)
+    assert not [one for one in records(bench.out, "scale-out") if one.outcome == "failed"]
+    bench.handle(events.WorkerContributed(round=number, weight=2.0))
+    assert of(bench.out, Contribute)[-1].weight == 2.0
+
+
+def test_the_round_goes_on_without_a_worker_that_is_not_level_in_time_and_it_contributes_later() -> None:
+    bench = waited_for()
+    number = bench.machine.rounds.done + 1
+    bench.alive(SETTINGS.transfer_stall_s - 1.0)
+    assert not of(bench.out, Contribute)
+    bench.alive(1.5)
+    (given,) = of(bench.taken(), Contribute)
+    assert (given.tag.round, given.weight) == (number, 0.0)
+    bench.apply(bench.lag)
+    assert to_worker(bench.taken(), TrainFrom)[-1].round == number
+    assert bench.machine.rounds.active
+
+
+def test_the_time_for_which_a_round_waits_begins_when_that_round_does() -> None:
+    bench = waiting()
+    first = bench.machine.rounds.done + 2
+    bench.agreed(PromoteSite(site=D, views=views(bench, first, add_member=D), waits=True))
+    bench.taken()
+    bench.alive(SETTINGS.transfer_stall_s + 1.0)
+    assert not [one for one in records(bench.out, "scale-out") if one.outcome == "failed"]
+    bench.rounds()
+    bench.alive(SETTINGS.transfer_stall_s + 1.0)
+    assert [one.cause for one in records(bench.out, "scale-out") if one.outcome == "failed"] == ["not level in time"]
+
+
+def test_nobody_waits_for_a_worker_that_is_gone() -> None:
+    bench = waited_for()
+    bench.handle(events.WorkerLost(reason="killed"))
+    number = bench.machine.rounds.done + 1
+    assert [(one.tag.round, one.weight) for one in of(bench.taken(), Contribute)] == [(number, 0.0)]
+    bench.alive(SETTINGS.transfer_stall_s + 1.0)
+    assert not [one for one in records(bench.out, "scale-out") if one.outcome == "failed"]
+
+
+def test_every_site_records_for_whom_a_round_waits() -> None:
+    bench = Follower(B, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D), waits=True))
+    (told,) = [one for one in records(bench.out, "scale-out") if "waits for it" in one.reason]
+    assert told.subject == "site d"
+    assert bench.machine.rounds.waited_for is None, "B itself gives its part as ever"
