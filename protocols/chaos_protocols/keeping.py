@@ -126,8 +126,7 @@ class Keeping:
         if self._applied[0] == round_number:
             took_s = machine.now_s - self._applied[1]
             self.pause_s = took_s if self.pause_s is None else self.pause_s + SMOOTHING * (took_s - self.pause_s)
-        if self._standing.serving.busy:
-            return  # it is about to be overwritten with the round that a joiner waits for
+        assert not self._standing.serving.busy  # a transfer makes every copy that is due void (`yields`)
         self._copying, self._void = round_number, False
         self.copy = None  # its memory is overwritten
         self._spec_digest = self._standing.worker.spec_digest

@@ -272,7 +272,9 @@ class Standing:
         machine.record(
             "worker", machine.facts.name, "said hello", "", None, f"its state is that of round {round_number}"
         )
-        if not self.keeping.restore_mirror():
+        if self.transfer is not None:
+            self.fetch_now()  # agreed while there was no worker
+        elif not self.keeping.restore_mirror():
             asking.ask(self)
 
     def worker_lost(self, reason: str) -> None:

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
-from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, link, record, records, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.commands import PromoteSite, Replicate
-from chaos_protocols.effects import DropCopy, FetchState, KeepCopy, RestoreCopy, WriteCheckpoint
+from chaos_protocols.commands import AdoptState, PromoteSite, Replicate
+from chaos_protocols.effects import DropCopy, FetchState, KeepCopy, LoadCheckpoint, RestoreCopy, WriteCheckpoint
+from chaos_protocols.keeping import MIRROR_ATTEMPTS_MAX
+from chaos_protocols.messages import StateRequest
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.settings import KeepSettings
+from chaos_protocols.views import make_view
 from chaos_protocols.worker import LoadState, TakeSnapshot
 
 
@@ -138,3 +143,173 @@ def test_a_checkpoint_is_written_from_a_copy_and_its_end_recorded(reason: str) -
     assert records(bench.out, "checkpoint")[-1].outcome == ("failed" if reason else "done")
     bench.handle(done)
     assert len(records(bench.out, "checkpoint")) == 1, "the end of a checkpoint is told once"
+
+
+# ---- mirrors that do not count
+
+
+def kept(**settings: Any) -> tuple[Follower, int]:
+    """A copy lies in the memory of D's daemon; its round."""
+    bench = keeper(**settings)
+    number = copied(bench)
+    bench.handle(events.CopyKept(round=number, reason=""))
+    return bench, number
+
+
+def adopt(bench: Follower, site: SiteId, round_number: int) -> list[Any]:
+    """The run goes on from the state of that round at `site`."""
+    view = make_view(
+        bench.machine.planner, first_round=round_number + 1, members=(A, B, D), listeners=(), links=bench.roster.links
+    )
+    return bench.agreed(AdoptState(record=record(site), links=(), round=round_number, model=MODEL, views=(view,)))
+
+
+def test_a_mirror_of_a_history_that_was_given_up_is_not_given_back() -> None:
+    bench, number = kept()
+    bench.handle(events.WorkerLost(reason="killed"))
+    adopt(bench, B, number - 1)
+    out = hello(bench)
+    assert not of(out, RestoreCopy) and sent(out, StateRequest)
+
+
+def test_a_worker_that_dies_again_and_again_over_one_copy_gets_the_state_of_its_neighbours() -> None:
+    bench, _ = kept()
+    for _ in range(MIRROR_ATTEMPTS_MAX):
+        bench.handle(events.WorkerLost(reason="killed"))
+        assert of(hello(bench), RestoreCopy)
+    bench.handle(events.WorkerLost(reason="killed"))
+    out = hello(bench)
+    assert not of(out, RestoreCopy) and sent(out, StateRequest)
+
+
+def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -> None:
+    bench, number = kept()
+    bench.handle(events.WorkerLost(reason="killed"))
+    (asked,) = of(hello(bench), RestoreCopy)
+    bench.handle(events.StateRestored(attempt=asked.attempt))
+    bench.taken()
+    bench.agreed(Replicate(views=views(bench, bench.machine.rounds.done + 2), replication=plan(D, B, transfer="u")))
+    assert of(bench.out, FetchState)[-1].plan.transfer == "u"
+    bench.handle(events.WorkerLoaded(round=number, digest=""))
+    assert not records(bench.out, "restore"), "the state that it loaded is overwritten by now"
+
+
+def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_mirror() -> None:
+    bench, _ = kept()
+    bench.handle(events.WorkerLost(reason="killed"))
+    bench.agreed(Replicate(views=views(bench, bench.machine.rounds.done + 2), replication=plan(D, B, transfer="u")))
+    assert not of(bench.taken(), FetchState), "there is no worker to fetch it for"
+    out = hello(bench)
+    assert [one.plan.transfer for one in of(out, FetchState)] == ["u"]
+    assert not of(out, RestoreCopy)
+
+
+@pytest.mark.parametrize("still_copied", [True, False])
+def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up(still_copied: bool) -> None:
+    bench = keeper()
+    number = copied(bench)
+    if not still_copied:
+        bench.handle(events.CopyKept(round=number, reason=""))
+    bench.machine.rounds.results_max = 8
+    while bench.machine.rounds.done <= number + 8:
+        next_round(bench)
+    assert bool(of(bench.out, DropCopy)) is not still_copied
+    if still_copied:
+        bench.handle(events.CopyKept(round=number, reason=""))
+    assert of(bench.out, DropCopy) and bench.machine.standing.keeping.copy is None
+
+
+def test_a_copy_is_not_asked_for_while_the_region_belongs_to_a_joiner() -> None:
+    bench = keeper()
+    while not to_worker(bench.out, TakeSnapshot):
+        next_round(bench)
+    due = to_worker(bench.taken(), TakeSnapshot)[-1].round
+    links = (*bench.roster.links, link(D, A))
+    joiner = plan(B, D, transfer="b", round_number=due + 1)
+    bench.agreed(Replicate(views=views(bench, due + 2, links=links), replication=joiner))
+    while bench.machine.rounds.worker_round != due:
+        next_round(bench)
+    bench.handle(events.WorkerSnapshotTaken(round=due))
+    assert not of(bench.out, KeepCopy), "it is about to be overwritten"
+
+
+def test_the_pause_of_a_copy_is_measured_from_the_result_before_it() -> None:
+    bench = keeper(checkpoint="optimum", mean_time_between_failures_s=200.0)
+    keeping = bench.machine.standing.keeping
+    assert keeping.interval_s == 0.0, "nothing is measured yet"
+    while not to_worker(bench.out, TakeSnapshot):
+        next_round(bench)
+    due = to_worker(bench.taken(), TakeSnapshot)[-1].round
+    bench.handle(events.WorkerSnapshotTaken(round=due), after_s=50.0)
+    assert keeping.pause_s is None, "told before its result was applied: its pause is not known"
+    bench.handle(events.CopyKept(round=due, reason=""))
+    bench.handle(events.CheckpointWritten(checkpoint=facts(due), size_bytes=1, took_s=0.1, reason=""))
+    next_round(bench)
+    due = to_worker(bench.taken(), TakeSnapshot)[-1].round
+    while bench.machine.rounds.worker_round != due:
+        next_round(bench)
+    bench.handle(events.WorkerSnapshotTaken(round=due), after_s=1.0)
+    assert keeping.pause_s == pytest.approx(1.0)
+    assert keeping.interval_s == pytest.approx(20.0), "the root of 2 x 200 s x 1 s"
+
+
+# ---- checkpoints
+
+
+def facts(round_number: int, spec_digest: str = MODEL.spec_digest) -> CheckpointFacts:
+    return CheckpointFacts(lineage=0, round=round_number, spec_digest=spec_digest)
+
+
+@pytest.mark.parametrize(("every_s", "due"), [(0.0, False), (5.0, True)])
+def test_a_checkpoint_comes_after_its_rounds_or_its_seconds_whichever_is_first(every_s: float, due: bool) -> None:
+    bench = keeper(checkpoint="fixed", checkpoint_every_rounds=1000, checkpoint_every_s=every_s)
+    next_round(bench)
+    assert not to_worker(bench.out, TakeSnapshot)
+    bench.wait(5.5)
+    next_round(bench)
+    assert bool(to_worker(bench.out, TakeSnapshot)) is due
+
+
+def offering(*rounds: int) -> Follower:
+    """D has checkpoints of these rounds, its worker nothing."""
+    bench = keeper(checkpoint="fixed", checkpoint_every_s=1e6)
+    bench.handle(events.CheckpointsFound(checkpoints=tuple(facts(number) for number in rounds)))
+    bench.handle(events.WorkerLost(reason="killed"))
+    bench.taken()
+    return bench
+
+
+def test_a_site_tells_the_newest_checkpoint_that_its_worker_can_load() -> None:
+    bench = offering(3, 5)
+    bench.machine.standing.keeping.offers.append(facts(9, spec_digest="00" * 32))
+    assert [request.checkpoint for _, request in sent(hello(bench), StateRequest)] == [facts(5)]
+
+
+def test_the_checkpoint_that_was_agreed_on_is_loaded_and_the_worker_goes_on_from_it() -> None:
+    bench = offering(3, 5)
+    hello(bench)
+    (asked,) = of(adopt(bench, D, 5), LoadCheckpoint)
+    assert asked.checkpoint == facts(5)
+    bench.handle(events.StateRestored(attempt=asked.attempt))
+    assert to_worker(bench.taken(), LoadState)[-1].round == 5
+    bench.handle(events.WorkerLoaded(round=5, digest=""))
+    (told,) = records(bench.out, "restore")
+    assert told.outcome == "done" and "from the checkpoint" in told.reason
+    assert bench.machine.rounds.active
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_offered_again_and_the_next_one_is() -> None:
+    bench = offering(3, 5)
+    hello(bench)
+    (asked,) = of(adopt(bench, D, 5), LoadCheckpoint)
+    out = bench.handle(events.RestoreFailed(attempt=asked.attempt, reason="wrong hash"))
+    assert [request.checkpoint for _, request in sent(out, StateRequest)] == [facts(3)]
+    assert records(out, "restore")[-1].cause == "checkpoint of round 5"
+
+
+def test_a_worker_that_is_lost_before_its_checkpoint_was_agreed_on_loads_nothing() -> None:
+    bench = offering(5)
+    hello(bench)
+    bench.handle(events.WorkerLost(reason="killed"))
+    assert not of(adopt(bench, D, 5), LoadCheckpoint)
+    assert sent(hello(bench), StateRequest), "the next one asks again"
