@@ -20,17 +20,12 @@ from chaosd import doctor
 from chaosd.config import PeerConfig, SiteConfig, load_config
 from chaosd.doctor import Check, Level, examine
 from chaosd.identity import Identity
+from chaosd.lab.children import free_port
 from chaosd.transport.tls import server_context
 
 
 def site(folder: Path, **fields: object) -> SiteConfig:
     return load_config(None, {"data_dir": folder, "listen": f"127.0.0.1:{free_port()}", **fields})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

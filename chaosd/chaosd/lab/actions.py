@@ -102,7 +102,7 @@ class Script:
     def _join(self, site: LabSite) -> Steps:
         self._processes.start(site)
         yield
-        while not site.is_training_member():
+        while not site.trains():
             yield
         return f"a member from round {site.status.round if site.status else '?'} on"
 
@@ -142,7 +142,7 @@ class Script:
         self._processes.signal(site, action.what, signal.SIGCONT)
         before = self._watch.round  # until it hears of its removal, it takes itself for a member: a new round proves it
         yield
-        while not (site.is_training_member() and site.status is not None and site.status.round > before):
+        while not site.trains(beyond_round=before):
             yield
         return "a training member again"
 

@@ -11,17 +11,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from chaosd.lab.cleaning import FOLDER_PREFIX, OWNER_FILE, SHARED_FOLDER, mark
 from chaosd.lab.errors import LabError
 from chaosd.lab.network import LabNetwork
-from chaosd.lab.scenario import LinkSpec, Scenario
+from chaosd.lab.scenario import Scenario
 from chaosd.lab.shaped import ShapedNetwork
 from chaosd.lab.site import LabSite
 
-END_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 30.0
 SOCKET_PATH_BYTES_MAX = 103
 """`sun_path` of the stricter system (macOS), as the daemon checks it."""
 
@@ -53,8 +52,7 @@ class Processes:
 
     def __exit__(self, *_: object) -> None:
         for site in self.sites.values():
-            for process in (site.worker, site.daemon):
-                _end(process)
+            site.kill()
         if self.keep:
             (self.folder / OWNER_FILE).unlink(missing_ok=True)  # so that no later lab clears it away
         else:
@@ -65,43 +63,28 @@ class Processes:
         site.started_once = site.expected = True
         if daemon and not site.daemon_runs():
             self._write_configuration(site)  # links may have been changed since
-            command = [sys.executable, "-m", "chaosd", "start", "--config", str(site.folder / "chaosd.toml")]
-            site.daemon = self._spawn(site, command, "daemon.log")
-            end_s = time.monotonic() + 30
-            while site.ask() is None:
-                if not site.daemon_runs() or time.monotonic() > end_s:
-                    raise LabError(f"the daemon of {site.name} does not answer\n{site.tail()}")
-                time.sleep(0.05)
+            site.daemon = self._spawn(site, site.daemon_command(), site.daemon_log)
+            site.await_daemon(START_TIMEOUT_S)
             self.network.refresh(site)
         if worker and not site.worker_runs():
             site.report_path.unlink(missing_ok=True)  # that of an earlier life says nothing about this one
             values = {
                 "name": site.name,
-                "socket": str(site.folder / "worker.sock"),
+                "socket": str(site.worker_socket),
                 "report": str(site.report_path),
                 "until": str(self.until),
                 **site.spec.values,
             }
             arguments = [argument.format(**values) for argument in self.scenario.worker.arguments]
             command = [sys.executable, str(self.scenario.worker.script), *arguments]
-            site.worker = self._spawn(site, command, "worker.log")
+            site.worker = self._spawn(site, command, site.worker_log)
 
     def kill(self, site: LabSite, what: str) -> None:
         site.expected = False
-        for process, name in ((site.worker, "worker"), (site.daemon, "daemon")):
-            if what in (name, "both") and process is not None and process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(END_TIMEOUT_S)
-                site.stopped.discard(name)
+        site.kill(what)
 
     def signal(self, site: LabSite, what: str, number: signal.Signals) -> None:
-        for process, name in ((site.worker, "worker"), (site.daemon, "daemon")):
-            if what in (name, "both") and process is not None and process.poll() is None:
-                process.send_signal(number)
-                if number == signal.SIGSTOP:
-                    site.stopped.add(name)
-                elif number == signal.SIGCONT:
-                    site.stopped.discard(name)
+        site.signal(what, number)
         if number == signal.SIGCONT and what != "worker":
             self.network.refresh(site)
 
@@ -113,49 +96,21 @@ class Processes:
                 return site
         return None
 
-    def _spawn(self, site: LabSite, command: list[str], log_name: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        environment["TMPDIR"] = str(site.folder)  # what libraries drop there goes with the folder
-        with (site.folder / log_name).open("ab") as log:
-            return subprocess.Popen(
-                self.network.command(site.name, command),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-            )
+    def _spawn(self, site: LabSite, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+        own = {"TMPDIR": str(site.folder)}  # what libraries drop there goes with the folder
+        return site.spawn(self.network.command(site.name, command), log, variables=own)
 
     def _write_configuration(self, site: LabSite) -> None:
-        founder = site.name == self.scenario.sites[0].name
-        (site.folder / "chaosd.toml").write_text(self._configuration(site, founder=founder), encoding="utf-8")
-
-    def _configuration(self, site: LabSite, *, founder: bool) -> str:
-        starting = sum(spec.start for spec in self.scenario.sites)
-        trusted = ", ".join(f'"{other.identity.site}"' for other in self.sites.values())
-        lines = [
-            f'name = "{site.name}"',
-            f'run = "{self.scenario.name}"',
-            f'data_dir = "{site.folder}"',
-            f'listen = "{site.address}"',
-            f"found = {str(founder).lower()}",
-            f"min_sites = {self.scenario.min_sites or starting}",
-            f"failure_timeout_s = {self.scenario.failure_timeout_s}",
-            f"trust = [{trusted}]",
-            "lab = true",
-        ]
-        for _, far in self._links_of(site):
-            lines += ["[[peers]]", f'site = "{far.identity.site}"', f'address = "{far.address}"']
-        lines += self.network.configuration(site.name)
-        return "\n".join(lines) + "\n"
-
-    def _links_of(self, site: LabSite) -> list[tuple[LinkSpec, LabSite]]:
-        found = []
-        for link in self.scenario.links:
-            if site.name in link.between:
-                far = link.between[1] if link.between[0] == site.name else link.between[0]
-                found.append((link, self.sites[far]))
-        return found
+        near = [link.between for link in self.scenario.links if site.name in link.between]
+        site.configure(
+            self.scenario.name,
+            found=site.name == self.scenario.sites[0].name,
+            trust=self.sites.values(),
+            peers=[self.sites[other] for pair in near for other in pair if other != site.name],
+            min_sites=self.scenario.min_sites or sum(spec.start for spec in self.scenario.sites),
+            failure_timeout_s=self.scenario.failure_timeout_s,
+            extra=self.network.configuration(site.name),
+        )
 
 
 def _short_folder(name_characters: int) -> Path:
@@ -166,9 +121,3 @@ def _short_folder(name_characters: int) -> Path:
         if longest <= SOCKET_PATH_BYTES_MAX and Path(parent).is_dir():
             return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent))
     raise LabError("the path of the folder for temporary files is too long for sockets: set TMPDIR to a shorter one")
-
-
-def _end(process: subprocess.Popen[bytes] | None) -> None:
-    if process is not None and process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(END_TIMEOUT_S)

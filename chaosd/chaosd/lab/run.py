@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from chaosd.lab.actions import Script
+from chaosd.lab.children import ended_by_signals
 from chaosd.lab.choice import Choice, open_network
 from chaosd.lab.network import Redraws
 from chaosd.lab.processes import Processes
@@ -35,7 +33,7 @@ def run_scenario(
     """Start the sites, carry the script out, let the members end in one common round, judge. Raises LabError when it
     cannot go on; leaves nothing behind in any case."""
     with (
-        _ended_by_signals(),
+        ended_by_signals(),
         open_network(scenario, network, scale=scale) as links,
         Processes(scenario, keep=keep, network=links) as processes,
     ):
@@ -61,21 +59,6 @@ def run_scenario(
         verdict = judge(watch)
         show(watch, verdict, console)
         return verdict
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a lab like Ctrl+C: its children live in process groups of their own and would stay."""
-
-    def interrupt(number: int, _: object) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def _look(watch: Watch, screen: Screen) -> None:

@@ -7,12 +7,12 @@ starts stands in its configuration. No packet loss, no limit for a site's links 
 from __future__ import annotations
 
 import math
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from chaosd.client import NoDaemonError, RequestRefusedError
+from chaosd.lab.children import free_port
 from chaosd.lab.errors import LabError
 from chaosd.lab.network import LabNetwork, Pair
 from chaosd.lab.scenario import LinkSpec, Scenario
@@ -68,9 +68,7 @@ class ShapedNetwork(LabNetwork):
         return list(combinations(self._sites, 2))
 
     def endpoint(self, site: str) -> str:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return f"127.0.0.1:{probe.getsockname()[1]}"
+        return f"127.0.0.1:{free_port()}"
 
     def command(self, site: str, command: Sequence[str]) -> list[str]:
         return list(command)

@@ -85,7 +85,7 @@ def _sites(sites: list[LabSite], names: dict[str, str]) -> Table:
             state = "not started" if not site.started_once else ("ended" if not site.daemon_runs() else "silent")
             table.add_row(site.spec.label or site.name, Text(state, style="dim"), *[""] * 5)
             continue
-        style = "green" if site.is_training_member() else "yellow"
+        style = "green" if site.trains() else "yellow"
         scheduler = names.get(status.scheduler or "", "none")
         transfer = ""
         if status.transfer is not None:

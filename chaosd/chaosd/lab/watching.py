@@ -73,9 +73,7 @@ class Watch:
     def everybody_trains(self, *, beyond_round: int = -1) -> bool:
         """All sites that should run are training members and have done a round after `beyond_round`."""
         sites = [site for site in self.processes.sites.values() if site.expected]
-        members = [site.status for site in sites if site.is_training_member()]
-        done = [status is not None and status.round > beyond_round for status in members]
-        return bool(sites) and len(done) == len(sites) and all(done)
+        return bool(sites) and all(site.trains(beyond_round=beyond_round) for site in sites)
 
     def told_once(self) -> list[tuple[str, EventRecord]]:
         """Events of the negotiations, as their scheduler recorded them, by time."""

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chaosd.lab.processes import LabSite, Processes
+from chaosd.lab.processes import Processes
 from chaosd.lab.report import judge, show
 from chaosd.lab.scenario import Scenario
+from chaosd.lab.site import LabSite
 from chaosd.lab.table import render
 from chaosd.lab.watching import Incident, Watch
 from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, WorkerStatus

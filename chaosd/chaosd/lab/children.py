@@ -1,0 +1,65 @@
+"""Child processes that can be ended as a whole: each has a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+END_TIMEOUT_S = 10.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a child of ours gets: ours, one thread for its sums, and output that is not held back."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **more}
+
+
+def spawn(
+    command: Sequence[str], output: IO[bytes], *, folder: Path | None = None, variables: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start `command` in `folder` (default: where we are); what it says goes to `output`. End it with `end`."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env=environment(**(variables or {})),
+        start_new_session=True,
+        cwd=folder,
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for all of its group, if it still runs."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(END_TIMEOUT_S)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 at which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end us like Ctrl+C: our children live in process groups of their own and would stay."""
+
+    def interrupt(number: int, _: object) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
