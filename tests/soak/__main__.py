@@ -11,16 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from chaosd.lab.children import ended_by_signals
+from chaosd.lab.errors import LabError
 from tests.soak.fire import Fire, ViolationError
 from tests.soak.nemesis import Ground, Kind, draw_faults
-from tests.soak.sites import LINKS, NAMES, SPARE_LINKS, Site, Sites, SoakError
+from tests.soak.sites import LINKS, NAMES, SPARE_LINKS, Site, Sites
 from tests.soak.story import as_result, figures_of, story, told
 
 SECONDS = 600.0
@@ -46,7 +45,7 @@ def soak(
     """What did not hold. The sites' folder stays if anything did not."""
     random_ = random.Random(seed)
     failures: list[str] = []
-    with _ended_by_signals(), Sites(failure_timeout_s=failure_timeout_s, privileged=privileged) as sites:
+    with ended_by_signals(), Sites(failure_timeout_s=failure_timeout_s, privileged=privileged) as sites:
         full_disks = all(site.disk.can_fill for site in sites.sites.values())
         print(sites.means, flush=True)
         print(f"full disks: {sites.sites[NAMES[0]].disk.means}; clock jumps: of the wall clock only", flush=True)
@@ -64,7 +63,7 @@ def soak(
             fire.end()
             failures += fire.oracles.at_the_end()
             failures += _too_little(fire, faults_min=faults_min, seconds=seconds)
-        except (ViolationError, SoakError) as error:
+        except (ViolationError, LabError) as error:
             failures += [str(error), story(fire)]
         finally:
             if not failures:
@@ -129,21 +128,6 @@ def _left_on_the_machine(sites: Sites) -> list[str]:
     if sites.folder.exists() and not sites.keep:
         found.append(f"left behind: folder {sites.folder}")
     return found
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a soak like Ctrl+C: its children live in process groups of their own and would stay."""
-
-    def interrupt(number: int, _: object) -> None:
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -15,15 +15,17 @@ from dataclasses import replace
 from functools import partial
 
 from chaosd.client import NoDaemonError, RequestRefusedError
+from chaosd.lab.errors import LabError
 from tests.soak.full_disk import FullDisk
 from tests.soak.nemesis import ON_SITES, SCHEDULER, Fault, Kind
 from tests.soak.oracles import Oracles
 from tests.soak.resources import Resources
 from tests.soak.shapes import SHAPED, Shapes
-from tests.soak.sites import LINKS, NAMES, Site, Sites, SoakError
+from tests.soak.sites import LINKS, NAMES, Site, Sites
 from tests.soak.wounds import Wounds
 
 LOOK_S, SLOW_LOOK_S, TELL_S = 0.1, 1.0, 5.0
+EVENTS_AT_ONCE = 500
 FAULTY_SITES_MAX, LINK_FAULTS_MAX = 2, 3
 LIMIT_S = 150.0
 """Correctness, not speed: first round, no round for so long, all back, the end; on a loaded machine too."""
@@ -158,11 +160,11 @@ class Fire:
             self._ended_by_us.add(site.daemon.pid)
         match fault.kind:
             case Kind.KILL:
-                self.sites.kill(site, fault.what)
+                site.kill(fault.what)
             case Kind.SPOIL:
-                self.sites.kill(site, "worker")
+                site.kill("worker")
             case Kind.STOP:
-                self.sites.signal(site, fault.what, signal.SIGSTOP)
+                site.signal(fault.what, signal.SIGSTOP)
             case Kind.LEAVE:
                 self._leave(site, fault.what)
             case Kind.UNPLUG:
@@ -192,7 +194,7 @@ class Fire:
             self._shapes.apply()
         match fault.kind:
             case Kind.STOP:
-                self.sites.signal(site, fault.what, signal.SIGCONT)
+                site.signal(fault.what, signal.SIGCONT)
             case Kind.UNPLUG:
                 assert self.sites.network is not None
                 self.sites.network.unplug(site.name, out=False)
@@ -208,9 +210,9 @@ class Fire:
         """Ctrl+C in the script, SIGTERM to the daemon as systemd sends it, or `chaosd leave`."""
         match what:
             case "worker":
-                self.sites.signal(site, "worker", signal.SIGINT)
+                site.signal("worker", signal.SIGINT)
             case "daemon":
-                self.sites.signal(site, "daemon", signal.SIGTERM)
+                site.signal("daemon", signal.SIGTERM)
             case _:
                 self._ask(lambda: site.client.leave("asked for by the nemesis"))
 
@@ -276,7 +278,7 @@ class Fire:
         stories = [self.oracles.look()]
         for name, site in self.sites.sites.items():
             if site.status is not None:
-                stories.append(self.oracles.heard(name, site.news()))
+                stories.append(self.oracles.heard(name, site.news(limit=EVENTS_AT_ONCE)))
             if supervised and site.daemon_runs():
                 stories.append(self.resources.look(site))
         for story in stories:
@@ -314,7 +316,7 @@ class Fire:
                     continue
                 del self._starting[name]
                 if (error := future.exception()) is not None:
-                    raise ViolationError(str(error)) if isinstance(error, SoakError) else error
+                    raise ViolationError(str(error)) if isinstance(error, LabError) else error
             self._note_ends(site)
             if name in held or (site.daemon_runs() and site.worker_runs()):
                 continue
@@ -332,7 +334,7 @@ class Fire:
             and worker.pid not in self._ended_by_us
         ):
             self._ended_by_us.add(worker.pid)
-            last = site.logs[1].read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
+            last = site.worker_log.read_text(encoding="utf-8", errors="replace").splitlines()[-1:]
             self.worker_ends.append(f"{site.name}: {' '.join(last)}")
 
     def _mend_links(self) -> None:

@@ -6,7 +6,8 @@ import subprocess
 import time
 
 from chaosd.client import NoDaemonError, RequestRefusedError
-from tests.soak.sites import END_LIMIT_S, SPARE_LINKS, Site, Sites
+from chaosd.lab.children import end
+from tests.soak.sites import SPARE_LINKS, Site, Sites
 
 WORDS = ("could not be written", "could not be synced", "cannot be opened")
 REASONS = ("No space left on device", "disk is full", "File too large")
@@ -31,14 +32,14 @@ class FullDisk:
         site, begun_s = self._site, time.monotonic()
         daemon = site.daemon
         assert daemon is not None
-        log_from = site.logs[0].stat().st_size
+        log_from = site.daemon_log.stat().st_size
         site.disk.fill(daemon.pid)
         try:
             self._make_it_write(begun_s + lasts_s)
             if daemon.poll() is None:
                 return
             self.ended = True
-            text = site.logs[0].read_bytes()[log_from:].decode("utf-8", "replace")
+            text = site.daemon_log.read_bytes()[log_from:].decode("utf-8", "replace")
             if daemon.returncode != EXIT_FAILED:
                 self.failures.append(f"{site.name}: exit status {daemon.returncode} on a full disk, not {EXIT_FAILED}")
             if not (any(word in text for word in WORDS) and any(reason in text for reason in REASONS)):
@@ -80,8 +81,7 @@ class FullDisk:
         try:
             code = process.wait(START_LIMIT_S)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(END_LIMIT_S)
+            end(process)
             code = None
         text = log.read_text(encoding="utf-8", errors="replace")
         clear = any(word in text for word in WORDS) and any(reason in text for reason in REASONS)
