@@ -8,7 +8,6 @@ victim has no part, or, where the victim stays (a worker alone), the next one th
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ def run(*, short: bool, seed: int) -> dict[str, Figure]:
         for name, strike in FAULTS.items():
             for _ in range(count):
                 times.setdefault(name, []).append(_measure(cluster, name, strike))
-        digests_equal = len({site.status().result_digest for site in _settled(cluster)}) == 1
+        digests_equal = len({site.client.status().result_digest for site in _settled(cluster)}) == 1
     crash = times["kill daemon"] + times["kill worker"]
     silence = times["stop daemon"] + times["stop worker"] + times["black-holed link"] + times["black-holed site"]
     figures: dict[str, Figure] = {
@@ -51,7 +50,9 @@ def _settled(cluster: Cluster) -> list[Site]:
 
 
 def _measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]) -> float:
-    wait_for(lambda: all(site.is_alive() and site.is_member() for site in cluster.sites), "all are members", limit_s=60)
+    wait_for(
+        lambda: all(site.daemon_runs() and site.is_member() for site in cluster.sites), "all are members", limit_s=60
+    )
     time.sleep(0.5)
     scheduler = scheduler_of(cluster)
     victim = scheduler if name == "kill scheduler" else next(site for site in cluster.sites if site is not scheduler)
@@ -81,17 +82,15 @@ def _kill_daemon(cluster: Cluster, victim: Site) -> None:
 
 
 def _kill_worker(cluster: Cluster, victim: Site) -> None:
-    victim.kill(daemon=False)
+    victim.kill("worker")
 
 
 def _stop_daemon(cluster: Cluster, victim: Site) -> None:
-    assert victim.daemon is not None
-    os.kill(victim.daemon.pid, signal.SIGSTOP)
+    victim.signal("daemon", signal.SIGSTOP)
 
 
 def _stop_worker(cluster: Cluster, victim: Site) -> None:
-    assert victim.worker is not None
-    os.kill(victim.worker.pid, signal.SIGSTOP)
+    victim.signal("worker", signal.SIGSTOP)
 
 
 def _cut_link(cluster: Cluster, victim: Site) -> None:
@@ -127,18 +126,16 @@ def _recover(cluster: Cluster, victim: Site, name: str) -> None:
     elif name == "kill worker":
         victim.train()
     elif name == "stop daemon":
-        assert victim.daemon is not None
-        os.kill(victim.daemon.pid, signal.SIGCONT)
+        victim.signal("daemon", signal.SIGCONT)
     elif name == "stop worker":
-        assert victim.worker is not None
-        os.kill(victim.worker.pid, signal.SIGCONT)
+        victim.signal("worker", signal.SIGCONT)
     else:
         for other in cluster.sites:
             if other is not victim:
                 _cut(victim, other, cut=False)
     wait_for(
-        lambda: all(site.is_alive() and site.is_member() for site in cluster.sites), f"{name}: recovered", limit_s=60
+        lambda: all(site.daemon_runs() and site.is_member() for site in cluster.sites), f"{name}: recovered", limit_s=60
     )
     if name == "black-holed link":
         links = len(cluster.sites) * (len(cluster.sites) - 1) // 2
-        wait_for(lambda: len(cluster.sites[0].status().links) == links, "the link is back", limit_s=30)
+        wait_for(lambda: len(cluster.sites[0].client.status().links) == links, "the link is back", limit_s=30)

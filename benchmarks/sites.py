@@ -41,5 +41,5 @@ def longest_gap_s(site: Site, begin_s: float, end_s: float) -> float:
 
 
 def scheduler_of(cluster: Cluster) -> Site:
-    leader = next(site for site in cluster.sites if site.is_alive()).status().scheduler
+    leader = next(site for site in cluster.sites if site.daemon_runs()).client.status().scheduler
     return next(site for site in cluster.sites if site.identity.site == leader)

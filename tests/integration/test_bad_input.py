@@ -28,8 +28,9 @@ def one_site(tmp_path: Path) -> Cluster:
 
 
 def start_fails(site: Site) -> str:
-    command = [sys.executable, "-m", "chaosd", "start", "--config", str(site.folder / "chaosd.toml")]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=30, cwd=site.folder)
+    done = subprocess.run(
+        site.daemon_command(), capture_output=True, text=True, env=environment(), timeout=30, cwd=site.folder
+    )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr
@@ -53,7 +54,7 @@ def test_a_corrupt_journal_stops_the_daemon_and_is_not_reset(tmp_path: Path) -> 
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         site = cluster.sites[0]
         site.start()
-        site.kill(worker=False)
+        site.kill("daemon")
         journal = site.folder / "journal"
         data = bytearray(journal.read_bytes())
         data[len(data) // 3] ^= 0xFF
@@ -69,7 +70,7 @@ def test_stale_sockets_of_a_killed_daemon_are_replaced(tmp_path: Path) -> None:
         site.kill()
         assert (site.folder / "api.sock").exists()
         site.start()
-        assert site.status().state in ("member", "starting")
+        assert site.client.status().state in ("member", "starting")
 
 
 def test_an_unpinned_site_is_refused_logged_and_learns_nothing(tmp_path: Path) -> None:
@@ -82,13 +83,13 @@ def test_an_unpinned_site_is_refused_logged_and_learns_nothing(tmp_path: Path) -
         wait_for(lambda: host.round() > 3, "the host trains")
         stranger.start()
         stranger.train()
-        wait_for(lambda: stranger.identity.site in host.log.read_text(), "the refusal is logged")
-        wait_for(lambda: stranger.status().state == "joining", "the stranger's worker said hello")
+        wait_for(lambda: stranger.identity.site in host.daemon_log.read_text(), "the refusal is logged")
+        wait_for(lambda: stranger.client.status().state == "joining", "the stranger's worker said hello")
         time.sleep(1.0)
-        seen = stranger.status()
-        assert "refused" in stranger.log.read_text()
+        seen = stranger.client.status()
+        assert "refused" in stranger.daemon_log.read_text()
         assert seen.sites == () and seen.round == 0 and seen.state == "joining"
-        assert [site.name for site in host.status().sites] == ["cleveland"]
+        assert [site.name for site in host.client.status().sites] == ["cleveland"]
 
 
 @pytest.mark.timeout(150)
@@ -150,7 +151,7 @@ def test_ctrl_c_in_the_daemon_leaves_gracefully_and_a_second_one_forces(tmp_path
             site.train()
         first, second = cluster.sites
         wait_for(lambda: first.round() > 5, "both train")
-        second.kill(worker=False, number=signal.SIGINT)
+        second.signal("daemon", signal.SIGINT)
         assert second.daemon is not None and second.worker is not None
         wait_for(lambda: second.daemon.poll() is not None, "the daemon has left")
         assert second.daemon.returncode == 0, second.tail()

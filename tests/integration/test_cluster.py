@@ -43,7 +43,7 @@ def test_three_hospitals_end_with_the_same_bits_and_the_reference_model(tmp_path
     with cluster_of(tmp_path, dict(list(HOSPITALS.items())[:3]), min_sites=3) as cluster:
         start(cluster, *HOSPITALS, rounds=60, pace_s=0.0)
         for site in cluster.sites:
-            wait_for(lambda site=site: site.report.exists(), f"{site.name}: report", limit_s=90)
+            wait_for(lambda site=site: site.report_path.exists(), f"{site.name}: report", limit_s=90)
         reports = [site.read_report() for site in cluster.sites]
         assert len({report["parameters_digest"] for report in reports}) == 1
         assert len({report["state_digest"] for report in reports}) == 1
@@ -77,7 +77,7 @@ def test_join_kill_and_leave_change_nothing_but_who_contributes(tmp_path: Path) 
         wait_for(va.is_member, "VA is back")
         assert hungary.worker is not None and hungary.daemon is not None
         hungary.worker.send_signal(signal.SIGINT)
-        wait_for(lambda: hungary.report.exists(), "Hungary has left")
+        wait_for(lambda: hungary.report_path.exists(), "Hungary has left")
         assert (
             wait_for(lambda: hungary.daemon.poll() is not None, "its daemon has ended")
             and hungary.daemon.returncode == 0
@@ -88,7 +88,7 @@ def test_join_kill_and_leave_change_nothing_but_who_contributes(tmp_path: Path) 
             assert site.worker is not None
             site.worker.send_signal(signal.SIGINT)
         for site in (cleveland, swiss, va):
-            wait_for(lambda site=site: site.report.exists(), f"{site.name} has left")
+            wait_for(lambda site=site: site.report_path.exists(), f"{site.name} has left")
         digests: dict[str, set[str]] = {}
         for site in cluster.sites:
             for number, digest in site.read_report()["state_digests"].items():
@@ -113,13 +113,15 @@ def test_survivors_go_on_after_a_kill_and_stay_equal(tmp_path: Path, victim: str
     with cluster_of(tmp_path, dict(list(HOSPITALS.items())[:3]), min_sites=3) as cluster:
         start(cluster, *HOSPITALS, rounds=100_000, extra=["--digests"])
         wait_for(lambda: all(site.round() > 5 for site in cluster.sites), "all three train")
-        wait_for(lambda: sum(site.voter for site in cluster.sites[0].status().sites) == 3, "three voters")
-        scheduler = next(site for site in cluster.sites if site.identity.site == cluster.sites[0].status().scheduler)
+        wait_for(lambda: sum(site.voter for site in cluster.sites[0].client.status().sites) == 3, "three voters")
+        scheduler = next(
+            site for site in cluster.sites if site.identity.site == cluster.sites[0].client.status().scheduler
+        )
         followers = [site for site in cluster.sites if site is not scheduler]
         dead = scheduler if victim.startswith("scheduler") else followers[0]
         survivors = [site for site in cluster.sites if site is not dead]
         before = max(site.round() for site in survivors)
-        dead.kill(daemon=victim != "follower's worker", worker=victim in ("follower's worker", "whole follower"))
+        dead.kill({"follower's worker": "worker", "whole follower": "both"}.get(victim, "daemon"))
         killed_s = time.monotonic()
         wait_for(lambda: all(site.round() > before + 1 for site in survivors), "the survivors' next rounds", limit_s=10)
         print(f"{victim}: next rounds after {time.monotonic() - killed_s:.2f} s")
@@ -127,7 +129,7 @@ def test_survivors_go_on_after_a_kill_and_stay_equal(tmp_path: Path, victim: str
             assert site.worker is not None
             site.worker.send_signal(signal.SIGINT)
         for site in survivors:
-            wait_for(lambda site=site: site.report.exists(), f"{site.name}: report")
+            wait_for(lambda site=site: site.report_path.exists(), f"{site.name}: report")
         one, other = (site.read_report()["state_digests"] for site in survivors)
         common = set(one) & set(other)
         assert len(common) > 5 and all(one[number] == other[number] for number in common)
@@ -148,7 +150,7 @@ def test_of_two_sites_the_scheduler_goes_on_and_the_other_waits(tmp_path: Path) 
         wait_for(second.is_member, "the other is back")
         wait_for(lambda: second.round() > before + 8, "both train again")
         first.kill()
-        reason = wait_for(lambda: second.status().paused, "the other pauses and says why")
+        reason = wait_for(lambda: second.client.status().paused, "the other pauses and says why")
         assert "no scheduler" in reason
         stuck = second.round()
         time.sleep(1.0)

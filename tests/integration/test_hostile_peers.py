@@ -256,7 +256,7 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
             "rounds go on",
         )
         for site, daemon, (round_before, bytes_before) in zip(honest, daemons, before, strict=True):
-            status = site.status()
+            status = site.client.status()
             assert status.state == "member" and {one.state for one in status.sites} == {"member"}
             assert len(status.sites) == 2 and status.round > round_before
             assert daemon.memory_info().rss - bytes_before < GROWTH_BYTES_MAX
@@ -266,4 +266,4 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
         assert len(refused) >= breaches // 2, "a connection that ends takes the breaches after it along"
         assert not honest[1].events("refused")
         for site in honest:
-            assert "Traceback" not in site.log.read_text()
+            assert "Traceback" not in site.daemon_log.read_text()

@@ -15,7 +15,7 @@ def joined_rate(cluster: Cluster) -> tuple[Site, float]:
         site.start()
         site.train()
     wait_for(lambda: host.round() > 3 and joiner.is_member(), "both train", limit_s=60)
-    (link,) = host.status().links
+    (link,) = host.client.status().links
     return joiner, link.rate_bytes_per_s or 0.0
 
 
@@ -31,14 +31,8 @@ def test_a_join_is_measured_by_iperf3_or_else_by_the_built_in_probe(
         empty.mkdir()
         monkeypatch.setenv("PATH", str(empty))
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=1) as cluster:
-        for number, site in enumerate(cluster.sites):
-            site.configure(
-                found=number == 0,
-                peers=cluster.sites[:number],
-                min_sites=1,
-                extra='probe = "iperf3"\nlog_level = "info"',
-            )
+        cluster.wire(min_sites=1, extra='probe = "iperf3"\nlog_level = "info"')
         _, rate = joined_rate(cluster)
         assert rate > 1e6, "loopback carries more than a megabyte a second"
-        told = "iperf3: " in cluster.sites[0].log.read_text()
+        told = "iperf3: " in cluster.sites[0].daemon_log.read_text()
         assert told is installed, cluster.sites[0].tail()

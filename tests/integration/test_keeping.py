@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import Cluster, Site, cluster_of, environment, wait_for
+from tests.integration.site_rig import Site, cluster_of, wait_for
 
 WORKER = Path(__file__).parent / "gated_worker.py"
 GATE = 30
@@ -18,22 +17,15 @@ LAST = 60
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
 
 
-def configure(cluster: Cluster, extra: str) -> None:
-    for number, site in enumerate(cluster.sites):
-        site.configure(found=number == 0, peers=cluster.sites[:number], min_sites=len(cluster.sites), extra=extra)
-
-
 def train(site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pace_s: float = 0.0) -> None:
-    command = [sys.executable, str(WORKER), "--site", str(number), "--socket", str(site.folder / "worker.sock")]
+    command = [sys.executable, str(WORKER), "--site", str(number), "--socket", str(site.worker_socket)]
     command += ["--folder", str(site.folder), "--gate", str(gate), "--rounds", str(rounds), "--pace", str(pace_s)]
-    with site.worker_log.open("ab") as log:
-        site.worker = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), start_new_session=True)
+    site.work(command)
 
 
 def report(site: Site) -> dict[str, object]:
-    wait_for((site.folder / "report.json").exists, f"{site.name}: report\n{site.tail()}", limit_s=60)
-    loaded: dict[str, object] = json.loads((site.folder / "report.json").read_text())
-    return loaded
+    wait_for(site.report_path.exists, f"{site.name}: report\n{site.tail()}", limit_s=60)
+    return site.read_report()
 
 
 def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list[Site], float]:
@@ -41,20 +33,20 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
     folder.mkdir()
     took_s = 0.0
     with cluster_of(folder, HOSPITALS, min_sites=3) as cluster:
-        configure(cluster, "mirror_every_rounds = 4")
+        cluster.wire(min_sites=len(cluster.sites), extra="mirror_every_rounds = 4")
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
             train(site, number, gate=GATE if number == 3 else 0, rounds=LAST)
         victim, gated = cluster.sites[1], cluster.sites[2]
         wait_for(lambda: all(site.round() == GATE - 1 for site in cluster.sites), "everybody waits for the third")
-        wait_for(lambda: victim.status().worker.phase == "reduce", "the second has given its part of the round")
+        wait_for(lambda: victim.client.status().worker.phase == "reduce", "the second has given its part of the round")
         if kill:
             before = [len(site.events()) for site in cluster.sites]
-            victim.kill(daemon=False)
-            wait_for(lambda: not victim.status().worker.connected, "the death is seen")
+            victim.kill("worker")
+            wait_for(lambda: not victim.client.status().worker.connected, "the death is seen")
             started_s = time.monotonic()
             train(victim, 2, rounds=LAST)
-            wait_for(lambda: victim.status().worker.phase != "standby", f"it trains again\n{victim.tail()}")
+            wait_for(lambda: victim.client.status().worker.phase != "standby", f"it trains again\n{victim.tail()}")
             took_s = time.monotonic() - started_s
             later = [
                 event for site, known in zip(cluster.sites, before, strict=True) for event in site.events()[known:]
@@ -88,14 +80,17 @@ def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path)
         if weights(tmp_path / f"whole{attempt}") == given:
             break
     assert killed["digests"] == whole["digests"]
-    log = sites[1].log.read_text()
+    log = sites[1].daemon_log.read_text()
     assert "Traceback" not in log
 
 
 @pytest.mark.timeout(240)
 def test_a_run_that_was_killed_everywhere_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None:
     with cluster_of(tmp_path, HOSPITALS, min_sites=3) as cluster:
-        configure(cluster, 'checkpoint = "fixed"\ncheckpoint_every_rounds = 10\ncheckpoints_kept = 2')
+        cluster.wire(
+            min_sites=len(cluster.sites),
+            extra='checkpoint = "fixed"\ncheckpoint_every_rounds = 10\ncheckpoints_kept = 2',
+        )
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
             train(site, number, pace_s=0.01)
@@ -133,7 +128,10 @@ def test_a_run_that_was_killed_everywhere_goes_on_from_its_newest_checkpoint(tmp
 def test_an_interrupted_daemon_leaves_nothing_of_a_mirror_or_checkpoint(tmp_path: Path) -> None:
     """Ctrl+C while copies and files of every round are under way."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
-        configure(cluster, 'mirror_every_rounds = 1\ncheckpoint = "fixed"\ncheckpoint_every_rounds = 1')
+        cluster.wire(
+            min_sites=len(cluster.sites),
+            extra='mirror_every_rounds = 1\ncheckpoint = "fixed"\ncheckpoint_every_rounds = 1',
+        )
         (site,) = cluster.sites
         site.start()
         train(site, 1)
@@ -145,5 +143,5 @@ def test_an_interrupted_daemon_leaves_nothing_of_a_mirror_or_checkpoint(tmp_path
         wait_for(lambda: site.worker.poll() is not None, "the worker ends")  # type: ignore[union-attr]
         assert not list((site.folder / "checkpoints").glob(".*"))
         assert list((site.folder / "checkpoints").glob("*.safetensors"))
-        assert "Traceback" not in site.log.read_text()
+        assert "Traceback" not in site.daemon_log.read_text()
         wait_for(lambda: not cluster.leftovers(), "nothing left behind")

@@ -35,11 +35,14 @@ def spawn(
     )
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL for all of its group, if it still runs."""
-    if process.poll() is None:
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for all of their groups that still run, then wait until they have ended: as when a machine crashes, no
+    process lives to see the end of another."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+    for process in running:
         process.wait(END_TIMEOUT_S)
 
 

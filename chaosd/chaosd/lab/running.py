@@ -110,12 +110,12 @@ class RunningSite:
 
     def kill(self, what: str = "both") -> None:
         """SIGKILL, for the children of its processes too."""
-        for process, name in self._running(what):
-            end(process)
-            self.stopped.discard(name)
+        running = self._running(what)
+        end(*(process for process, _ in running))
+        self.stopped.difference_update(name for _, name in running)
 
     def _running(self, what: str) -> list[tuple[subprocess.Popen[bytes], str]]:
-        both = ((self.worker, "worker"), (self.daemon, "daemon"))
+        both = ((self.daemon, "daemon"), (self.worker, "worker"))
         return [(one, name) for one, name in both if what in (name, "both") and one is not None and one.poll() is None]
 
     # -- what it says
