@@ -321,10 +321,10 @@ class Standing:
         self.finish_if_done()
 
     def alone(self) -> bool:
-        """Nobody else is in the run, and no leaver waits for us."""
+        """Nobody else is in the run, and no leaver waits for us. Who asked to join knows nobody, and may be admitted."""
         machine = self.machine
         known = {*machine.configuration.voters, *machine.configuration.learners, *machine.roster.site_ids()}
-        return known <= {machine.site}
+        return known <= {machine.site} and (self.in_roster or not self.join_asked)
 
     def leave_answered(self, answer: LeaveAnswer) -> None:
         if self.leaving and answer.incarnation == self.machine.incarnation:
