@@ -8,6 +8,7 @@ index.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, assert_never
 
 import msgspec
@@ -146,7 +147,9 @@ def encode_command(command: Command) -> bytes:
     return _encoder.encode(command)
 
 
+@lru_cache(maxsize=32)
 def decode_command(data: bytes) -> Command:
+    """Kept for a while: a command is read when it comes, and again when it is committed."""
     return _decoder.decode(data)
 
 

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from chaos_protocols.site import SiteMachine
 
 
-FOR_INSIDERS = (
-    messages.RaftEnvelope,
-    messages.JoinAnswer,
-    messages.LeaveAnswer,
-    messages.LinkAnswer,
-    messages.ConnectOrder,
-    messages.SettleQuestion,
+FOR_INSIDERS = frozenset(
+    (
+        messages.RaftEnvelope,
+        messages.JoinAnswer,
+        messages.LeaveAnswer,
+        messages.LinkAnswer,
+        messages.ConnectOrder,
+        messages.SettleQuestion,
+    )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
 
@@ -179,9 +181,11 @@ def _keeping_event(
 
 
 def _received(machine: SiteMachine, neighbour: SiteId, envelope: messages.Envelope) -> None:
-    machine.links.heard(neighbour, now_s=machine.now_s)
-    ours, effects = machine.courier.receive(neighbour, envelope, roster=machine.roster, own_up=machine.links.up_sites())
-    machine.emit(effects)
+    links = machine.links
+    links.heard(neighbour, now_s=machine.now_s)
+    ours, effects = machine.courier.receive(neighbour, envelope, roster=machine.roster, own_up=links.up_sites())
+    if effects:
+        machine.emit(effects)
     if ours is not None:
         if ours.event_id:
             machine.event_id = ours.event_id
@@ -191,7 +195,7 @@ def _received(machine: SiteMachine, neighbour: SiteId, envelope: messages.Envelo
 def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> None:
     """One message for this site into the part that it concerns. Bounds and types were checked by the decoder, who sent
     it by the transport; whether it still matters is checked by the part."""
-    if isinstance(message, FOR_INSIDERS) and not machine.believes(source):
+    if type(message) in FOR_INSIDERS and not machine.believes(source):
         machine.disbelieved += 1
         return
     if isinstance(message, messages.RaftEnvelope) and not readable(message.message):
@@ -204,12 +208,12 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
             machine.heard_steps[source] = (message.round, message.phase)
             machine.links.heartbeat_received(source, message, now_s=machine.now_s)
             asking.heard(machine.standing, source, message)
-        case messages.Farewell(reason=reason):
-            machine.links.farewell_received(source, reason)
         case messages.LinkReport(neighbour=site, incarnation=incarnation):
             if machine.believes(source):
                 machine.saw_incarnation(site, incarnation)
             machine.overlay_changed()
+        case messages.Farewell(reason=reason):
+            machine.links.farewell_received(source, reason)
         case messages.JoinAnswer():
             machine.standing.join_answered(message)
         case messages.LeaveAnswer():
@@ -240,6 +244,10 @@ def _for_scheduler(
 ) -> None:
     scheduler, now_s = machine.scheduler, machine.now_s
     match message:
+        case messages.Report(incarnation=incarnation):
+            record = machine.roster.record(source)
+            if record is not None and record.incarnation == incarnation:
+                scheduler.take_report(source, message, now_s=now_s)
         case messages.JoinRequest():
             requests.join_requested(scheduler, source, message, now_s=now_s)
         case messages.StateRequest():
@@ -252,10 +260,6 @@ def _for_scheduler(
             requests.link_requested(scheduler, source, message, now_s=now_s)
         case messages.LinkReady():
             requests.link_ready(scheduler, source, message, now_s=now_s)
-        case messages.Report(incarnation=incarnation):
-            record = machine.roster.record(source)
-            if record is not None and record.incarnation == incarnation:
-                scheduler.take_report(source, message, now_s=now_s)
         case messages.SettleAnswer():
             scheduler.settle_answered(source, message)
         case _:

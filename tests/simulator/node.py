@@ -145,10 +145,10 @@ class Node:
         if self.stopped:
             self.mailbox.append(lambda: self.handle(event))
             return
-        self.world.steps += 1
-        generation = self._generation
-        self.world.trail.append((self.world.now_s, self.name, self.machine._events + 1, event))
-        out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
+        world, generation = self.world, self._generation
+        world.steps += 1
+        world.trail.append((world.now_s, self.name, self.machine._events + 1, event))
+        out = self.machine.handle(event, now_s=world.now_s + world.drift_s(self.site))
         for effect in out:
             if generation != self._generation:
                 return
@@ -158,7 +158,7 @@ class Node:
                 self._crash()
                 return
             self._execute(effect)
-        self.world.after_step(self, event)
+        world.oracles.after_step(self, event)
 
     def crash_at_persist(self, *, durable: bool, restart: Any) -> None:
         """Die in the middle of the next list of effects that begins with a `Persist`: just before or just after it."""

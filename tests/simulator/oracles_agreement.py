@@ -94,15 +94,15 @@ class AgreementOracle:
         message, disk = envelope.message.message, node.disk
         promised = self.promises[node.site]
         match message:
+            case AppendRequest(entries=entries):
+                if entries and not holds(disk, entries[-1].index, entries[-1].term):
+                    self._fail(7, f"{node.name} sends entry {entries[-1].index}, which is not on its own disk")
             case VoteResponse(granted=True, term=term):
                 self._voted(node, promised, term, envelope.destination)
             case VoteRequest(term=term):
                 self._voted(node, promised, term, node.site)
             case AppendResponse(success=True, match_index=index) | SnapshotResponse(match_index=index) if index:
                 self._acknowledged(node, promised, index)
-            case AppendRequest(entries=entries) if entries:
-                if not holds(disk, entries[-1].index, entries[-1].term):
-                    self._fail(7, f"{node.name} sends entry {entries[-1].index}, which is not on its own disk")
             case _:
                 pass
 
@@ -162,9 +162,10 @@ class AgreementOracle:
         machine = node.machine
         assert machine is not None
         core = machine.raft._core
-        commit, (incarnation, seen) = core.commit_index, self._commit_of.get(node.site, (0, 0))
-        if (incarnation, seen) == (machine.incarnation, commit):
+        commit, known = core.commit_index, self._commit_of.get(node.site, (0, 0))
+        if known == (machine.incarnation, commit):
             return
+        incarnation, seen = known
         if incarnation == machine.incarnation and commit < seen:
             self._fail(1, f"the commit index of {node.name} goes back from {seen} to {commit}")
         first = seen if incarnation == machine.incarnation else core.log.base_index

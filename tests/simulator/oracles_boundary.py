@@ -46,7 +46,8 @@ class AdmissionOracle:
         if type(envelope.message) is not RaftEnvelope or envelope.source != node.site or node.machine is None:
             return
         message = envelope.message.message
-        if not isinstance(message, SnapshotRequest) and not (isinstance(message, AppendRequest) and message.entries):
+        kind = type(message)
+        if kind is not SnapshotRequest and not (kind is AppendRequest and message.entries):
             return
         core, (incarnation, since) = node.machine.raft._core, self._since.get(node.site, (0, 0))
         if incarnation != node.machine.incarnation:
@@ -57,8 +58,9 @@ class AdmissionOracle:
             self._fail(5, f"{node.name} tells the roster to {envelope.destination}, which was never admitted")
 
     def after_step(self, node: Node) -> None:
-        assert node.machine is not None
-        self._since[node.site] = (node.machine.incarnation, node.machine.raft.commit_index)
+        machine = node.machine
+        assert machine is not None
+        self._since[node.site] = (machine.incarnation, machine.raft._core.commit_index)
 
 
 class ReplayOracle:

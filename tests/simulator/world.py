@@ -1,6 +1,6 @@
 """The simulated world: virtual time, the network, the sites, and what must always hold (protocols.md section 8).
 
-One seed, one run, event for event. `after_step` checks the invariants after every step of every machine.
+One seed, one run, event for event. `oracles` checks the invariants after every step of every machine.
 """
 
 from __future__ import annotations
@@ -226,9 +226,6 @@ class World:
         self.story.append(line)
         if self.verbose:
             print(line)
-
-    def after_step(self, node: Node, event: Any) -> None:
-        self.oracles.after_step(node, event)
 
     def dismissed(self, node: Node, message: Any) -> None:
         self.tell(f"{node.name}: worker dismissed: {message.reason}")
