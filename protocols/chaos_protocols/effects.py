@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from chaos_protocols.messages import Envelope
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import CheckpointFacts, ReplicationPlan, SyncPlan, Tag
@@ -15,10 +17,9 @@ from chaos_protocols.raft.effects import Persist
 from chaos_protocols.worker import DaemonMessage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendEnvelope:
+class SendEnvelope(msgspec.Struct, frozen=True, kw_only=True):
     """Hand the envelope to `neighbour`. The driver signs it if it is ours and the destination is somebody else than
-    `neighbour`."""
+    `neighbour`. (A Struct like the envelope: made for every message, in a fifth of the time of a dataclass.)"""
 
     neighbour: SiteId
     envelope: Envelope

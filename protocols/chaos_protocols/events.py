@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from chaos_protocols.messages import Envelope
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import CheckpointFacts, Tag
@@ -65,9 +67,9 @@ class LinkProbed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvelopeReceived:
-    """A checked envelope from a neighbour: decoded, and its signature verified if it was relayed."""
+class EnvelopeReceived(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked envelope from a neighbour: decoded, and its signature verified if it was relayed. (A Struct for the
+    same reason as `SendEnvelope`.)"""
 
     neighbour: SiteId
     envelope: Envelope

@@ -46,8 +46,7 @@ class AdmissionOracle:
         if type(envelope.message) is not RaftEnvelope or envelope.source != node.site or node.machine is None:
             return
         message = envelope.message.message
-        kind = type(message)
-        if kind is not SnapshotRequest and not (kind is AppendRequest and message.entries):
+        if not (message.entries if isinstance(message, AppendRequest) else isinstance(message, SnapshotRequest)):
             return
         core, (incarnation, since) = node.machine.raft._core, self._since.get(node.site, (0, 0))
         if incarnation != node.machine.incarnation:
