@@ -113,6 +113,14 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _concerned(self) -> tuple[SiteId, ...]:
         return tuple(sorted(set(self.site_ids()).union(*(view.members for view in self.views))))
 
+    @cached_property
+    def _neighbours(self) -> dict[SiteId, tuple[SiteId, ...]]:
+        near: dict[SiteId, list[SiteId]] = {}
+        for link in self.links:
+            near.setdefault(link.one, []).append(link.other)
+            near.setdefault(link.other, []).append(link.one)
+        return {site: tuple(sorted(others)) for site, others in near.items()}
+
     def record(self, site: SiteId) -> SiteRecord | None:
         return self._records.get(site)
 
@@ -157,8 +165,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((link for link in self.links if link.key == key), None)
 
     def neighbours(self, site: SiteId) -> tuple[SiteId, ...]:
-        found = [link.other if link.one == site else link.one for link in self.links if site in link.key]
-        return tuple(sorted(found))
+        return self._neighbours.get(site, ())
 
     def plan_uses(self, one: SiteId, other: SiteId) -> bool:
         """Whether some view still in force averages over this link."""
@@ -173,21 +180,36 @@ def plan_links(plan: SyncPlan) -> frozenset[tuple[SiteId, SiteId]]:
 
 def components(sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> tuple[tuple[SiteId, ...], ...]:
     """Connected parts of the overlay, each ascending, largest first (ties: smallest first site)."""
-    neighbours: dict[SiteId, set[SiteId]] = {site: set() for site in sites}
-    for one, other in links:
-        if one in neighbours and other in neighbours:
-            neighbours[one].add(other)
-            neighbours[other].add(one)
+    neighbours = _next_to_each_other(sites, links)
     parts: list[tuple[SiteId, ...]] = []
     seen: set[SiteId] = set()
     for site in sorted(neighbours):
         if site in seen:
             continue
-        part, frontier = {site}, [site]
-        while frontier:
-            for near in neighbours[frontier.pop()] - part:
-                part.add(near)
-                frontier.append(near)
+        part = _around(site, neighbours)
         seen |= part
         parts.append(tuple(sorted(part)))
     return tuple(sorted(parts, key=lambda part: (-len(part), part)))
+
+
+def component_of(origin: SiteId, sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> set[SiteId]:
+    """The connected part of the overlay of these sites, `origin` among them, that `origin` is in."""
+    return _around(origin, _next_to_each_other(sites, links))
+
+
+def _next_to_each_other(sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> dict[SiteId, set[SiteId]]:
+    neighbours: dict[SiteId, set[SiteId]] = {site: set() for site in sites}
+    for one, other in links:
+        if one in neighbours and other in neighbours:
+            neighbours[one].add(other)
+            neighbours[other].add(one)
+    return neighbours
+
+
+def _around(origin: SiteId, neighbours: dict[SiteId, set[SiteId]]) -> set[SiteId]:
+    part, frontier = {origin}, [origin]
+    while frontier:
+        new = neighbours[frontier.pop()] - part
+        part |= new
+        frontier += new
+    return part

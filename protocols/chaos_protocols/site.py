@@ -99,7 +99,8 @@ class SiteMachine:
 
     def handle(self, event: Event, *, now_s: float) -> list[Effect]:
         """Take one event; the effects are to be executed in this order."""
-        self.now_s = max(self.now_s, now_s)
+        if now_s > self.now_s:
+            self.now_s = now_s
         self._events += 1
         self.event_id = f"{self._event_prefix}{self._events}"
         dispatch.dispatch(self, event)

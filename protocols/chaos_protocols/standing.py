@@ -87,7 +87,7 @@ class Standing:
     @property
     def in_roster(self) -> bool:
         """This very incarnation is in the roster, as far as is known here."""
-        record = self.machine.own_record
+        record = self.machine.roster.record(self.machine.site)
         return record is not None and record.incarnation == self.machine.incarnation and self.evicted_epoch is None
 
     @property

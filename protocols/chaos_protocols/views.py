@@ -13,7 +13,7 @@ from typing import Protocol
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SyncPlan
-from chaos_protocols.roster import LinkRecord, Roster, View, components
+from chaos_protocols.roster import LinkRecord, Roster, View, component_of
 
 LinkKey = tuple[SiteId, SiteId]
 
@@ -58,8 +58,7 @@ def connected_with(
     """The members that `origin` can average with over these links, and the learners next to one of them. A learner
     relays nothing for a round: two members that meet only in a learner are apart."""
     keys = list(links)
-    parts = components({*members, origin}, keys)
-    near = set(next(part for part in parts if origin in part))
+    near = component_of(origin, {*members, origin}, keys)
     listening = {
         learner
         for learner in learners

@@ -148,12 +148,11 @@ class Nemesis:
 
 def all_are_members(world: World) -> bool:
     """Everybody is a member, trains, and has the newest results but one."""
-    alive = [node for node in world.nodes.values() if node.alive and node.machine is not None]
-    if len(alive) < len(world.nodes):
-        return False
-    if not all(node.machine is not None and node.machine.rounds.active for node in alive):
-        return False
-    rosters = {node.machine.roster.member_ids() for node in alive if node.machine is not None}
+    rosters = set()
+    for node in world.nodes.values():
+        if not node.alive or node.machine is None or not node.machine.rounds.active:
+            return False
+        rosters.add(node.machine.roster.member_ids())
     return len(rosters) == 1 and len(rosters.pop()) == len(world.nodes)
 
 

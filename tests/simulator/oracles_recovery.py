@@ -25,7 +25,7 @@ SLACK_S = 0.35
 
 class RecoveryOracle:
     def __init__(self, fail: Fail, world: World) -> None:
-        self._fail, self._world = fail, world
+        self._fail, self._world, self._beat_s = fail, world, world.settings.beat_s
         self._heard_s: dict[tuple[str, str], float] = {}
         self._awake_s: dict[str, float] = {}
         self._stepped_s: dict[str, float] = {}
@@ -39,18 +39,18 @@ class RecoveryOracle:
         """A link over which nothing arrives for longer than the limit is not called up, by a site that was awake."""
         world, machine = self._world, node.machine
         assert machine is not None
-        now_s, limit_s = world.now_s, world.settings.failure_timeout_s
-        if now_s - self._stepped_s.get(node.site, now_s) > world.settings.beat_s + SLACK_S:
-            self._awake_s[node.site] = now_s  # it stood still itself
-        self._stepped_s[node.site] = now_s
+        now_s, here = world.now_s, node.site
+        if now_s - self._stepped_s.get(here, now_s) > self._beat_s + SLACK_S:
+            self._awake_s[here] = now_s  # it stood still itself
+        self._stepped_s[here] = now_s
         if not timer:
             return
+        limit_s, awake_s = world.settings.failure_timeout_s, self._awake_s.get(here, 0.0)
         for site, neighbour in machine.links.neighbours.items():
             if neighbour.phase is not LinkPhase.UP:
                 continue
-            key = (node.site, site)
-            since_s = max(self._heard_s.get(key, 0.0), self._awake_s.get(node.site, 0.0))
-            if now_s - since_s > limit_s + world.settings.beat_s + SLACK_S:
+            since_s = max(self._heard_s.get((here, site), 0.0), awake_s)
+            if now_s - since_s > limit_s + self._beat_s + SLACK_S:
                 self._fail(
                     8, f"{node.name} still calls its link to {site} up, {now_s - since_s:.2f} s after its last word"
                 )
