@@ -178,35 +178,13 @@ def plan_links(plan: SyncPlan) -> frozenset[tuple[SiteId, SiteId]]:
     return frozenset(link_key(child, parent) for tree in plan.trees for child, parent in tree.parent)
 
 
-def components(sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> tuple[tuple[SiteId, ...], ...]:
-    """Connected parts of the overlay, each ascending, largest first (ties: smallest first site)."""
-    neighbours = _next_to_each_other(sites, links)
-    parts: list[tuple[SiteId, ...]] = []
-    seen: set[SiteId] = set()
-    for site in sorted(neighbours):
-        if site in seen:
-            continue
-        part = _around(site, neighbours)
-        seen |= part
-        parts.append(tuple(sorted(part)))
-    return tuple(sorted(parts, key=lambda part: (-len(part), part)))
-
-
 def component_of(origin: SiteId, sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> set[SiteId]:
     """The connected part of the overlay of these sites, `origin` among them, that `origin` is in."""
-    return _around(origin, _next_to_each_other(sites, links))
-
-
-def _next_to_each_other(sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> dict[SiteId, set[SiteId]]:
     neighbours: dict[SiteId, set[SiteId]] = {site: set() for site in sites}
     for one, other in links:
         if one in neighbours and other in neighbours:
             neighbours[one].add(other)
             neighbours[other].add(one)
-    return neighbours
-
-
-def _around(origin: SiteId, neighbours: dict[SiteId, set[SiteId]]) -> set[SiteId]:
     part, frontier = {origin}, [origin]
     while frontier:
         new = neighbours[frontier.pop()] - part
