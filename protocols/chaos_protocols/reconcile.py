@@ -26,7 +26,6 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import plan_links
 from chaos_protocols.views import connected_with, connects, make_view, settled_views
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
     concerned = roster.concerned()
     scheduler.departing = {site: at_s for site, at_s in scheduler.departing.items() if site in concerned}
     in_force = roster.views_in_force(host.done_round)
-    needed = {link.key for link in roster.links}.union(*(plan_links(view.plan) for view in in_force))
+    needed = {link.key for link in roster.links}.union(*(view.links for view in in_force))
     gone = set(roster.concerned()) - set(roster.site_ids())  # leavers that have rounds left
     there = connected | gone
     suspects = {key for key in needed if key[0] in there and key[1] in there and not host.link_is_up(*key)}

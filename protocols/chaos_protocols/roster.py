@@ -48,7 +48,7 @@ class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
         return (self.one, self.other)
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class View(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Who averages, from `first_round` on. `epoch` is part of every bulk tag."""
 
     epoch: Count
@@ -56,6 +56,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     members: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
     listeners: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
     plan: SyncPlan
+
+    @cached_property
+    def links(self) -> frozenset[tuple[SiteId, SiteId]]:
+        """Those that the trees of the plan use."""
+        return frozenset(link_key(child, parent) for tree in self.plan.trees for child, parent in tree.parent)
 
 
 class Departure(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,12 +175,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def plan_uses(self, one: SiteId, other: SiteId) -> bool:
         """Whether some view still in force averages over this link."""
         key = link_key(one, other)
-        return any(key in plan_links(view.plan) for view in self.views)
-
-
-def plan_links(plan: SyncPlan) -> frozenset[tuple[SiteId, SiteId]]:
-    """The links that the trees of a plan use."""
-    return frozenset(link_key(child, parent) for tree in plan.trees for child, parent in tree.parent)
+        return any(key in view.links for view in self.views)
 
 
 def component_of(origin: SiteId, sites: Iterable[SiteId], links: Iterable[tuple[SiteId, SiteId]]) -> set[SiteId]:
