@@ -10,15 +10,25 @@ from tests.unit.protocols.one_site import (
     Bench,
     link,
     roster_of,
+    sent,
 )
 
 from chaos_protocols import events
 from chaos_protocols.messages import (
     LinkReport,
+    RaftEnvelope,
     Report,
 )
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
+from chaos_protocols.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    PreVoteRequest,
+    PreVoteResponse,
+    VoteRequest,
+    VoteResponse,
+)
 from chaos_protocols.roster import Roster
 
 
@@ -56,3 +66,37 @@ def plan(joiner: SiteId, source: SiteId = B, transfer: str = "old") -> Replicati
 def line(*members: SiteId, **changes: Any) -> Roster:
     """A in the middle of all others."""
     return roster_of(A, *members, links=tuple(link(A, one) for one in members), **changes)
+
+
+def elect(bench: Bench) -> None:
+    """The other voters grant whatever A asks for, until it leads."""
+    for _ in range(60):
+        bench.wait(0.1)
+        for site, told in sent(bench.taken(), RaftEnvelope):
+            match told.message:
+                case PreVoteRequest(term=term):
+                    bench.hear(site, RaftEnvelope(message=PreVoteResponse(term=term, granted=True)))
+                case VoteRequest(term=term):
+                    bench.hear(site, RaftEnvelope(message=VoteResponse(term=term, granted=True)))
+        for site in bench.machine.links.neighbours:
+            bench.handle(events.LinkProgressed(site=site))
+        if bench.machine.scheduler.leading:
+            acknowledge(bench, *bench.machine.links.up_sites())
+            return
+    raise AssertionError("no leader")
+
+
+def acknowledge(bench: Bench, *sites: SiteId) -> None:
+    """These hold whatever the leader has."""
+    tenures = {
+        site: told.message.tenure
+        for site, told in sent(bench.out, RaftEnvelope)
+        if isinstance(told.message, AppendRequest)
+    }
+    last = bench.machine.raft.last_index
+    for site in sites:
+        said = AppendResponse(
+            term=bench.machine.raft.term, success=True, match_index=last, previous_index=last, conflict_index=0,
+            last_index=last, tenure=tenures.get(site, 0),
+        )  # fmt: skip
+        bench.hear(site, RaftEnvelope(message=said))

@@ -18,7 +18,7 @@ from tests.unit.protocols.one_site import (
     roster_of,
     sent,
 )
-from tests.unit.protocols.scheduler_kit import alive, report
+from tests.unit.protocols.scheduler_kit import acknowledge, alive, elect, report
 
 from chaos_protocols import events, reconcile
 from chaos_protocols.messages import (
@@ -29,16 +29,9 @@ from chaos_protocols.messages import (
     SettleAnswer,
     StateRequest,
 )
-from chaos_protocols.names import SiteId
 from chaos_protocols.negotiation import DisconnectLink, Intent, ScaleIn
 from chaos_protocols.raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    PreVoteRequest,
-    PreVoteResponse,
     TimeoutNow,
-    VoteRequest,
-    VoteResponse,
 )
 
 # ---- standstill, adoption
@@ -134,11 +127,11 @@ def test_learners_of_a_transfer_whose_sources_are_gone_leave_before_another_stat
 
 def test_a_scheduler_that_leaves_hands_the_role_to_another_voter() -> None:
     bench = Bench(A, roster_of(A, B, C), voters=(A, B, C)).up(B, C)
-    _elect(bench)
+    elect(bench)
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     for _ in range(12):
         alive(bench, B, C, seconds=0.1)
-        _acknowledge(bench, B, C)
+        acknowledge(bench, B, C)
     assert [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)] == [B]
 
 
@@ -147,7 +140,7 @@ def test_a_scheduler_that_is_the_only_voter_makes_another_one_before_it_leaves()
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     for _ in range(12):
         alive(bench, B, seconds=0.1)
-        _acknowledge(bench, B)
+        acknowledge(bench, B)
     assert B in bench.machine.configuration.voters
 
 
@@ -157,40 +150,6 @@ def test_a_scheduler_whose_only_successors_leave_too_or_are_away_keeps_the_role(
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     alive(bench, B, seconds=1.0)
     assert bench.machine.configuration.voters == (A,) and bench.machine.scheduler.leading
-
-
-def _elect(bench: Bench) -> None:
-    """The other voters grant whatever A asks for, until it leads."""
-    for _ in range(60):
-        bench.wait(0.1)
-        for site, told in sent(bench.taken(), RaftEnvelope):
-            match told.message:
-                case PreVoteRequest(term=term):
-                    bench.hear(site, RaftEnvelope(message=PreVoteResponse(term=term, granted=True)))
-                case VoteRequest(term=term):
-                    bench.hear(site, RaftEnvelope(message=VoteResponse(term=term, granted=True)))
-        for site in bench.machine.links.neighbours:
-            bench.handle(events.LinkProgressed(site=site))
-        if bench.machine.scheduler.leading:
-            _acknowledge(bench, *bench.machine.links.up_sites())
-            return
-    raise AssertionError("no leader")
-
-
-def _acknowledge(bench: Bench, *sites: SiteId) -> None:
-    """These hold whatever the leader has."""
-    tenures = {
-        site: told.message.tenure
-        for site, told in sent(bench.out, RaftEnvelope)
-        if isinstance(told.message, AppendRequest)
-    }
-    last = bench.machine.raft.last_index
-    for site in sites:
-        said = AppendResponse(
-            term=bench.machine.raft.term, success=True, match_index=last, previous_index=last, conflict_index=0,
-            last_index=last, tenure=tenures.get(site, 0),
-        )  # fmt: skip
-        bench.hear(site, RaftEnvelope(message=said))
 
 
 def test_a_leaver_that_holds_the_overlay_together_is_bridged_first() -> None:
