@@ -128,6 +128,7 @@ class RoundMachine:
         """The run goes on after `done`, whatever this site counted: later results are of a history that was given up,
         and none before `done + 1` is kept for a mirror."""
         self.kept.forget()
+        self._fetching = None
         return [VoidResults(after_round=done)] if done < self.done else []
 
     def collect_from(self, snapshot_round: int) -> list[Effect]:
@@ -244,13 +245,12 @@ class RoundMachine:
 
     def result_missed(self, round_number: int) -> list[Effect]:
         """Nobody near keeps that result any more."""
-        if round_number == self.done + 1:
-            self._fetching = None
-            self._fall_behind(f"the result of round {round_number} is not kept any more")
-            if self.done < self.roster.settled_round:
-                self.done, self.digest = self.roster.settled_round, ""  # goes on in standby: nobody waits for it
-            return self.advance()
-        return []
+        if self._fetching != round_number or round_number != self.done + 1:
+            return []  # what was fetched before the run was settled anew
+        self._fetching = None
+        self._fall_behind(f"the result of round {round_number} is not kept any more")
+        self.done, self.digest = round_number, ""  # goes on in standby: nobody waits for it
+        return self.advance()
 
     def _complete(
         self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]

@@ -286,3 +286,24 @@ def test_role_changes_carry_a_reason() -> None:
     changes: list[RoleChanged] = [change for node in cluster.nodes.values() for change in node.changes]
     assert changes
     assert all(change.reason for change in changes)
+
+
+def test_a_removed_learner_hears_the_log_until_its_removal_is_committed() -> None:
+    """Thesis 4.2.2: it may have to hear that it is removed, and a removal that is not committed may yet be void."""
+    cluster, leader, others = settled("abc", learners="d")
+    first = cluster.propose(leader, command=b"before")
+    second = cluster.propose(leader, configuration("abc"))
+    assert first is not None and second is not None
+    machine = cluster[leader]
+
+    def holds(index: int) -> None:
+        said = AppendResponse(
+            term=machine.term, success=True, match_index=index, previous_index=index, conflict_index=0,
+            last_index=index, tenure=machine._core.progress[SiteId(others[0])].tenure,
+        )  # fmt: skip
+        cluster.act(leader, machine.receive(SiteId(others[0]), said, now_s=cluster.now_s))
+
+    holds(first)
+    assert machine.commit_index == first and SiteId("d") in machine._core.progress
+    holds(second)
+    assert machine.commit_index == second and SiteId("d") not in machine._core.progress

@@ -10,8 +10,8 @@ from tests.unit.reduce.test_results import sent as told
 from chaos_protocols.bulk import ChunkGone, ChunkGrant, ResultWant
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SITES_MAX, SiteId
-from chaos_protocols.plans import Tag
-from chaos_protocols.reduce import ReduceMachine, ResultExchange
+from chaos_protocols.plans import SyncPlan, Tag, Tree
+from chaos_protocols.reduce import Finalise, ReduceMachine, ResultExchange
 
 NEWER = Tag(epoch=TAG.epoch + 1, round=TAG.round)
 OLDER = Tag(epoch=TAG.epoch - 1, round=TAG.round)
@@ -70,3 +70,19 @@ def test_sites_that_wait_for_a_result_are_bounded_in_number() -> None:
     for number in range(SITES_MAX + 10):
         exchange.received(SiteId(f"{number:032x}"), ResultWant(round=4, digest="d"))
     assert len(told(exchange.hold(4, "d", 3))) == SITES_MAX
+
+
+def test_a_tree_that_carries_nothing_of_a_short_vector_is_left_out() -> None:
+    two = SyncPlan(
+        trees=(Tree(weight=0.5, root=A, parent=((B, A),)), Tree(weight=0.5, root=B, parent=((A, B),))), reason="two"
+    )
+    machine = ReduceMachine(B, chunks_in_flight_max=2)
+    effects = machine.open(TAG, two, chunk_counts=[1, 0], listeners=frozenset(), member=True)
+    assert sent(effects) == [(A, want(0))], "nothing of the tree of which it is the root"
+
+
+def test_all_chunks_of_a_tree_are_divided_by_the_weight_of_the_first() -> None:
+    machine = opened(A, count=2)
+    machine.contribute(TAG, 1.0, has_bytes=True)
+    effects = [*machine.received(B, up(0, 2.0, 3.0)), *machine.received(B, up(1))]
+    assert [(one.chunk, one.total) for one in effects if isinstance(one, Finalise)] == [(0, 6.0), (1, 6.0)]
