@@ -112,13 +112,13 @@ class Fault:
         source = self._cluster.sites[self._best.between[0]]
         strikes: dict[str, Callable[[], object]] = {
             "killed": source.kill,
-            "stopped": lambda: source.signal(signal.SIGSTOP),
+            "stopped": lambda: source.signal("both", signal.SIGSTOP),
             "slowed": lambda: shape(self._network, [self.left[-1]]),
             "corrupt": lambda: source.client.shape(
                 self._cluster.sites[NEWCOMER].identity.site, corrupt_probability=CORRUPT_PROBABILITY
             ),
         }
-        status = self._cluster.sites[NEWCOMER].status()
+        status = self._cluster.sites[NEWCOMER].ask()
         assert status is not None and status.transfer is not None
         self.bytes_left = status.transfer.total_bytes - status.transfer.verified_bytes - self._under_way()
         self.at_s = time.time()

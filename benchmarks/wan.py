@@ -7,27 +7,25 @@ that what is measured begins with its request to join.
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from chaosd.client import LocalClient, NoDaemonError
-from chaosd.identity import Identity
+from chaosd.lab.children import free_port
+from chaosd.lab.errors import LabError
 from chaosd.lab.namespaces import NamespaceNetwork
+from chaosd.lab.running import RunningSite, trains
 from chaosd.lab.scenario import LinkSpec
-from chaosd.status import EventRecord, Status
+from chaosd.status import EventRecord
 
 PORT = 7400
 WAIT_S = 120.0
-END_TIMEOUT_S = 10.0
 GOODPUT_SHARE = 0.956
 """Of a link's rate at an MTU of 1500: the rest is headers of Ethernet, IP and TCP."""
 
@@ -51,9 +49,7 @@ class Loopback:
 
     def address(self, site: str) -> str:
         if site not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[site] = probe.getsockname()[1]
+            self._ports[site] = free_port()
         return f"127.0.0.1:{self._ports[site]}"
 
     def command(self, site: str, command: Sequence[str]) -> list[str]:
@@ -73,50 +69,14 @@ class Namespaces:
         return self._network.command(site, command)
 
 
-@dataclass(slots=True)
-class Site:
+class Site(RunningSite):
     """One site's processes and files."""
-
-    name: str
-    folder: Path
-    identity: Identity
-    daemon: subprocess.Popen[bytes] | None = None
-    worker: subprocess.Popen[bytes] | None = None
-    client: LocalClient = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.client = LocalClient(self.folder / "api.sock")
-
-    def status(self) -> Status | None:
-        try:
-            return self.client.status()
-        except NoDaemonError:
-            return None
 
     def events(self, kind: str) -> list[EventRecord]:
         return [event for event in self.client.last_events(500) if event.kind == kind]
 
-    def trains(self) -> bool:
-        status = self.status()
-        return status is not None and status.state == "member" and status.worker.phase not in ("standby", "")
-
-    def signal(self, number: signal.Signals) -> None:
-        for process in (self.worker, self.daemon):
-            if process is not None and process.poll() is None:
-                process.send_signal(number)
-
-    def kill(self) -> None:
-        for process in (self.worker, self.daemon):
-            if process is not None and process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(END_TIMEOUT_S)
-
-    def tail(self) -> str:
-        found = []
-        for path in sorted(self.folder.glob("*.log")):
-            lines = path.read_text(errors="replace").splitlines()[-12:]
-            found.append(f"-- {self.name} {path.name}\n" + "\n".join(lines))
-        return "\n".join(found)
+    def trains_now(self) -> bool:
+        return trains(self.ask())
 
 
 class WanCluster:
@@ -137,59 +97,42 @@ class WanCluster:
         self.network, self.state_bytes, self.pace_s, self.tensors = network, state_bytes, pace_s, tensors
         self.sites: dict[str, Site] = {}
         for name in neighbours:
-            (folder / name).mkdir(parents=True)
-            self.sites[name] = Site(name, folder / name, Identity.create(folder / name))
+            self.sites[name] = Site(name, folder / name, network.address(name))
         for number, (name, near) in enumerate(neighbours.items()):
-            lines = [
-                f'name = "{name}"',
-                'run = "benchmark"',
-                f'data_dir = "{self.sites[name].folder}"',
-                f'listen = "{network.address(name)}"',
-                f"found = {str(number == 0).lower()}",
-                f"min_sites = {min_sites}",
-                "trust = [" + ", ".join(f'"{site.identity.site}"' for site in self.sites.values()) + "]",
-                "lab = true",
-                extra,
-            ]
-            for far in near:
-                lines += ["[[peers]]", f'site = "{self.sites[far].identity.site}"']
-                lines += [f'address = "{network.address(far)}"']
-            (self.sites[name].folder / "chaosd.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            self.sites[name].configure(
+                "benchmark",
+                found=number == 0,
+                trust=self.sites.values(),
+                peers=[self.sites[far] for far in near],
+                min_sites=min_sites,
+                extra=[extra],
+            )
 
     def start_daemon(self, name: str) -> None:
         site = self.sites[name]
-        site.daemon = self._spawn(site, ["chaosd", "start", "--config", str(site.folder / "chaosd.toml")], "daemon")
+        site.daemon = self._spawn(site, site.daemon_command(), site.daemon_log)
 
     def start_worker(self, name: str, *, blank: bool = False, load: bool = False) -> None:
         site = self.sites[name]
-        arguments = ["--socket", str(site.folder / "worker.sock"), "--state-bytes", str(self.state_bytes)]
+        arguments = ["--socket", str(site.worker_socket), "--state-bytes", str(self.state_bytes)]
         arguments += ["--pace", str(self.pace_s), "--tensors", str(self.tensors), *(["--blank"] if blank else [])]
         arguments += ["--digests", str(site.folder / "digests"), "--checkpoint", str(site.folder / "checkpoint")]
         arguments += ["--load"] if load else []
-        site.worker = self._spawn(site, ["benchmarks.sized_worker", *arguments], "worker")
+        command = [sys.executable, "-m", "benchmarks.sized_worker", *arguments]
+        site.worker = self._spawn(site, command, site.worker_log)
 
-    def _spawn(self, site: Site, module: list[str], log_name: str) -> subprocess.Popen[bytes]:
-        command = self.network.command(site.name, [sys.executable, "-m", *module])
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        with (site.folder / f"{log_name}.log").open("ab") as log:
-            return subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,
-                cwd=Path(__file__).parents[1],
-            )
+    def _spawn(self, site: Site, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+        return site.spawn(self.network.command(site.name, command), log, folder=Path(__file__).parents[1])
 
     def answers(self, name: str) -> bool:
-        site = self.sites[name]
-        if site.daemon is not None and site.daemon.poll() is not None:
-            raise BenchmarkError(f"the daemon of {name} has ended\n{site.tail()}")
-        return site.status() is not None
+        """Raises BenchmarkError when the daemon has ended."""
+        try:
+            return self.sites[name].daemon_answers()
+        except LabError as error:
+            raise BenchmarkError(str(error)) from error
 
     def linked(self, name: str, count: int) -> bool:
-        status = self.sites[name].status()
+        status = self.sites[name].ask()
         return status is not None and sum(bool(link.up) for link in status.links) >= count
 
     def wait(self, condition: Callable[[], bool], what: str, *, limit_s: float = WAIT_S) -> None:
@@ -208,7 +151,7 @@ class WanCluster:
         self.wait(lambda: all(self.answers(name) for name in names), "all daemons answer")
         for name in names:
             self.start_worker(name, load=load)
-        self.wait(lambda: all(self.sites[name].trains() for name in names), "all sites train")
+        self.wait(lambda: all(self.sites[name].trains_now() for name in names), "all sites train")
 
     def states_equal(self, names: Sequence[str]) -> bool:
         """Whether the models of these sites are the same, byte for byte, at the end of a common round."""
@@ -257,14 +200,14 @@ def join(cluster: WanCluster, name: str, links: int, *, during: Callable[[], Non
         cluster.wait(lambda: _half_way(site), f"half of the state is at {name}")
         during()
     cluster.wait(lambda: bool(site.events("transfer")), f"{name} has the state")
-    cluster.wait(site.trains, f"{name} trains")
+    cluster.wait(site.trains_now, f"{name} trains")
     hello = next(event for event in site.events("worker") if event.cause == "said hello")
     state = site.events("transfer")[-1]
     return Join(asked_s=hello.at_unix_s, state_s=state.at_unix_s, promoted_s=time.time())
 
 
 def _half_way(site: Site) -> bool:
-    status = site.status()
+    status = site.ask()
     transfer = status.transfer if status is not None else None
     if site.events("transfer"):
         raise BenchmarkError(f"the transfer to {site.name} was over before half of it was seen")
