@@ -16,6 +16,7 @@ from tests.integration.site_rig import Cluster, Site, wait_for
 
 from benchmarks.primitives import Figure, percentile
 from benchmarks.sites import round_times, scheduler_of, training_cluster
+from chaosd.status import Status
 
 FAULTS_LONG, FAULTS_SHORT = 20, 2
 
@@ -28,7 +29,7 @@ def run(*, short: bool, seed: int) -> dict[str, Figure]:
         for name, strike in FAULTS.items():
             for _ in range(count):
                 times.setdefault(name, []).append(_measure(cluster, name, strike))
-        digests_equal = len({site.client.status().result_digest for site in _settled(cluster)}) == 1
+        digests_equal = len({status.result_digest for status in _in_one_round(cluster)}) == 1
     crash = times["kill daemon"] + times["kill worker"]
     silence = times["stop daemon"] + times["stop worker"] + times["black-holed link"] + times["black-holed site"]
     figures: dict[str, Figure] = {
@@ -43,10 +44,15 @@ def run(*, short: bool, seed: int) -> dict[str, Figure]:
     return figures
 
 
-def _settled(cluster: Cluster) -> list[Site]:
-    """All sites, at a moment when they stand in the same round."""
-    wait_for(lambda: len({site.round() for site in cluster.sites}) == 1, "all in one round")
-    return cluster.sites
+def _in_one_round(cluster: Cluster) -> list[Status]:
+    """What all sites said when they stood in the same round and had its result: rounds go on between two questions."""
+
+    def told() -> list[Status]:
+        every = [site.client.status() for site in cluster.sites]
+        return every if len({one.round for one in every}) == 1 and all(one.result_digest for one in every) else []
+
+    statuses: list[Status] = wait_for(told, "all in one round")
+    return statuses
 
 
 def _measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]) -> float:
