@@ -8,7 +8,6 @@ that what is measured begins with its request to join.
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from chaosd.lab.running import RunningSite, trains
 from chaosd.lab.scenario import LinkSpec
 from chaosd.status import EventRecord
 
+ROOT = Path(__file__).parents[1]
 PORT = 7400
 WAIT_S = 120.0
 GOODPUT_SHARE = 0.956
@@ -110,7 +110,7 @@ class WanCluster:
 
     def start_daemon(self, name: str) -> None:
         site = self.sites[name]
-        site.daemon = self._spawn(site, site.daemon_command(), site.daemon_log)
+        site.spawn_daemon(self.network.command(name, site.daemon_command()), folder=ROOT)
 
     def start_worker(self, name: str, *, blank: bool = False, load: bool = False) -> None:
         site = self.sites[name]
@@ -119,10 +119,7 @@ class WanCluster:
         arguments += ["--digests", str(site.folder / "digests"), "--checkpoint", str(site.folder / "checkpoint")]
         arguments += ["--load"] if load else []
         command = [sys.executable, "-m", "benchmarks.sized_worker", *arguments]
-        site.worker = self._spawn(site, command, site.worker_log)
-
-    def _spawn(self, site: Site, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        return site.spawn(self.network.command(site.name, command), log, folder=Path(__file__).parents[1])
+        site.spawn_worker(self.network.command(name, command), folder=ROOT)
 
     def answers(self, name: str) -> bool:
         """Raises BenchmarkError when the daemon has ended."""

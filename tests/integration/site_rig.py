@@ -49,7 +49,7 @@ class Site(RunningSite):
         super().__init__(name, cluster.folder / name, f"127.0.0.1:{self.port}")
 
     def start(self) -> None:
-        self.daemon = self.spawn(self.daemon_command(), self.daemon_log, folder=self.folder, variables=VARIABLES)
+        self.spawn_daemon(self.daemon_command(), folder=self.folder, variables=VARIABLES)
         self.await_daemon(WAIT_S)
 
     def train(
@@ -57,11 +57,8 @@ class Site(RunningSite):
     ) -> None:
         command = [sys.executable, str(HEART), "--hospital", self.hospital, "--rounds", str(rounds)]
         command += ["--seed", str(seed), "--socket", str(self.worker_socket), "--pace", str(pace_s)]
-        self.work([*command, "--report", str(self.report_path), *(extra or [])])
-
-    def work(self, command: list[str]) -> None:
-        """Start this training process."""
-        self.worker = self.spawn(command, self.worker_log, variables=VARIABLES)
+        command += ["--report", str(self.report_path), *(extra or [])]
+        self.spawn_worker(command, variables=VARIABLES)
 
     def round(self) -> int:
         return self.client.status().round

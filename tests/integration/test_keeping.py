@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import Site, cluster_of, wait_for
+from tests.integration.site_rig import VARIABLES, Site, cluster_of, wait_for
 
 WORKER = Path(__file__).parent / "gated_worker.py"
 GATE = 30
@@ -20,7 +20,7 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beac
 def train(site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pace_s: float = 0.0) -> None:
     command = [sys.executable, str(WORKER), "--site", str(number), "--socket", str(site.worker_socket)]
     command += ["--folder", str(site.folder), "--gate", str(gate), "--rounds", str(rounds), "--pace", str(pace_s)]
-    site.work(command)
+    site.spawn_worker(command, variables=VARIABLES)
 
 
 def report(site: Site) -> dict[str, object]:

@@ -142,10 +142,10 @@ class Sites:
             "CHAOS_SOAK_CLOCK": str(site.clock),
             "PYTHONPATH": os.pathsep.join([str(CLOCK_FOLDER), *_paths()]),
         }
-        if site.disk.mounted:
-            return site.spawn(command, log, folder=site.folder, variables=variables)
-        # a limit on the size of files must not silence the daemon: its log goes through a pipe
         with log.open("ab") as file:
+            if site.disk.mounted:
+                return spawn(command, file, folder=site.folder, variables=variables)
+            # a limit on the size of files must not silence the daemon: its log goes through a pipe
             writer = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=file, env=environment(**variables))
         assert writer.stdin is not None
         with writer.stdin as pipe:

@@ -7,9 +7,11 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 END_TIMEOUT_S = 10.0
@@ -60,9 +62,35 @@ def ended_by_signals() -> Iterator[None]:
     def interrupt(number: int, _: object) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    with _handled_by(interrupt, (signal.SIGTERM, signal.SIGHUP)):
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that end us wait until the body is over: a child that is just being started must be known first, or
+    nobody would end it. Other threads than the main one are not interrupted anyway."""
+    waiting: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     try:
+        with _handled_by(lambda number, _: waiting.append(number), (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)):
+            yield
+    finally:
+        for number in waiting:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _handled_by(
+    handler: Callable[[int, FrameType | None], object], numbers: Sequence[signal.Signals]
+) -> Iterator[None]:
+    kept = {number: signal.getsignal(number) for number in numbers}
+    try:
+        for number in numbers:
+            signal.signal(number, handler)
         yield
     finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+        for number, before in kept.items():
+            signal.signal(number, before)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -63,7 +62,7 @@ class Processes:
         site.started_once = site.expected = True
         if daemon and not site.daemon_runs():
             self._write_configuration(site)  # links may have been changed since
-            site.daemon = self._spawn(site, site.daemon_command(), site.daemon_log)
+            site.spawn_daemon(self.network.command(site.name, site.daemon_command()), variables=_own(site))
             site.await_daemon(START_TIMEOUT_S)
             self.network.refresh(site)
         if worker and not site.worker_runs():
@@ -77,7 +76,7 @@ class Processes:
             }
             arguments = [argument.format(**values) for argument in self.scenario.worker.arguments]
             command = [sys.executable, str(self.scenario.worker.script), *arguments]
-            site.worker = self._spawn(site, command, site.worker_log)
+            site.spawn_worker(self.network.command(site.name, command), variables=_own(site))
 
     def kill(self, site: LabSite, what: str) -> None:
         site.expected = False
@@ -96,10 +95,6 @@ class Processes:
                 return site
         return None
 
-    def _spawn(self, site: LabSite, command: list[str], log: Path) -> subprocess.Popen[bytes]:
-        own = {"TMPDIR": str(site.folder)}  # what libraries drop there goes with the folder
-        return site.spawn(self.network.command(site.name, command), log, variables=own)
-
     def _write_configuration(self, site: LabSite) -> None:
         near = [link.between for link in self.scenario.links if site.name in link.between]
         site.configure(
@@ -111,6 +106,10 @@ class Processes:
             failure_timeout_s=self.scenario.failure_timeout_s,
             extra=self.network.configuration(site.name),
         )
+
+
+def _own(site: LabSite) -> dict[str, str]:
+    return {"TMPDIR": str(site.folder)}  # what libraries drop there goes with the folder
 
 
 def _short_folder(name_characters: int) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.identity import Identity
-from chaosd.lab.children import end, spawn
+from chaosd.lab.children import end, spawn, uninterrupted
 from chaosd.lab.errors import LabError
 from chaosd.status import EventRecord, Status
 
@@ -73,11 +73,17 @@ class RunningSite:
     def daemon_command(self) -> list[str]:
         return [sys.executable, "-m", "chaosd", "start", "--config", str(self.config_path)]
 
-    def spawn(
-        self, command: Sequence[str], log: Path, *, folder: Path | None = None, variables: dict[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        with log.open("ab") as output:
-            return spawn(command, output, folder=folder, variables=variables)
+    def spawn_daemon(
+        self, command: Sequence[str], *, folder: Path | None = None, variables: dict[str, str] | None = None
+    ) -> None:
+        with uninterrupted(), self.daemon_log.open("ab") as output:
+            self.daemon = spawn(command, output, folder=folder, variables=variables)
+
+    def spawn_worker(
+        self, command: Sequence[str], *, folder: Path | None = None, variables: dict[str, str] | None = None
+    ) -> None:
+        with uninterrupted(), self.worker_log.open("ab") as output:
+            self.worker = spawn(command, output, folder=folder, variables=variables)
 
     def daemon_runs(self) -> bool:
         return self.daemon is not None and self.daemon.poll() is None
