@@ -22,12 +22,13 @@ from pathlib import Path
 from compose import OVERLAY, address
 from engine import Compose, UnavailableError, engine, make_image, new_folder, remove_image
 
-from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.client import LocalClient
 from chaosd.lab import rules
 from chaosd.lab.cleaning import OWNER_FILE, namespace_prefix
 from chaosd.lab.delay_client import DelayClient
 from chaosd.lab.errors import LabError, NetworkUnavailableError
 from chaosd.lab.facilities import probe, tool
+from chaosd.lab.running import status_of, trains
 from chaosd.lab.scenario import Scenario, load_scenario
 from chaosd.status import Status
 
@@ -111,20 +112,10 @@ class Demo:
                 self._delays.attach(name, int(tool("docker", "inspect", "-f", "{{.State.Pid}}", container)))
 
     def _status(self, name: str) -> Status | None:
-        try:
-            return LocalClient(self._folder / "sites" / name / "api.sock").status()
-        except (NoDaemonError, RequestRefusedError, OSError):
-            return None
+        return status_of(LocalClient(self._folder / "sites" / name / "api.sock"))
 
     def _trains(self, name: str, beyond_round: int = 0) -> bool:
-        status = self._status(name)
-        return (
-            status is not None
-            and status.state == "member"
-            and status.worker.connected
-            and status.worker.phase != "standby"
-            and status.round > beyond_round
-        )
+        return trains(self._status(name), beyond_round=beyond_round)
 
     def _round(self, name: str) -> int:
         status = self._status(name)

@@ -15,11 +15,12 @@ import sys
 import time
 from pathlib import Path
 
-from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.client import LocalClient
 from chaosd.identity import KEY_FILE, Identity
 from chaosd.lab import rules
 from chaosd.lab.errors import LabError
 from chaosd.lab.facilities import tool
+from chaosd.lab.running import configuration, status_of
 from chaosd.lab.scenario import LinkSpec, Scenario, load_scenario
 
 HERE = Path(__file__).resolve().parent
@@ -40,24 +41,21 @@ def setup(overlay: Scenario, folder: Path) -> None:
         known = (home / KEY_FILE).exists()
         ids[site.name] = (Identity.load if known else Identity.create)(home).site
     for number, site in enumerate(overlay.sites):
-        trusted = ", ".join(f'"{other}"' for other in ids.values())
-        lines = [
-            f'name = "{site.name}"',
-            f'run = "{overlay.name}"',
-            'data_dir = "."',
-            f'listen = "0.0.0.0:{PORT}"',
-            f'advertise = "{site.name}:{PORT}"',
-            f"found = {str(number == 0).lower()}",
-            f"min_sites = {overlay.min_sites or sum(one.start for one in overlay.sites)}",
-            f"failure_timeout_s = {overlay.failure_timeout_s}",
-            f"trust = [{trusted}]",
-            "lab = true",
-        ]
-        for link in overlay.links:
-            if site.name in link.between:
-                far = link.between[1 - link.between.index(site.name)]
-                lines += ["[[peers]]", f'site = "{ids[far]}"', f'address = "{far}:{PORT}"']
-        (folder / site.name / "chaosd.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        near = [link.between for link in overlay.links if site.name in link.between]
+        far = [other for pair in near for other in pair if other != site.name]
+        text = configuration(
+            name=site.name,
+            run=overlay.name,
+            data_dir=Path("."),
+            listen=f"0.0.0.0:{PORT}",
+            found=number == 0,
+            trust=ids.values(),
+            peers=[(ids[other], f"{other}:{PORT}") for other in far],
+            min_sites=overlay.min_sites or sum(one.start for one in overlay.sites),
+            failure_timeout_s=overlay.failure_timeout_s,
+            extra=[f'advertise = "{site.name}:{PORT}"'],
+        )
+        (folder / site.name / "chaosd.toml").write_text(text, encoding="utf-8")
         print(f"{site.name}: {ids[site.name]}")
 
 
@@ -122,11 +120,9 @@ def _answers(daemon: subprocess.Popen[bytes], asked: list[int]) -> bool:
     """True when the daemon's local API answers."""
     client, end_s = LocalClient(SITE / "api.sock"), time.monotonic() + START_TIMEOUT_S
     while daemon.poll() is None and not asked and time.monotonic() < end_s:
-        try:
-            client.status()
+        if status_of(client) is not None:
             return True
-        except (NoDaemonError, RequestRefusedError, OSError):
-            time.sleep(0.05)
+        time.sleep(0.05)
     return False
 
 
