@@ -73,6 +73,8 @@ class Hostile:
         """Do something that breaks a rule: the link must end."""
         for _ in range(LINK_TRIES_MAX):
             await self.link()
+            if not self.transport.links():
+                continue  # both ends dialled, each gave way to the other: the link has come and gone
             lost = len(self.events.losses)
             try:
                 acted = act()

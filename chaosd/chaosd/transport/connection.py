@@ -164,10 +164,12 @@ class Connection:
 
     def ended(self, reason: str, end_of_file: bool) -> None:
         self._reader.drop()
-        if self._link is not None:
-            self._link.ended(self, reason, end_of_file)
-        elif self._handshake_owner is not None:
-            self._handshake_owner.ended(self, reason, end_of_file)
+        link, owner = self._link, self._handshake_owner
+        self._link = self._handshake_owner = None  # both hold this connection
+        if link is not None:
+            link.ended(self, reason, end_of_file)
+        elif owner is not None:
+            owner.ended(self, reason, end_of_file)
 
     # -- FrameSink -------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaosd.transport.errors import LocalProtocolError, RemoteProtocolError
+from chaosd.transport.nobody import NOBODY
 from chaosd.transport.settings import HANDSHAKE_BYTES_MAX
 
 CONTROL_PREFIX = struct.Struct("!I")
@@ -59,7 +60,7 @@ class FrameReader:
     """See the module. `received` raises RemoteProtocolError when the peer broke a limit; the reader is then useless."""
 
     def __init__(self, sink: FrameSink) -> None:
-        self._sink = sink
+        self._sink: FrameSink = sink
         self._mode = FrameMode.HANDSHAKE
         self._staging = memoryview(bytearray(STAGING_BYTES_SMALL))
         self._start = 0
@@ -89,9 +90,9 @@ class FrameReader:
         self._in_payload = False
 
     def drop(self) -> None:
-        """The connection is over: give its memory back now. It lies in cycles of references, which a daemon that sheds
-        connections by the hundred would otherwise carry along until the next full collection."""
+        """The connection is over: give its memory back now, and let go of the sink (see `nobody`)."""
         self.stop()
+        self._sink = NOBODY
         self._staging, self._start, self._end = memoryview(bytearray()), 0, 0
 
     def forget(self) -> None:

@@ -239,6 +239,8 @@ class Link:
             else:
                 connection.close(reason)
         self._reports.link_ended(self, reason, end_of_file)
+        self.control = None
+        self.streams.clear()  # they hold this link
 
     def connections(self) -> list[Connection]:
         """Those that stand, control first."""

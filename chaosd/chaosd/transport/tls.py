@@ -26,6 +26,7 @@ from typing import Protocol, cast
 
 from chaosd.identity import Identity
 from chaosd.transport.errors import LinkClosed, RemoteProtocolError
+from chaosd.transport.nobody import NOBODY
 from chaosd.transport.settings import CLOSE_FLUSH_TIMEOUT_S, WRITE_BUFFER_BYTES_MAX
 
 CIPHER_SUITES = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
@@ -94,7 +95,7 @@ class TlsChannel(asyncio.BufferedProtocol):
     """One TLS connection. See the module."""
 
     def __init__(self, sink: TlsSink, context: ssl.SSLContext, *, server_side: bool) -> None:
-        self._sink = sink
+        self._sink: TlsSink = sink
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
@@ -332,9 +333,11 @@ class TlsChannel(asyncio.BufferedProtocol):
                 waiter.set_result(None)
 
     def _report(self) -> None:
+        """Tells the sink and lets go of it (see `nobody`)."""
         if not self._reported and self._reason is not None:
             self._reported = True
-            self._loop.call_soon(self._sink.ended, *self._reason)
+            sink, self._sink = self._sink, NOBODY
+            self._loop.call_soon(sink.ended, *self._reason)
 
 
 def server_context(identity: Identity) -> ssl.SSLContext:

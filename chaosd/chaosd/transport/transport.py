@@ -348,11 +348,9 @@ class Transport:
 
     def _end_attempt(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         """However it ended, and even if it was cancelled before its first step."""
-        attempt.abandon("the dial was given up")
+        attempt.close(task)
         if self._attempts.get(attempt.site) is attempt:
             del self._attempts[attempt.site]
-        if not task.cancelled():
-            task.exception()  # nobody may wait any more for one that lost against the neighbour's own dial
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
