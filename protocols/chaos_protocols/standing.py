@@ -321,7 +321,7 @@ class Standing:
         self.finish_if_done()
 
     def alone(self) -> bool:
-        """Nobody else is in the run, and no leaver waits for us. Who asked to join knows nobody, and may be admitted."""
+        """Nobody else is in the run, and no leaver waits for us. Who asked to join may be admitted."""
         machine = self.machine
         known = {*machine.configuration.voters, *machine.configuration.learners, *machine.roster.site_ids()}
         return known <= {machine.site} and (self.in_roster or not self.join_asked)
