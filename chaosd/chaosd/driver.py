@@ -284,7 +284,7 @@ class Driver:
 
     def result_lost(self, tag: Tag, reason: str) -> None:
         log.info("the result of round %d cannot be had any more: %s", tag.round, reason)
-        self.feed(events.ResultMissed(round=tag.round))
+        self.feed(events.ResultMissed(tag=tag))
 
     def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
         self.transfer_rates = rates

@@ -67,7 +67,7 @@ def give_up_fetching(standing: Standing) -> None:
     if machine.rounds.fetching is None:
         standing.fetching_since_s = machine.now_s
     elif machine.now_s - standing.fetching_since_s > machine.settings.election_timeout_s:
-        machine.emit(machine.rounds.result_missed(machine.rounds.fetching))
+        machine.emit(machine.rounds.give_up_fetching())
 
 
 def ask(standing: Standing) -> None:

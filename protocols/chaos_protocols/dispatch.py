@@ -64,8 +64,8 @@ def dispatch(machine: SiteMachine, event: events.Event) -> None:
             machine.record("pause", f"round {tag.round}", "every contribution has weight 0", "", None, reason)
         case events.ResultFetched(round=number, digest=digest):
             machine.emit(machine.rounds.result_fetched(number, digest))
-        case events.ResultMissed(round=number):
-            machine.emit(machine.rounds.result_missed(number))
+        case events.ResultMissed(tag=tag):
+            machine.emit(machine.rounds.result_missed(tag))
         case events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes):
             machine.standing.transfer_progressed(transfer, verified_bytes)
         case events.TransferFinished(transfer=transfer):

@@ -149,9 +149,9 @@ class ResultFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultMissed:
-    """The result of a round that this site waits for is not kept by anybody near any more: it is too far behind."""
+    """The neighbour that was to send the result of this round has dropped it: this site is too far behind."""
 
-    round: int
+    tag: Tag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

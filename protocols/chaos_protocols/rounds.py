@@ -243,13 +243,19 @@ class RoundMachine:
         """The settled round whose result is being fetched."""
         return self._fetching
 
-    def result_missed(self, round_number: int) -> list[Effect]:
-        """Nobody near keeps that result any more."""
-        if self._fetching != round_number or round_number != self.done + 1:
-            return []  # what was fetched before the run was settled anew
-        self._fetching = None
-        self._fall_behind(f"the result of round {round_number} is not kept any more")
-        self.done, self.digest = round_number, ""  # goes on in standby: nobody waits for it
+    def result_missed(self, tag: Tag) -> list[Effect]:
+        """The neighbour that was to send the result of the running round has dropped it: this site is too far
+        behind."""
+        if tag != self.running:
+            return []  # of an older epoch: changes nothing
+        self._fall_behind(f"the result of round {tag.round} is not kept any more")
+        return self.advance()
+
+    def give_up_fetching(self) -> list[Effect]:
+        """Nobody near keeps the settled result."""
+        assert self._fetching is not None
+        self._fall_behind(f"the result of round {self._fetching} is not kept any more")
+        self.done, self.digest, self._fetching = self._fetching, "", None  # on in standby: nobody waits for it
         return self.advance()
 
     def _complete(

@@ -146,7 +146,7 @@ class SimulatedBulk:
             self._result(source, message[1], message[2], message[3])
         elif kind == "no result":
             if self._listens_to(message[1]):
-                self._emit(events.ResultMissed(round=message[1].round))
+                self._emit(events.ResultMissed(tag=message[1]))
         elif kind == "settled?":
             self._settled_want(source, message[1], message[2])
         elif kind == "settled":

@@ -102,7 +102,7 @@ def test_a_finished_round_of_another_tag_changes_nothing() -> None:
     wrong = Tag(epoch=1, round=1)
     assert not of(bench.handle(events.ReduceFinished(tag=wrong, digest="x", weights=())), OpenRound)
     bench.handle(events.ResultFetched(round=5, digest="x"))
-    bench.handle(events.ResultMissed(round=5))
+    bench.handle(events.ResultMissed(tag=wrong))
     assert bench.machine.rounds.done == 1
 
 
@@ -136,15 +136,10 @@ def test_a_settled_result_that_a_site_lacks_is_fetched_by_its_digest() -> None:
 
 def test_a_settled_result_that_nobody_near_keeps_costs_the_state_but_stops_nobody() -> None:
     bench = settle_one_ahead()
-    out = bench.handle(events.ResultMissed(round=2))
-    assert bench.machine.rounds.done == 2 and not bench.machine.rounds.active
-    assert any("not kept any more" in one.cause for one in records(out, "scale-out"))
-
-
-def test_a_result_that_does_not_come_is_given_up_after_a_while() -> None:
-    bench = settle_one_ahead()
-    bench.alive(SETTINGS.election_timeout_s + 0.5)
+    out = bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.done == 2 and bench.machine.rounds.fetching is None
+    assert not bench.machine.rounds.active
+    assert any("not kept any more" in one.cause for one in records(out, "scale-out"))
 
 
 def test_a_settled_round_without_a_result_leaves_those_behind_in_standby() -> None:

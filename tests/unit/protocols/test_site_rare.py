@@ -19,6 +19,7 @@ from tests.unit.protocols.one_site import (
     EPOCH,
     MODEL,
     PLANNER,
+    SETTINGS,
     A,
     B,
     Bench,
@@ -66,6 +67,7 @@ from chaos_protocols.messages import (
     SettleAnswer,
     SettleQuestion,
 )
+from chaos_protocols.plans import Tag
 from chaos_protocols.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -95,10 +97,22 @@ def fetching() -> Follower:
 
 def test_a_result_that_nobody_keeps_costs_the_state_and_the_site_goes_on_in_standby() -> None:
     bench = fetching()
-    out = bench.handle(events.ResultMissed(round=2))
+    out = bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.worker_round is None
     assert [one.tag.round for one in of(out, OpenRound)] == [3]
     assert [one.weight for one in of(out, Contribute)] == [0.0]
+
+
+def test_a_learner_whose_neighbour_has_dropped_the_result_is_too_far_behind() -> None:
+    bench = Follower(D, roster_of(A, B, learners=(D,), replication=plan(D, B)))
+    hello(bench)
+    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    running = bench.machine.rounds.running
+    assert running is not None
+    older = Tag(epoch=running.epoch - 1, round=running.round)
+    assert not records(bench.handle(events.ResultMissed(tag=older)), "scale-out")
+    out = bench.handle(events.ResultMissed(tag=running))
+    assert any("not kept any more" in one.cause for one in records(out, "scale-out"))
 
 
 def test_a_missed_result_that_is_not_wanted_any_more_costs_nothing() -> None:
@@ -108,7 +122,8 @@ def test_a_missed_result_that_is_not_wanted_any_more_costs_nothing() -> None:
     before = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
     bench.agreed(Settled(round=1, digest="d1", holders=(A, D), views=(before,)))
     assert bench.machine.rounds.worker_round == 1 == bench.machine.rounds.done
-    bench.handle(events.ResultMissed(round=2))
+    assert bench.machine.rounds.fetching is None
+    bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.worker_round == 1, "its worker is level"
 
 
@@ -117,7 +132,7 @@ def test_a_fetch_ends_when_the_run_goes_on_from_another_state() -> None:
     view = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
     bench.agreed(AdoptState(record=record(A), links=(), round=1, model=MODEL, views=(view,)))
     assert bench.machine.rounds.fetching is None
-    bench.handle(events.ResultMissed(round=2))
+    bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.done == 1
 
 
