@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
-from click.testing import Result
 from tests.unit.local_api import HERE, THERE, FakeControl, sample_status, served
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from chaosd.cli.app import app
 from chaosd.cli.start import overrides_of, start

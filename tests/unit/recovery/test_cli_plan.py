@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import typer
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from chaosd.cli import plan as command
 from chaosd.recovery.facts import ClusterFacts, DeviceFacts, LayerFacts, ModelFacts, PairRate
