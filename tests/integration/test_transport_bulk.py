@@ -8,20 +8,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+from tests.integration.transport_rig import LOOPS, Site, close, linked, run, until
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaosd.transport import LinkClosed, LocalProtocolError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
-
-
-async def linked(folder: Path) -> tuple[Site, Site]:
-    a, b = Site(folder, "a"), Site(folder, "b")
-    await start(a, b)
-    await a.dial(b)
-    await until(lambda: b.neighbours)
-    return a, b
 
 
 def test_bulk_payloads_of_any_size_land_intact_in_the_given_memory(loop_kind: str, tmp_path: Path) -> None:

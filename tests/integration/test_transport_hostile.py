@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
 from chaos_protocols.names import BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaosd.transport.handshake import Challenge, Proof
@@ -135,14 +135,6 @@ def test_a_crowd_of_strangers_neither_grows_nor_shuts_out_a_neighbour(loop_kind:
         await close(b)
 
     run(loop_kind, main)
-
-
-async def linked(folder: Path) -> tuple[Site, Site]:
-    a, b = Site(folder, "a"), Site(folder, "b")
-    await start(a, b)
-    await a.dial(b)
-    await until(lambda: b.neighbours)
-    return a, b
 
 
 def test_an_oversized_control_frame_closes_the_link_with_the_reason(loop_kind: str, tmp_path: Path) -> None:

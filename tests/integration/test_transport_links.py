@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
 from chaosd.transport import DialError, LinkClosed, ListenError
 from chaosd.transport import handshake as handshake_module
@@ -185,10 +185,7 @@ def test_a_peer_that_lost_the_link_first_may_redial_at_once(loop_kind: str, tmp_
 
 def test_every_link_up_is_followed_by_one_link_lost_that_says_why(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
-        await start(a, b)
-        await a.dial(b)
-        await until(lambda: b.neighbours)
+        a, b = await linked(tmp_path)
         a.transport.send_control(b.id, b"last words")
         a.transport.close_link(b.id, "the operator said so")
         assert not a.events.losses, "never from inside a method of the transport"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from tests.integration.transport_rig import LOOPS, Recorder, Site, close, run, start, until
+from tests.integration.transport_rig import LOOPS, Recorder, Site, close, link, run
 
 from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, ProbeHeader, encode, report
 from chaosd.transport import LinkShape, RemoteProtocolError
@@ -41,9 +41,7 @@ class ProbedSite(Site):
 
 async def linked(folder: Path) -> tuple[ProbedSite, ProbedSite]:
     a, b = ProbedSite(folder, "a"), ProbedSite(folder, "b")
-    await start(a, b)
-    await a.dial(b)
-    await until(lambda: b.neighbours)
+    await link(a, b)
     return a, b
 
 

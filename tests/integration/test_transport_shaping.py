@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
 from chaosd.transport import DialError, LinkShape
 
@@ -15,14 +15,6 @@ pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 
 CUT = LinkShape(cut_in=True, cut_out=True)
 FREE = LinkShape()
-
-
-async def linked(folder: Path) -> tuple[Site, Site]:
-    a, b = Site(folder, "a"), Site(folder, "b")
-    await start(a, b)
-    await a.dial(b)
-    await until(lambda: b.neighbours)
-    return a, b
 
 
 def now_s() -> float:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
 from chaosd.transport import LinkShape
 from chaosd.transport import link as link_module
@@ -23,10 +23,7 @@ def streams(site: Site) -> tuple[int, ...]:
 
 def test_a_short_path_has_two_streams_and_one_for_states(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
-        await start(a, b)
-        await a.dial(b)
-        await until(lambda: b.neighbours)
+        a, b = await linked(tmp_path)
         assert streams(a) == streams(b) == (0, 1)
         assert a.transport.state_streams(b.id) == (1,)
         assert a.transport.state_streams(a.id) == ()
@@ -73,10 +70,7 @@ def test_a_payload_that_is_forgotten_is_not_written_any_more_and_the_stream_goes
     loop_kind: str, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
-        await start(a, b)
-        await a.dial(b)
-        await until(lambda: b.neighbours)
+        a, b = await linked(tmp_path)
         place = b.events.buffers[b"first"] = memoryview(bytearray(4 * MIB))
         a.transport.shape(b.id, LinkShape(rate_bytes_per_s=8e6))
         sending = asyncio.ensure_future(a.transport.send_bulk(b.id, 1, b"first", b"\x01" * len(place)))
@@ -103,10 +97,7 @@ def test_a_round_goes_before_a_state_on_a_busy_link_and_the_state_is_not_starved
     loop_kind: str, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
-        await start(a, b)
-        await a.dial(b)
-        await until(lambda: b.neighbours)
+        a, b = await linked(tmp_path)
         rate = 10e6
         a.transport.shape(b.id, LinkShape(rate_bytes_per_s=rate))
         state = asyncio.ensure_future(send_many(a, b, 1, 24))

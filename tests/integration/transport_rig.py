@@ -135,6 +135,19 @@ async def start(*sites: Site, trusting: bool = True) -> None:
             site.events.trusted |= {one.id for one in sites}
 
 
+async def link(a: Site, b: Site) -> None:
+    """Start both; `a` dials, and both ends have the link."""
+    await start(a, b)
+    await a.dial(b)
+    await until(lambda: b.neighbours)
+
+
+async def linked(folder: Path) -> tuple[Site, Site]:
+    a, b = Site(folder, "a"), Site(folder, "b")
+    await link(a, b)
+    return a, b
+
+
 async def close(*sites: Site) -> None:
     """A second close does nothing."""
     for site in sites:
