@@ -46,7 +46,6 @@ class Fetched:
     """One transfer, as the joiner saw it."""
 
     seconds: float
-    cpu_seconds: float
     digest: str
     memory_bytes: int
     """Most that the process held during the transfer beyond what it held before it (the arena was touched before)."""
@@ -265,16 +264,14 @@ class _Site:
     async def _fetch(self, plan: ReplicationPlan) -> Fetched:
         self.done = asyncio.get_running_loop().create_future()
         memory = _MemoryWatch()
-        cpu_s, begun_s = time.process_time(), time.perf_counter()
+        begun_s = time.perf_counter()
         self.engine.fetch(plan, self.arena)
         try:
             digest = await asyncio.wait_for(self.done, TRANSFER_TIMEOUT_S)
         finally:
             seconds = time.perf_counter() - begun_s
             memory_bytes = memory.stop()
-        return Fetched(
-            seconds=seconds, cpu_seconds=time.process_time() - cpu_s, digest=digest, memory_bytes=memory_bytes
-        )
+        return Fetched(seconds=seconds, digest=digest, memory_bytes=memory_bytes)
 
 
 class _MemoryWatch:

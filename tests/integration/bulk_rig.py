@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from chaos_protocols.names import SiteId
 from chaosd.transport.errors import LinkClosed
 
 ROOM_FRAMES = 4
-
-
-class Engine(Protocol):
-    """What both engines offer to the transport."""
-
-    def link_up(self, site: SiteId) -> None: ...
-    def link_lost(self, site: SiteId) -> None: ...
-    def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None: ...
-    def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None: ...
 
 
 class _Direction:

@@ -49,9 +49,6 @@ class Disk:
                     written = 0
                 size = size if written == size else size // 2
 
-    def is_full(self) -> bool:
-        return (self.folder / FILLER).exists()
-
     def free(self, pid: int | None) -> None:
         """There is room again. `pid`: of the daemon, if it still runs."""
         (self.folder / FILLER).unlink(missing_ok=True)

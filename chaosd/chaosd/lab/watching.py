@@ -31,7 +31,6 @@ class Watch:
 
     processes: Processes
     begun_s: float = field(default_factory=time.monotonic)
-    begun_unix_s: float = field(default_factory=time.time)
     training_since_s: float | None = None
     events: list[tuple[str, EventRecord]] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)

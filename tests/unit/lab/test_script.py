@@ -51,7 +51,7 @@ def scenario_of(*steps: dict[str, Any]) -> Scenario:
 @pytest.fixture
 def rig(clock: Clock, request: pytest.FixtureRequest) -> Iterator[tuple[Script, Watch]]:
     with Processes(scenario_of(*request.param), keep=False) as processes:
-        watch = Watch(processes, begun_s=clock.now_s, begun_unix_s=clock.now_s)
+        watch = Watch(processes, begun_s=clock.now_s)
         script = ShortScript(processes, watch)
         yield script, watch
         script.close()
