@@ -73,6 +73,16 @@ def roster_of(
     return msgspec.structs.replace(base, **changes)
 
 
+def heartbeat(
+    *, round: int = 0, epoch: int = EPOCH, scheduler: SiteId | None = None, knows_you: bool = True
+) -> messages.Heartbeat:
+    """The first one over a link."""
+    return messages.Heartbeat(
+        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=round, phase="compute", epoch=epoch,
+        scheduler=scheduler, knows_you=knows_you,
+    )  # fmt: skip
+
+
 class Bench:
     """`machine` and its clock. What it asked for since the last look is in `out`."""
 

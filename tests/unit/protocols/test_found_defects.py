@@ -4,7 +4,21 @@ it."""
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, C, D, leader_of, records, roster_of, sent
+from tests.unit.protocols.one_site import (
+    EPOCH,
+    MODEL,
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    heartbeat,
+    leader_of,
+    records,
+    roster_of,
+    sent,
+)
 from tests.unit.protocols.scheduler_kit import alive, down, lose, plan, report
 
 from chaos_protocols import events
@@ -15,7 +29,7 @@ from chaos_protocols.commands import (
     encode_command,
 )
 from chaos_protocols.effects import Contribute, FetchState, OpenRound
-from chaos_protocols.messages import Heartbeat, LeaveAnswer, LeaveRequest, RaftEnvelope, Report, StateRequest
+from chaos_protocols.messages import LeaveAnswer, LeaveRequest, RaftEnvelope, Report, StateRequest
 from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
 from chaos_protocols.raft.messages import (
     AppendRequest,
@@ -33,16 +47,7 @@ def test_site_that_learns_of_its_removal_gives_nothing_to_the_rounds_it_still_kn
     bench = Bench(B, roster_of(A, B), voters=(A,)).up(A)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
     bench.taken()
-    removed = Heartbeat(
-        sequence=1,
-        echo_sequence=0,
-        echo_delay_s=0.0,
-        round=0,
-        phase="compute",
-        epoch=EPOCH + 1,
-        scheduler=A,
-        knows_you=False,
-    )
+    removed = heartbeat(epoch=EPOCH + 1, scheduler=A, knows_you=False)
     bench.hear(A, removed)
     bench.taken()
     bench.handle(events.WorkerLost(reason="killed"))
@@ -221,16 +226,7 @@ def test_members_transfer_that_stands_still_is_planned_anew() -> None:
 def test_site_without_the_state_does_not_call_it_lost_while_its_neighbours_train() -> None:
     bench = Bench(B, roster_of(A, B), voters=(A,)).up(A)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
-    beat = Heartbeat(
-        sequence=1,
-        echo_sequence=0,
-        echo_delay_s=0.0,
-        round=9,
-        phase="compute",
-        epoch=EPOCH,
-        scheduler=A,
-        knows_you=True,
-    )
+    beat = heartbeat(round=9, scheduler=A)
     append = AppendRequest(
         term=1, leader=A, previous_index=EPOCH, previous_term=1, entries=(), commit_index=EPOCH, tenure=0
     )

@@ -13,6 +13,7 @@ from tests.unit.protocols.one_site import (
     Bench,
     C,
     D,
+    heartbeat,
     leader_of,
     records,
     roster_of,
@@ -24,7 +25,6 @@ from chaos_protocols.commands import Settled, encode_command, encode_roster
 from chaos_protocols.effects import ServeState
 from chaos_protocols.messages import (
     ConnectOrder,
-    Heartbeat,
     JoinAnswer,
     LeaveAnswer,
     LinkReport,
@@ -63,13 +63,6 @@ def append(*entries: LogEntry, term: int = 2) -> AppendRequest:
     return AppendRequest(
         term=term, leader=A, previous_index=7, previous_term=1, entries=entries, commit_index=7, tenure=1
     )
-
-
-def beat(*, epoch: int, knows_you: bool = True, scheduler: Any = None) -> Heartbeat:
-    return Heartbeat(
-        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=0, phase="compute", epoch=epoch,
-        scheduler=scheduler, knows_you=knows_you,
-    )  # fmt: skip
 
 
 def facts(bench: Bench) -> tuple[Any, ...]:
@@ -135,9 +128,9 @@ def test_orders_and_answers_of_a_scheduler_are_taken_from_sites_of_the_run_alone
 
 def test_a_stranger_cannot_tell_a_member_that_it_was_removed() -> None:
     bench = member()
-    bench.hear(D, beat(epoch=FAR, knows_you=False))
+    bench.hear(D, heartbeat(epoch=FAR, knows_you=False))
     assert bench.machine.standing.in_roster
-    bench.hear(C, beat(epoch=FAR, knows_you=False))
+    bench.hear(C, heartbeat(epoch=FAR, knows_you=False))
     assert not bench.machine.standing.in_roster, "a site of the run can: it has the newer roster"
 
 
@@ -173,7 +166,7 @@ def test_a_leaver_with_a_scheduler_waits_for_its_answer_whatever_its_neighbours_
 
 def test_a_stranger_cannot_point_a_member_to_another_scheduler() -> None:
     bench = member()
-    bench.hear(D, beat(epoch=FAR, scheduler=D))
+    bench.hear(D, heartbeat(epoch=FAR, scheduler=D))
     assert bench.machine.scheduler_site() == A
 
 

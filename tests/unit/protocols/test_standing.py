@@ -13,7 +13,7 @@ from tests.unit.protocols.follower import (
     training_member,
     views,
 )
-from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, link, records, roster_of, sent
+from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, heartbeat, link, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.commands import (
@@ -39,7 +39,6 @@ from chaos_protocols.messages import (
     EVERYBODY,
     ConnectOrder,
     Farewell,
-    Heartbeat,
     JoinAnswer,
     JoinRequest,
     LeaveAnswer,
@@ -114,10 +113,7 @@ def test_a_member_whose_state_nobody_has_says_so_after_a_while_and_what_can_be_d
 def test_a_newcomer_asks_whoever_its_neighbours_name_and_asks_again() -> None:
     bench = Bench(D).up(B)
     assert not sent(hello(bench), JoinRequest), "nobody has named a scheduler yet"
-    beat = Heartbeat(
-        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=0, phase="compute", epoch=EPOCH, scheduler=A,
-        knows_you=False,
-    )  # fmt: skip
+    beat = heartbeat(scheduler=A, knows_you=False)
     bench.up(A)
     ((site, request),) = sent(bench.hear(B, beat), JoinRequest)
     assert site == A and request.neighbours == (A, B)
@@ -275,10 +271,7 @@ def test_a_leavers_worker_contributes_nothing_more_if_it_says_so() -> None:
 def test_a_leaver_that_hears_it_is_not_known_any_more_is_not_evicted() -> None:
     bench = training_member()
     bench.handle(events.LeaveRequested(request="r", reason="done"))
-    beat = Heartbeat(
-        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=0, phase="compute", epoch=99, scheduler=A,
-        knows_you=False,
-    )  # fmt: skip
+    beat = heartbeat(epoch=99, scheduler=A, knows_you=False)
     bench.hear(B, beat)
     assert bench.machine.standing.evicted_epoch is None
 
