@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.integration.site_rig import ROOT, Cluster, Site, cluster_of, environment, wait_for
+from tests.integration.small_training import train
 
 FRAMES = 2_000
 MEMORY_GROWTH_BYTES_MAX = 64 << 20
@@ -79,10 +80,10 @@ def test_an_unpinned_site_is_refused_logged_and_learns_nothing(tmp_path: Path) -
         text = (host.folder / "chaosd.toml").read_text().replace(f', "{stranger.identity.site}"', "")
         (host.folder / "chaosd.toml").write_text(text)
         host.start()
-        host.train()
+        train(host, 1)
         wait_for(lambda: host.round() > 3, "the host trains")
         stranger.start()
-        stranger.train()
+        train(stranger, 2)
         wait_for(lambda: stranger.identity.site in host.daemon_log.read_text(), "the refusal is logged")
         wait_for(lambda: stranger.client.status().state == "joining", "the stranger's worker said hello")
         time.sleep(1.0)
@@ -123,7 +124,7 @@ def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Pa
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         site = cluster.sites[0]
         site.start()
-        site.train(pace_s=0.0)
+        train(site, 1, pace_s=0.0)
         wait_for(lambda: site.round() > 3, "it trains")
         assert site.daemon is not None
         process = psutil.Process(site.daemon.pid)
@@ -146,9 +147,9 @@ def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Pa
 @pytest.mark.timeout(150)
 def test_ctrl_c_in_the_daemon_leaves_gracefully_and_a_second_one_forces(tmp_path: Path) -> None:
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=2) as cluster:
-        for site in cluster.sites:
+        for number, site in enumerate(cluster.sites, start=1):
             site.start()
-            site.train()
+            train(site, number)
         first, second = cluster.sites
         wait_for(lambda: first.round() > 5, "both train")
         second.signal("daemon", signal.SIGINT)

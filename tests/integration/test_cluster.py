@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.integration.reference import read_rounds, replay
 from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
+from tests.integration.small_training import train
 
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach", "swiss": "Switzerland"}
 SEED = 7
@@ -22,6 +23,13 @@ def start(cluster: Cluster, *names: str, rounds: int, pace_s: float = 0.02, extr
         if site.name in names:
             site.start()
             site.train(rounds=rounds, pace_s=pace_s, seed=SEED, extra=extra)
+
+
+def start_small(cluster: Cluster) -> None:
+    """All of them, with the training that is not torch's: for tests of who goes on and who waits."""
+    for number, site in enumerate(cluster.sites, start=1):
+        site.start()
+        train(site, number)
 
 
 def by_name(cluster: Cluster, name: str) -> Site:
@@ -111,7 +119,7 @@ def hungary_events(folder: Path) -> list[object]:
 @pytest.mark.parametrize("victim", ["follower's daemon", "follower's worker", "scheduler's daemon", "whole follower"])
 def test_survivors_go_on_after_a_kill_and_stay_equal(tmp_path: Path, victim: str) -> None:
     with cluster_of(tmp_path, dict(list(HOSPITALS.items())[:3]), min_sites=3) as cluster:
-        start(cluster, *HOSPITALS, rounds=100_000, extra=["--digests"])
+        start_small(cluster)
         wait_for(lambda: all(site.round() > 5 for site in cluster.sites), "all three train")
         wait_for(lambda: sum(site.voter for site in cluster.sites[0].client.status().sites) == 3, "three voters")
         scheduler = next(
@@ -130,7 +138,7 @@ def test_survivors_go_on_after_a_kill_and_stay_equal(tmp_path: Path, victim: str
             site.worker.send_signal(signal.SIGINT)
         for site in survivors:
             wait_for(lambda site=site: site.report_path.exists(), f"{site.name}: report")
-        one, other = (site.read_report()["state_digests"] for site in survivors)
+        one, other = (site.read_report()["digests"] for site in survivors)
         common = set(one) & set(other)
         assert len(common) > 5 and all(one[number] == other[number] for number in common)
 
@@ -140,13 +148,13 @@ def test_of_two_sites_the_scheduler_goes_on_and_the_other_waits(tmp_path: Path) 
     """protocols.md section 1: no split brain with two sites."""
     with cluster_of(tmp_path, dict(list(HOSPITALS.items())[:2]), min_sites=2) as cluster:
         first, second = cluster.sites
-        start(cluster, "cleveland", "hungary", rounds=100_000)
+        start_small(cluster)
         wait_for(lambda: first.round() > 5 and second.round() > 5, "both train")
         second.kill()
         before = first.round()
         wait_for(lambda: first.round() > before + 3, "the scheduler goes on alone")
         second.start()
-        second.train(seed=SEED)
+        train(second, 2)
         wait_for(second.is_member, "the other is back")
         wait_for(lambda: second.round() > before + 8, "both train again")
         first.kill()
@@ -156,7 +164,7 @@ def test_of_two_sites_the_scheduler_goes_on_and_the_other_waits(tmp_path: Path) 
         time.sleep(1.0)
         assert second.round() <= stuck + 1
         first.start()
-        first.train(seed=SEED)
+        train(first, 1)
         wait_for(
             lambda: second.round() > stuck + 3 and first.is_member(), "both train when the first is back", limit_s=60
         )

@@ -21,6 +21,7 @@ import pytest
 from tests.integration import transport_rig
 from tests.integration.hostile_rig import Hostile, misbehave
 from tests.integration.site_rig import cluster_of, wait_for
+from tests.integration.small_training import train
 from tests.integration.test_transport_hostile import port_of, read_frame, still_serves, tls_stranger
 from tests.integration.transport_rig import LOOPS, close, run, start, until
 
@@ -234,9 +235,9 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
     names = {"cleveland": "Cleveland", "hungary": "Hungary", "hostile": "Switzerland"}
     with cluster_of(tmp_path, names, min_sites=2) as cluster:
         honest = cluster.sites[:2]
-        for site in honest:
+        for number, site in enumerate(honest, start=1):
             site.start()
-            site.train()
+            train(site, number)
         wait_for(lambda: all(site.is_member() and site.round() > 5 for site in honest), "two sites train")
         daemons = [psutil.Process(site.daemon.pid) for site in honest if site.daemon is not None]
         before = [(site.round(), daemon.memory_info().rss) for site, daemon in zip(honest, daemons, strict=True)]

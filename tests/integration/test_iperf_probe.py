@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
+from tests.integration.small_training import train
 
 
 def joined_rate(cluster: Cluster) -> tuple[Site, float]:
     host, joiner = cluster.sites
-    for site in cluster.sites:
+    for number, site in enumerate(cluster.sites, start=1):
         site.start()
-        site.train()
+        train(site, number)
     wait_for(lambda: host.round() > 3 and joiner.is_member(), "both train", limit_s=60)
     (link,) = host.client.status().links
     return joiner, link.rate_bytes_per_s or 0.0

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import VARIABLES, Site, cluster_of, wait_for
+from tests.integration.site_rig import Site, cluster_of, wait_for
+from tests.integration.small_training import train
 
-WORKER = Path(__file__).parent / "gated_worker.py"
 GATE = 30
 LAST = 60
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
-
-
-def train(site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pace_s: float = 0.0) -> None:
-    command = [sys.executable, str(WORKER), "--site", str(number), "--socket", str(site.worker_socket)]
-    command += ["--folder", str(site.folder), "--gate", str(gate), "--rounds", str(rounds), "--pace", str(pace_s)]
-    site.spawn_worker(command, variables=VARIABLES)
 
 
 def report(site: Site) -> dict[str, object]:
@@ -36,7 +29,7 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
         cluster.wire(min_sites=len(cluster.sites), extra="mirror_every_rounds = 4")
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
-            train(site, number, gate=GATE if number == 3 else 0, rounds=LAST)
+            train(site, number, gate=GATE if number == 3 else 0, rounds=LAST, pace_s=0.0)
         victim, gated = cluster.sites[1], cluster.sites[2]
         wait_for(lambda: all(site.round() == GATE - 1 for site in cluster.sites), "everybody waits for the third")
         wait_for(lambda: victim.client.status().worker.phase == "reduce", "the second has given its part of the round")
@@ -45,7 +38,7 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
             victim.kill("worker")
             wait_for(lambda: not victim.client.status().worker.connected, "the death is seen")
             started_s = time.monotonic()
-            train(victim, 2, rounds=LAST)
+            train(victim, 2, rounds=LAST, pace_s=0.0)
             wait_for(lambda: victim.client.status().worker.phase != "standby", f"it trains again\n{victim.tail()}")
             took_s = time.monotonic() - started_s
             later = [
@@ -134,7 +127,7 @@ def test_an_interrupted_daemon_leaves_nothing_of_a_mirror_or_checkpoint(tmp_path
         )
         (site,) = cluster.sites
         site.start()
-        train(site, 1)
+        train(site, 1, pace_s=0.0)
         wait_for(lambda: site.round() > 20, "it trains")
         assert site.daemon is not None and site.worker is not None
         site.daemon.send_signal(signal.SIGINT)
