@@ -14,6 +14,8 @@ from tests.integration.small_training import train
 
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach", "swiss": "Switzerland"}
 SEED = 7
+PACE_S = 0.1
+"""Of a round: whoever trains on leaves the processor to those that start, and there is less to repeat at the end."""
 TOLERANCE = 1e-6
 """Float64 sums in another order differ by about 1e-15 a round."""
 
@@ -72,16 +74,16 @@ def test_join_kill_and_leave_change_nothing_but_who_contributes(tmp_path: Path) 
     with cluster_of(tmp_path, HOSPITALS, min_sites=3) as cluster:
         swiss, va, hungary = by_name(cluster, "swiss"), by_name(cluster, "va"), by_name(cluster, "hungary")
         cleveland = by_name(cluster, "cleveland")
-        start(cluster, "cleveland", "hungary", "va", rounds=100_000, extra=["--digests"])
+        start(cluster, "cleveland", "hungary", "va", rounds=100_000, pace_s=PACE_S, extra=["--digests"])
         wait_for(lambda: cleveland.round() > 5, "three hospitals train")
         swiss.start()
-        swiss.train(seed=SEED, extra=["--digests"])
+        swiss.train(pace_s=PACE_S, seed=SEED, extra=["--digests"])
         wait_for(swiss.is_member, "Switzerland is a member")
         va.kill()
         before = cleveland.round()
         wait_for(lambda: cleveland.round() > before + 5, "the others go on")
         va.start()
-        va.train(seed=SEED, extra=["--digests"])
+        va.train(pace_s=PACE_S, seed=SEED, extra=["--digests"])
         wait_for(va.is_member, "VA is back")
         assert hungary.worker is not None and hungary.daemon is not None
         hungary.worker.send_signal(signal.SIGINT)
