@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.integration.site_rig import Site
+from tests.integration.site_rig import VARIABLES, Site
 
 WORKER = Path(__file__).parent / "gated_worker.py"
 
@@ -18,4 +18,4 @@ def train(site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pa
     of its end has `rounds` and `digests`, those of the whole state after each round."""
     command = [sys.executable, str(WORKER), "--site", str(number), "--socket", str(site.worker_socket)]
     command += ["--folder", str(site.folder), "--gate", str(gate), "--rounds", str(rounds), "--pace", str(pace_s)]
-    site.work(command)
+    site.spawn_worker(command, variables=VARIABLES)

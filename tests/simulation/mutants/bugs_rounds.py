@@ -191,8 +191,7 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{RECONCILE}:adopt",
-                "if roster.settling or (roster.model is not None and host.active)"
-                " or scheduler.anybody_active():",
+                "if roster.settling or (roster.model is not None and host.active) or scheduler.anybody_active():",
                 "if roster.settling:",
             ),
             # The second fence: a worker without the newest round is not taken.

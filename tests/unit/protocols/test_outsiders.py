@@ -19,10 +19,11 @@ from tests.unit.protocols.one_site import (
     roster_of,
     sent,
 )
+from tests.unit.protocols.scheduler_kit import alive
 
 from chaos_protocols import events, messages
 from chaos_protocols.commands import Settled, encode_command, encode_roster
-from chaos_protocols.effects import ServeState
+from chaos_protocols.effects import ServeState, StopDaemon
 from chaos_protocols.messages import (
     ConnectOrder,
     JoinAnswer,
@@ -134,7 +135,7 @@ def test_a_stranger_cannot_tell_a_member_that_it_was_removed() -> None:
     assert not bench.machine.standing.in_roster, "a site of the run can: it has the newer roster"
 
 
-def test_a_leaver_without_a_scheduler_goes_when_its_neighbours_have_told_it_long_enough_that_it_is_out() -> None:
+def test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out() -> None:
     """It was cut off while its leave was committed; the scheduler of today is a site that its roster does not have
     (seed 2458 of the simulator, 6 sites)."""
     bench = Bench(B, roster_of(A, B, C), voters=(A, B, C)).up(C)
@@ -142,16 +143,17 @@ def test_a_leaver_without_a_scheduler_goes_when_its_neighbours_have_told_it_long
     bench.hear(D, LeaveAnswer(incarnation=1, last_round=0, finished=True))
     assert bench.machine.disbelieved == 1
     for _ in range(round(SETTINGS.negotiation_timeout_s / 0.5)):
-        bench.hear(C, beat(epoch=FAR, knows_you=False, scheduler=D))
+        bench.hear(C, heartbeat(epoch=FAR, knows_you=False, scheduler=D))
         assert bench.machine.raft.leader is None and not bench.machine.standing.finished
-        bench.wait(0.5)
-    bench.hear(C, beat(epoch=FAR, knows_you=True, scheduler=D))
-    bench.wait(0.5)
+        alive(bench, C, seconds=0.5, step_s=0.25)
+    bench.hear(C, heartbeat(epoch=FAR, knows_you=True, scheduler=D))
+    alive(bench, C, seconds=0.5, step_s=0.25)
     assert not bench.machine.standing.finished, "a newer roster has it again"
     for _ in range(round(SETTINGS.negotiation_timeout_s / 0.5) + 1):
-        bench.hear(C, beat(epoch=FAR, knows_you=False, scheduler=D))
-        bench.wait(0.5)
-    assert bench.machine.standing.finished
+        bench.hear(C, heartbeat(epoch=FAR, knows_you=False, scheduler=D))
+        alive(bench, C, seconds=0.5, step_s=0.25)
+    (end,) = [one for one in bench.taken() if isinstance(one, StopDaemon)]
+    assert end.graceful and "removed while it was cut off" in end.reason
 
 
 def test_a_leaver_with_a_scheduler_waits_for_its_answer_whatever_its_neighbours_say() -> None:
@@ -159,8 +161,8 @@ def test_a_leaver_with_a_scheduler_waits_for_its_answer_whatever_its_neighbours_
     bench.handle(events.LeaveRequested(request="", reason="the user's wish"))
     for _ in range(round(SETTINGS.negotiation_timeout_s / 0.25) + 4):
         bench.hear(A, RaftEnvelope(message=append()))
-        bench.hear(C, beat(epoch=FAR, knows_you=False))
-        bench.wait(0.25)
+        bench.hear(C, heartbeat(epoch=FAR, knows_you=False))
+        alive(bench, A, C, seconds=0.25)
     assert not bench.machine.standing.finished
 
 
