@@ -167,6 +167,17 @@ UNDONE = (
         test="test_requests:test_a_level_learner_whose_joining_nobody_remembers_is_promoted",
     ),
     Undone(
+        row=14,
+        patches=(
+            Patch(
+                "chaos_protocols.asking:beat",
+                "waits_outside = standing.worker is not None and not standing.in_roster",
+                "waits_outside = False",
+            ),
+        ),
+        stories=("91",),
+    ),
+    Undone(
         row=16,
         patches=(
             Patch(
@@ -302,6 +313,17 @@ UNDONE = (
             ),
         ),
         stories=("65", "69"),
+    ),
+    Undone(
+        row=29,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:find_failures",
+                "if lost and record is None and _may_have_ended(scheduler, site, now_s):",
+                "if False:",
+            ),
+        ),
+        stories=("92",),
     ),
     Undone(
         row=30,
