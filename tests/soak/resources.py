@@ -20,8 +20,9 @@ from tests.soak.sites import Site
 
 SETTLED_AGE_S = 10.0
 FACTOR, SLACK_BYTES = 1.5, 48 << 20
-LATE_GROWTH_BYTES_MAX = 24 << 20
-"""Ended connections lie in cycles of references, with the TLS library's memory, until Python's next full collection."""
+LATE_GROWTH_BYTES_MAX = 12 << 20
+"""Ended connections are freed at once (tests/integration/test_transport_memory.py); what is left is the agreement's log
+between two snapshots, and how the allocator packs what comes and goes."""
 LATE_AGE_S = 300.0
 """In a shorter life the agreement's log (256 entries between two snapshots) is not cut often enough to compare."""
 CURVE_STEP_S = 30
