@@ -31,13 +31,7 @@ class Undone:
 UNDONE = (
     Undone(
         row=1,
-        patches=(
-            Patch(
-                "chaos_protocols.reconcile:settle",
-                "if answers[site].digest or answers[site].has_state",
-                "",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.reconcile:settle", "if answers[site].digest or answers[site].has_state", ""),),
         stories=("61", "01"),
     ),
     Undone(
@@ -59,11 +53,7 @@ UNDONE = (
                 'self.done, self.digest = roster.settled_round, ""  # goes on in standby: no round waits for its state',
                 "pass",
             ),
-            Patch(
-                "chaos_protocols.rounds:RoundMachine._catch_up",
-                "return effects + self.advance()",
-                "return effects",
-            ),
+            Patch("chaos_protocols.rounds:RoundMachine._catch_up", "return effects + self.advance()", "return effects"),
         ),
         test="test_views_routing_rounds:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
     ),
@@ -113,13 +103,7 @@ UNDONE = (
     ),
     Undone(
         row=9,
-        patches=(
-            Patch(
-                "chaos_protocols.asking:heard",
-                "elif standing.leaving:",
-                "elif False:",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.asking:heard", "elif standing.leaving:", "elif False:"),),
         stories=("84",),
     ),
     Undone(
@@ -180,11 +164,7 @@ UNDONE = (
     Undone(
         row=16,
         patches=(
-            Patch(
-                "chaos_protocols.proposals:remove_site",
-                "if gone is not None:",
-                "if False:",
-            ),
+            Patch("chaos_protocols.proposals:remove_site", "if gone is not None:", "if False:"),
             Patch(
                 "chaos_protocols.reconcile:_site_failed",
                 'left = record is None and gone is not None and gone.cause == "left"',
@@ -217,24 +197,12 @@ UNDONE = (
     ),
     Undone(
         row=19,
-        patches=(
-            Patch(
-                "chaos_protocols.rounds:RoundMachine.advance",
-                "if not self.takes_part or",
-                "if",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.rounds:RoundMachine.advance", "if not self.takes_part or", "if"),),
         stories=("83",),
     ),
     Undone(
         row=20,
-        patches=(
-            Patch(
-                "chaos_protocols.scheduler:SchedulerMachine.at_work",
-                "and self.host.roster_is_newest()",
-                "",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.scheduler:SchedulerMachine.at_work", "and self.host.roster_is_newest()", ""),),
         stories=("88",),
     ),
     Undone(
@@ -261,13 +229,7 @@ UNDONE = (
     ),
     Undone(
         row=23,
-        patches=(
-            Patch(
-                "chaos_protocols.scheduler:SchedulerMachine.committed",
-                "self.adopted_s = now_s",
-                "pass",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.scheduler:SchedulerMachine.committed", "self.adopted_s = now_s", "pass"),),
         stories=("89",),
     ),
     Undone(
@@ -306,11 +268,7 @@ UNDONE = (
     Undone(
         row=28,
         patches=(
-            Patch(
-                "chaos_protocols.scheduler:SchedulerMachine._quorum_in_reach",
-                "return all(",
-                "return True or all(",
-            ),
+            Patch("chaos_protocols.scheduler:SchedulerMachine._quorum_in_reach", "return all(", "return True or all("),
         ),
         stories=("65", "69"),
     ),
@@ -340,9 +298,7 @@ UNDONE = (
         row=31,
         patches=(
             Patch(
-                "chaos_protocols.requests:leave_requested",
-                "if _admission_runs(scheduler, site) or (",
-                "if False and (",
+                "chaos_protocols.requests:leave_requested", "if _admission_runs(scheduler, site) or (", "if False and ("
             ),
             Patch(
                 "chaos_protocols.standing:Standing.leave_requested",
@@ -354,23 +310,13 @@ UNDONE = (
     ),
     Undone(
         row=34,
-        patches=(
-            Patch(
-                "chaos_protocols.succession:bridge",
-                "if not untried:",
-                "if not untried or leaving.bridged:",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.succession:bridge", "if not untried:", "if not untried or leaving.bridged:"),),
         stories=("86",),
     ),
     Undone(
         row=35,
         patches=(
-            Patch(
-                "chaos_protocols.asking:give_up_the_answer",
-                "since_s = standing.unknown_since_s",
-                "since_s = None",
-            ),
+            Patch("chaos_protocols.asking:give_up_the_answer", "since_s = standing.unknown_since_s", "since_s = None"),
         ),
         test=f"{OUTSIDERS}:test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out",
     ),
