@@ -118,14 +118,6 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def _concerned(self) -> tuple[SiteId, ...]:
         return tuple(sorted(set(self.site_ids()).union(*(view.members for view in self.views))))
 
-    @cached_property
-    def _neighbours(self) -> dict[SiteId, tuple[SiteId, ...]]:
-        near: dict[SiteId, list[SiteId]] = {}
-        for link in self.links:
-            near.setdefault(link.one, []).append(link.other)
-            near.setdefault(link.other, []).append(link.one)
-        return {site: tuple(sorted(others)) for site, others in near.items()}
-
     def record(self, site: SiteId) -> SiteRecord | None:
         return self._records.get(site)
 
@@ -170,7 +162,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((link for link in self.links if link.key == key), None)
 
     def neighbours(self, site: SiteId) -> tuple[SiteId, ...]:
-        return self._neighbours.get(site, ())
+        found = [link.other if link.one == site else link.one for link in self.links if site in link.key]
+        return tuple(sorted(found))
 
     def plan_uses(self, one: SiteId, other: SiteId) -> bool:
         """Whether some view still in force averages over this link."""
