@@ -1,0 +1,51 @@
+"""More rules that runs of the simulator taught: whose state counts, who has left, who loads a state twice."""
+
+from __future__ import annotations
+
+from tests.unit.protocols.one_site import MODEL, A, B, C, D, leader_of, roster_of, sent
+from tests.unit.protocols.scheduler_kit import line, lose, report
+
+from chaos_protocols.messages import JoinAnswer, JoinRequest, LeaveRequest, SettleAnswer
+from chaos_protocols.rounds import RoundMachine, StateLost
+
+
+def test_state_of_a_restored_member_counts_like_a_result_when_a_round_is_settled() -> None:
+    """Its worker may be the only one with the newest state, though it holds no result (row 7)."""
+    bench = leader_of(roster=line(B, C, D))
+    lose(bench, D)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=4, digest="aa"))
+    bench.hear(C, SettleAnswer(epoch=epoch, done_round=5, digest="", has_state=True))
+    assert not bench.machine.roster.settling
+    assert bench.machine.roster.settled_round == 5
+
+
+def test_request_to_join_of_a_start_that_has_left_is_not_granted() -> None:
+    """It asked to join, then to leave before it was admitted, and the first request comes last (row 32)."""
+    bench = leader_of(B)
+    bench.hear(B, report(bench))
+    bench.up(D)
+    bench.hear(D, LeaveRequest(incarnation=1, reason="its user left"))
+    request = JoinRequest(
+        name="d",
+        address="d.example:7400",
+        public_key=b"",
+        incarnation=1,
+        neighbours=(B,),
+        model=MODEL,
+        worker_round=0,
+    )
+    bench.taken()
+    ((_, told),) = sent(bench.hear(D, request), JoinAnswer)
+    assert not told.accepted and "has left" in told.reason
+    assert bench.machine.scheduler.negotiations == {}
+
+
+def test_worker_that_loads_a_state_behind_what_was_delivered_takes_another() -> None:
+    """No result of the rounds between comes any more: it would never train (row 33)."""
+    machine = RoundMachine(B, roster_of(A, B))
+    machine.takes_part = machine.active = True
+    machine.done = 3
+    machine.worker_loaded(1)
+    assert [type(one) for one in machine.notices] == [StateLost]
+    assert machine.worker_round is None
