@@ -110,7 +110,7 @@ UNDONE = (
                 "",
             ),
         ),
-        test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result_when_a_round_is_settled",
+        test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result",
     ),
     Undone(
         row=9,

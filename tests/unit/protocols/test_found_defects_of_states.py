@@ -9,7 +9,7 @@ from chaos_protocols.messages import JoinAnswer, JoinRequest, LeaveRequest, Sett
 from chaos_protocols.rounds import RoundMachine, StateLost
 
 
-def test_state_of_a_restored_member_counts_like_a_result_when_a_round_is_settled() -> None:
+def test_state_of_a_restored_member_counts_like_a_result() -> None:
     """Its worker may be the only one with the newest state, though it holds no result (row 7)."""
     bench = leader_of(roster=line(B, C, D))
     lose(bench, D)
