@@ -184,6 +184,19 @@ def test_leaver_that_is_lost_before_its_release_does_not_hear_the_log_for_ever()
     assert gone.cause == "left"
 
 
+def test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement() -> None:
+    """Until then it is believed, as one that hears the log."""
+    bench = leader_of(B, C)
+    bench.hear(B, report(bench))
+    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
+    assert bench.machine.roster.record(C) is None and C in bench.machine.configuration.learners
+    assert bench.machine.believes(C)
+    bench.machine.scheduler.negotiations.clear()
+    alive(bench, B, C, seconds=0.5)
+    assert C not in (*bench.machine.configuration.learners, *bench.machine.configuration.voters)
+    assert not bench.machine.believes(C)
+
+
 def test_plan_that_has_failed_is_not_begun_again_by_the_next_entry() -> None:
     """The rounds after its snapshot were collected: beginning anew would go back behind them."""
     bench = Bench(D, roster_of(A, B, learners=(D,), first_round=8, replication=plan(D)), voters=(A,)).up(A, B)

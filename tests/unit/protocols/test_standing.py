@@ -323,6 +323,15 @@ def test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it()
     assert (told[-1].neighbour, told[-1].up) == (B, False), "both ends may close at once: who else would say so?"
 
 
+def test_a_removed_link_that_is_down_was_reported_when_it_went_down() -> None:
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D), link(B, D))))
+    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file", end_of_file=True))
+    bench.handle(events.DialFailed(site=B, reason="refused"))
+    assert [report.up for _, report in sent(bench.taken(), LinkReport) if report.neighbour == B][-1:] == [False]
+    bench.agreed(RemoveLink(one=B, other=D, settle=False, views=views(bench, 1), reason=""))
+    assert not sent(bench.taken(), LinkReport) and B not in bench.machine.links.neighbours
+
+
 def test_an_ordered_link_is_measured_and_answered_once_for_each_order() -> None:
     bench = Follower(B, roster_of(A, B, C))
     for name in ("x", "y"):
