@@ -208,7 +208,10 @@ class Link:
         return [stream for stream in range(STREAMS_FIRST, self.streams_wanted) if stream not in self.streams]
 
     def add(self, connection: Connection) -> None:
-        """An established connection becomes part of this link; completes it when it was the last one."""
+        """An established connection becomes part of this link; completes it when it was the last one. A stream whose
+        connection has ended on the way here is lacking still, so that it is dialled again."""
+        if connection.stream is not None and not connection.is_open:
+            return
         connection.hand_over(self)
         if connection.stream is None:
             self.control = connection
