@@ -253,12 +253,8 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     }
     furthest = max(held.values(), default=roster.settled_round)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
-    if holders and set(holders) <= set(roster.learner_ids()):
-        # Learners may lag: all members are restarted, and a worker of theirs may have more. They come back with what
-        # they have, and the run goes on from whoever has the newest state (`adopt`).
-        for site in holders:
-            _site_failed(scheduler, site, "only learners hold a result", now_s)
-        return True
+    if holders and not any(roster.counts(site, furthest + 1) for site in holders):
+        return _let_laggards_go(scheduler, holders, now_s)
     digest_of = {site: answers[site].digest for site in holders if answers[site].digest}
     digests = set(digest_of.values())
     if len(digests) > 1:
@@ -270,6 +266,18 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
         return False
     reason = f"round {furthest} stands, held by {len(holders)} of {len(asked) + 1}; going on with {furthest + 1}"
     host.record("settle", f"round {furthest + 1}", "a site or link failed", "done", None, reason)
+    return True
+
+
+def _let_laggards_go(scheduler: SchedulerMachine, holders: tuple[SiteId, ...], now_s: float) -> bool:
+    """The rounds after the furthest that anybody holds do not wait for those who hold it: learners, and members that
+    were promoted and are not there yet. All others were restarted, and a worker of theirs may have more. The laggards
+    come back with what they have, and the run goes on from whoever has the newest state (`adopt`)."""
+    if scheduler.host.site in holders:
+        scheduler.host.hand_over(None)  # who schedules next removes this site
+        return False
+    for site in holders:
+        _site_failed(scheduler, site, "what it holds may be old: no round waits for it yet", now_s)
     return True
 
 

@@ -103,13 +103,7 @@ UNDONE = (
     ),
     Undone(
         row=7,
-        patches=(
-            Patch(
-                "chaos_protocols.reconcile:settle",
-                "or answers[site].has_state",
-                "",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.reconcile:settle", "or answers[site].has_state", ""),),
         test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result",
     ),
     Undone(
@@ -337,13 +331,7 @@ UNDONE = (
     ),
     Undone(
         row=33,
-        patches=(
-            Patch(
-                "chaos_protocols.rounds:RoundMachine._pump",
-                "if self.worker_round < self.done:",
-                "if False:",
-            ),
-        ),
+        patches=(Patch("chaos_protocols.rounds:RoundMachine._pump", "if self.worker_round < self.done:", "if False:"),),
         test="test_found_defects_of_states:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
     ),
     Undone(
@@ -368,7 +356,7 @@ UNDONE = (
         patches=(
             Patch(
                 "chaos_protocols.reconcile:settle",
-                "if holders and set(holders) <= set(roster.learner_ids()):",
+                "if holders and not any(roster.counts(site, furthest + 1) for site in holders):",
                 "if False:",
             ),
         ),
@@ -391,5 +379,16 @@ UNDONE = (
             ),
         ),
         stories=("93",),
+    ),
+    Undone(
+        row=40,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:settle",
+                "any(roster.counts(site, furthest + 1) for",
+                "set(holders) - set(roster.learner_ids()) and any(True for",
+            ),
+        ),
+        test=f"{LOOKS}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
     ),
 )
