@@ -200,7 +200,7 @@ def one_falls_silent(world: World) -> None:
         return
     silent, oracles = world.nodes[random.Random(f"silent/{world.seed}").choice(far)], world.oracles
     world.tell(f"!! {silent.name} falls silent")
-    silent.stop()
+    silent.stop(for_good=True)
     limit_s = NOTICED_TIMEOUTS * world.settings.failure_timeout_s
     if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):
         oracles.fail(8, f"{silent.name} fell silent {limit_s:g} s ago, and is still in the roster")

@@ -49,7 +49,7 @@ class Node:
         self.world, self.site, self.name = world, site, name
         self.founder, self.peers = founder, peers
         self.disk = Disk()
-        self.alive = self.stopped = self.left = False
+        self.alive = self.stopped = self.stopped_for_good = self.left = False
         self.machine: SiteMachine | None = None
         self.worker: Worker | None = None
         self.bulk: SimulatedBulk | None = None
@@ -207,10 +207,13 @@ class Node:
             self.bulk.receive(source, message)
             self.world.oracles.bulk_replayed(self, before)
 
-    def stop(self) -> None:
+    def stop(self, *, for_good: bool = False) -> None:
         self.stopped = True
+        self.stopped_for_good |= for_good
 
     def go_on(self) -> None:
+        if self.stopped_for_good:
+            return
         self.stopped = False
         waiting, self.mailbox = self.mailbox, []
         for action in waiting:
