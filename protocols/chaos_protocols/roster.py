@@ -144,12 +144,12 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
 
     def counts(self, site: SiteId, round_number: int) -> bool:
-        """Whether a round cannot be done without the site, as far as the views go back; settling or not. Before the
-        first view: whether it is a member."""
+        """Whether a round cannot be done without the site, as far as the views go back; settling or not. A member that
+        still lacks the settled round is one round before the first view, and counts as in that."""
         if not self.views:
             return site in self.member_ids()
         begun = [view for view in self.views if view.first_round <= round_number]
-        return bool(begun) and site in begun[-1].members
+        return site in (begun or self.views)[-1 if begun else 0].members
 
     def view_of(self, round_number: int) -> View | None:
         """The view in force for a round; None while settling or before the first view begins."""

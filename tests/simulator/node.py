@@ -194,6 +194,8 @@ class Node:
         if self.alive and not self.stopped and self.machine is not None:
             self.world.oracles.delivered(self, event.neighbour)
             self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
+            if self.machine is None:  # its disk failed on the way
+                return
             before = self.world.oracles.before_replay(self)
             out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
             self.world.oracles.replayed(self, before, out)

@@ -103,6 +103,16 @@ def test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run
     assert "no round waits for it yet" in bench.machine.roster.departed[-1].reason
 
 
+def test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies() -> None:
+    """The round is done again: one round is lost (seed 17966 of the simulator, 4 sites)."""
+    roster = roster_of(A, B, C, links=tuple(link(A, one) for one in (B, C)), first_round=11)
+    bench = leader_of(roster=msgspec.structs.replace(roster, settled_round=10, settled_digest="aa", settled_epoch=5))
+    lose(bench, C)
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=9, digest="99", has_state=True))
+    assert bench.machine.roster.site_ids() == (A, B)
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 9
+
+
 def test_before_the_first_round_every_member_is_a_measure() -> None:
     roster = roster_of(A, B, C, D, links=tuple(link(one, other) for one, other in ((A, B), (B, C), (A, D))))
     bench = leader_of(roster=msgspec.structs.replace(roster, views=(), started=False, min_sites=4))
@@ -115,8 +125,10 @@ def test_before_the_first_round_every_member_is_a_measure() -> None:
 
 def test_a_scheduler_that_lags_itself_leaves_the_settling_to_another() -> None:
     roster = roster_of(A, B, C, links=tuple(link(A, one) for one in (B, C)))
+    before = make_view(PLANNER, first_round=1, members=(B,), listeners=(A,), links=roster.links[:1])
     later = msgspec.structs.replace(roster.views[0], first_round=92)
-    bench = leader_of(roster=msgspec.structs.replace(roster, views=(later,)))
+    views = (msgspec.structs.replace(before, epoch=EPOCH - 1), later)
+    bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
     lose(bench, C)
     bench.machine.standing.begun, bench.machine.rounds.done, bench.machine.rounds.digest = True, 84, "aa"
     bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
