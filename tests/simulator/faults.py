@@ -9,7 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from chaos_protocols.names import SiteId
+from chaos_protocols.roster import Roster
 from chaos_protocols.site import SiteMachine
+from chaos_protocols.views import connects
 from tests.simulator.disk import JournalDisk
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
@@ -190,12 +193,14 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
 
 def one_falls_silent(world: World) -> None:
     """In the calm a site stops that the scheduler has no link to: it must hear of it from the others, in bounded time,
-    though nobody else fails and the silent one does not come back. Where there is no such site, nothing happens."""
+    though nobody else fails and the silent one does not come back. Where there is no such site, without which the
+    others hold together, nothing happens."""
     scheduler = next((one for one in map(_scheduler_of, world.nodes.values()) if one is not None), None)
     if scheduler is None:
         return
-    near = {scheduler.site, *scheduler.roster.neighbours(scheduler.site)}
-    far = [one for one in scheduler.roster.member_ids() if one not in near]
+    roster = scheduler.roster
+    near = {scheduler.site, *roster.neighbours(scheduler.site)}
+    far = [one for one in roster.member_ids() if one not in near and _holds_together_without(roster, one)]
     if not far:
         return
     silent, oracles = world.nodes[random.Random(f"silent/{world.seed}").choice(far)], world.oracles
@@ -207,6 +212,12 @@ def one_falls_silent(world: World) -> None:
     before = oracles.rounds_done
     if not world.run_until(lambda: oracles.rounds_done > before, limit_s=world.settings.failure_timeout_s * 60):
         oracles.fail(8, f"no round is done without {silent.name}")
+
+
+def _holds_together_without(roster: Roster, site: SiteId) -> bool:
+    """Where the others fall apart there may be no majority of the voters that hears of anything."""
+    others = [one for one in roster.member_ids() if one != site]
+    return connects(others, (), [link for link in roster.links if site not in link.key])
 
 
 def _scheduler_of(node: Node) -> SiteMachine | None:
