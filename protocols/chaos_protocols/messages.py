@@ -158,7 +158,8 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
     trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
-    last one that its worker has applied, 0 if it lacks the state."""
+    last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
+    done; it may count from a later one that is still to come."""
 
     incarnation: Count
     epoch: Count
@@ -167,6 +168,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     transfer_bytes: Count
     stalled: Tag | None = None
     worker_round: Count = 0
+    known_round: Count = 0
 
 
 class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -178,12 +180,13 @@ class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A promise: from now on this site takes nothing more of an epoch older than `epoch`. It counts from `done_round`.
     `digest`: of the result of that round, empty where this site does not hold it; `has_state`: this site is a member
-    whose worker has the state of the end of that round."""
+    whose worker has the state of the end of that round; `known_round`: as in `Report`."""
 
     epoch: Count
     done_round: Count
     digest: Annotated[str, msgspec.Meta(max_length=64)]
     has_state: bool = False
+    known_round: Count = 0
 
 
 class RaftEnvelope(msgspec.Struct, frozen=True, kw_only=True, tag=True):

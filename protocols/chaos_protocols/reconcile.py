@@ -26,6 +26,7 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.roster import SiteRecord
 from chaos_protocols.views import connected_with, connects, make_view, settled_views
 
 if TYPE_CHECKING:
@@ -245,13 +246,14 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     if any(site not in answers for site in asked):
         return False
     # Who has neither the result nor the state (a newcomer that waits for it) counts from a round that may never have
-    # been done.
+    # been done. If nobody has either, a worker that comes back may: of no older round than anybody knows to be done.
     held = {
         site: answers[site].done_round
         for site in (*asked, host.site)
         if answers[site].digest or answers[site].has_state
     }
-    furthest = max(held.values(), default=roster.settled_round)
+    known = max(roster.settled_round, *(answer.known_round for answer in answers.values()))
+    furthest = max(held.values(), default=known)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
     if holders and not any(roster.counts(site, furthest + 1) for site in holders):
         return _let_laggards_go(scheduler, holders, now_s)
@@ -315,16 +317,27 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
     return True
 
 
+def _spoke_lately(scheduler: SchedulerMachine, member: SiteRecord, now_s: float) -> bool:
+    """Whether what a member has said of its worker is of now: it knew the present roster (the one just taken over
+    trains from then on), and this site has heard it since it last stood still itself."""
+    if member.site == scheduler.host.site:
+        return True
+    report, heard_s = scheduler.reports.get(member.site, (None, 0.0))
+    if report is None or report.incarnation != member.incarnation or report.epoch != scheduler.host.roster.epoch:
+        return False
+    return now_s <= heard_s + scheduler.host.settings.failure_timeout_s
+
+
 def newest_round(scheduler: SchedulerMachine) -> int:
-    """The newest round that a member counts as done. What a site has reported that was removed since, or restarted,
-    is no measure: it may have been void, or a learner's first round to come."""
+    """The newest round that a member knows to have been done. What a site has reported that was removed since, or
+    restarted, is no measure: it may have been void."""
     host, roster = scheduler.host, scheduler.host.roster
-    done = [roster.settled_round, host.done_round]
+    known = [roster.settled_round, host.own_report().known_round]
     for record in roster.sites:
         report, _ = scheduler.reports.get(record.site, (None, 0.0))
         if report is not None and record.state == "member" and report.incarnation == record.incarnation:
-            done.append(report.done_round)
-    return max(done)
+            known.append(report.known_round)
+    return max(known)
 
 
 def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
@@ -338,11 +351,10 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     if scheduler.inactive_since_s is None:
         scheduler.inactive_since_s = now_s
     if roster.model is not None:
-        known = {*scheduler.reports, host.site}
-        if not all(site in known for site in roster.member_ids()):
+        if not all(_spoke_lately(scheduler, record, now_s) for record in roster.sites if record.state == "member"):
             return False
-        if now_s < max(scheduler.led_since_s, scheduler.adopted_s) + host.settings.failure_timeout_s:
-            return False  # others may still report that their workers live, and the one just taken over that it trains
+        if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
+            return False  # others may still report that their workers live
     newest = newest_round(scheduler)
     chosen = adopting.choose(scheduler, newest, now_s)
     if chosen is None:

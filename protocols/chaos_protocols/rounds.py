@@ -55,13 +55,14 @@ RoundNotice = RoundCompleted | StateLost
 
 
 class RoundMachine:
-    """See the module. `done`: the last round whose result is here; `worker_round`: the last one its worker has
-    applied; `takes_part`: false for a site that was removed: it gives to no round, not even to one that it knows."""
+    """See the module. `done`: the last round whose result is here, or that this site is not waited for in;
+    `known_round`: the newest that it has seen done; `worker_round`: the last one its worker has applied; `takes_part`:
+    false for a site that was removed: it gives to no round, not even to one that it knows."""
 
     def __init__(self, site: SiteId, roster: Roster) -> None:
         self.site = site
         self.roster = roster
-        self.done = 0
+        self.done = self.known_round = 0
         self.digest = ""
         self.running: Tag | None = None
         self.contributed = False
@@ -120,6 +121,7 @@ class RoundMachine:
         effects = [*self._stop(), *self._void_after(done)]
         self.takes_part = True
         self.done, self.digest = done, ""
+        self.known_round = min(self.known_round, done)
         self.contributed_round = 0
         self._contribution = None
         return effects + self.collect_from(done)
@@ -147,6 +149,7 @@ class RoundMachine:
         self._contribution = None
         self.hold_round = None
         self._fetching = None
+        self.known_round = 0
         self.kept.forget()
         self._forget_worker()
         return effects
@@ -162,7 +165,7 @@ class RoundMachine:
         """The worker's own state counts as that of the end of `done` (founding a run)."""
         effects = [*self._stop(), *self._void_after(done)]
         self.takes_part = True
-        self.done = self.worker_round = done
+        self.done = self.known_round = self.worker_round = done
         self.digest = ""
         self._collecting = True
         self._queue.clear()
@@ -175,6 +178,7 @@ class RoundMachine:
     def worker_loaded(self, round_number: int) -> list[Effect]:
         """The worker took over the transferred state of the end of `round_number`."""
         self.worker_round = round_number
+        self.known_round = max(self.known_round, round_number)
         return self._pump()
 
     def replay_after(self, round_number: int) -> bool:
@@ -262,6 +266,7 @@ class RoundMachine:
         self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
     ) -> list[Effect]:
         self.done, self.digest = round_number, digest
+        self.known_round = max(self.known_round, round_number)
         self._contribution = None
         self.notices.append(RoundCompleted(round=round_number, epoch=epoch, digest=digest, weights=weights))
         result = (round_number, len(weights), sum(weight for _, weight in weights))

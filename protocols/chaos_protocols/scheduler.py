@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from chaos_protocols import proposals, reconcile, succession
-from chaos_protocols.commands import AdoptState, Command, Settled, SetVoters
+from chaos_protocols.commands import Command, Settled, SetVoters
 from chaos_protocols.host import Host
 from chaos_protocols.messages import JoinRequest, Report, SettleAnswer, StateRequest
 from chaos_protocols.names import SiteId, short
@@ -75,7 +75,6 @@ class SchedulerMachine:
         self.answers: dict[SiteId, SettleAnswer] = {}
         self.asked_s = float("-inf")
         self.led_since_s = 0.0
-        self.adopted_s = float("-inf")
         self.suspects: dict[tuple[SiteId, SiteId], float] = {}
         self.departing: dict[SiteId, float] = {}
         self.turned_back: dict[SiteId, int] = {}
@@ -213,8 +212,6 @@ class SchedulerMachine:
             if flight.negotiation is not None:
                 self._note_last_round(flight)
                 self.feed(flight.negotiation, Committed(), now_s=now_s)
-        if isinstance(command, AdoptState):
-            self.adopted_s = now_s
         if isinstance(command, Settled):
             for identifier in list(self.negotiations):
                 self.feed(identifier, Settlement(), now_s=now_s)

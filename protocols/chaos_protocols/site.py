@@ -248,8 +248,8 @@ class SiteMachine:
         rounds, epoch = self.rounds, self.roster.epoch
         if not self.standing.begun:
             return SettleAnswer(epoch=epoch, done_round=0, digest="")
-        has_state = rounds.active and rounds.level
-        return SettleAnswer(epoch=epoch, done_round=rounds.done, digest=rounds.digest, has_state=has_state)
+        done, known, digest, has_state = rounds.done, rounds.known_round, rounds.digest, rounds.active and rounds.level
+        return SettleAnswer(epoch=epoch, done_round=done, digest=digest, has_state=has_state, known_round=known)
 
     def own_report(self) -> Report:
         return Report(
@@ -260,6 +260,7 @@ class SiteMachine:
             transfer_bytes=self.standing.transfer_bytes,
             stalled=self.stalled,
             worker_round=self.rounds.worker_round or 0,
+            known_round=self.rounds.known_round,
         )
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:

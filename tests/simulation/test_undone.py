@@ -11,7 +11,8 @@ import pytest
 from tests.simulation.mutants.planting import planted
 from tests.simulation.play import why_not
 from tests.simulation.stage import SEED
-from tests.simulation.undone import UNDONE, Undone
+from tests.simulation.undoing import Undone
+from tests.simulation.undone import UNDONE
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 TABLE = Path(__file__).parents[2] / "docs" / "found-by-simulation.md"

@@ -1,8 +1,8 @@
 """Invariant 8: a dead link is noticed in bounded time, and once faults stop everybody goes on, or says why it cannot.
 
 Who must go on: every site whose user wants it in the run. The one excuse is a state that died: no worker alive holds
-the newest round that a live member has counted, nor the one before (protocols.md section 4: at most one round of work
-is repeated). Then nothing may go on from an older state, and every site must say what it waits for.
+the newest round that a live member knows to be done, nor the one before (protocols.md section 4: at most one round of
+work is repeated). Then nothing may go on from an older state, and every site must say what it waits for.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RecoveryOracle:
     # -- after the faults
 
     def newest_round(self) -> int:
-        """The newest round that a live member of the present roster counts as done, or that was settled."""
+        """The newest round that a live member of the present roster knows to be done, or that was settled."""
         roster = self._world.oracles.newest
         if roster is None:
             return 0
@@ -72,7 +72,7 @@ class RecoveryOracle:
         for record in roster.sites:
             machine = self._world.nodes[record.site].machine
             if record.state == "member" and machine is not None and machine.incarnation == record.incarnation:
-                newest = max(newest, machine.rounds.done)
+                newest = max(newest, machine.rounds.known_round)
         return newest
 
     def state_is_lost(self) -> bool:

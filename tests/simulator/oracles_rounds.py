@@ -152,10 +152,9 @@ class RoundsOracle:
                 self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
             worker = self._nodes[site].worker
             from_worker = worker is not None and worker.round == command.round
-            if from_worker and not self._nodes[site].keeper.files and machine.rounds.done > command.round + 1:
-                self._fail(
-                    2, f"entry {index} goes back to round {command.round}; {node.name} has {machine.rounds.done}"
-                )
+            known = machine.rounds.known_round
+            if from_worker and not self._nodes[site].keeper.files and known > command.round + 1:
+                self._fail(2, f"entry {index} goes back to round {command.round}; {node.name} knows {known}")
 
     # -- what goes into a round
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.unit.protocols.one_site import (
     A,
     B,
@@ -34,7 +35,15 @@ from chaos_protocols.roster import Roster
 
 def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: Tag | None = None) -> Report:
     epoch = bench.machine.roster.epoch
-    return Report(incarnation=1, epoch=epoch, done_round=done_round, active=active, transfer_bytes=0, stalled=stalled)
+    return Report(
+        incarnation=1,
+        epoch=epoch,
+        done_round=done_round,
+        active=active,
+        transfer_bytes=0,
+        stalled=stalled,
+        known_round=done_round,
+    )
 
 
 def down(bench: Bench, reporter: SiteId, neighbour: SiteId, reason: str = "cut") -> list[Any]:
@@ -49,10 +58,14 @@ def lose(bench: Bench, site: SiteId) -> None:
 
 
 def alive(bench: Bench, *sites: SiteId, seconds: float, step_s: float = 0.1) -> None:
-    """Time passes; these are heard, and hear us, all the while."""
+    """Time passes; these are heard, and hear us, all the while. What they have reported they report again."""
+    scheduler = bench.machine.scheduler
     for _ in range(round(seconds / step_s)):
         for site in sites:
             bench.handle(events.LinkProgressed(site=site))
+            if scheduler.leading and site in scheduler.reports:
+                told, _ = scheduler.reports[site]
+                bench.hear(site, msgspec.structs.replace(told, epoch=bench.machine.roster.epoch))
         bench.wait(step_s)
 
 

@@ -27,7 +27,7 @@ def without_state(*others: SiteId, done: int = LATEST, **changes: Any) -> Bench:
     """A leads; nobody's worker has the state, and whoever may still report a living one has had the time to."""
     bench = leader_of(roster=roster_of(A, *others, **changes))
     for site in others:
-        bench.hear(site, msgspec.structs.replace(report(bench, active=False), done_round=done))
+        bench.hear(site, msgspec.structs.replace(report(bench, active=False), done_round=done, known_round=done))
     alive(bench, *others, seconds=2 * SETTINGS.failure_timeout_s)
     return bench
 

@@ -35,7 +35,7 @@ from chaos_protocols.effects import (
 )
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure
-from chaos_protocols.rounds import RESULTS_QUEUED_MAX
+from chaos_protocols.rounds import RESULTS_QUEUED_MAX, RoundMachine
 from chaos_protocols.views import make_view
 from chaos_protocols.worker import TakeSnapshot
 
@@ -180,3 +180,19 @@ def test_a_long_log_is_replaced_by_the_roster() -> None:
         bench.agreed(*[AddLink(link=link(A, B), views=bench.roster.views)] * 100)
     snapshot = bench.machine.raft.snapshot
     assert snapshot is not None and snapshot.index > EPOCH
+
+
+def test_a_site_that_counts_from_a_round_to_come_says_which_one_it_knows_to_be_done() -> None:
+    roster = roster_of(A, learners=(B,), links=(link(A, B),), first_round=25)
+    rounds = RoundMachine(B, roster)
+    rounds.begin_at(24)
+    assert (rounds.done, rounds.known_round) == (24, 0), "it has nothing yet"
+    rounds.worker_loaded(24)
+    assert rounds.known_round == 24
+    rounds.worker_lost()
+    rounds.install(roster_of(A, B, links=(link(A, B),), first_round=27))
+    assert (rounds.done, rounds.known_round) == (26, 24)
+    rounds.begin_at(23)
+    assert rounds.known_round == 23, "round 24 was given up"
+    rounds.leave_run()
+    assert rounds.known_round == 0

@@ -90,6 +90,17 @@ def test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from() ->
     assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 0
 
 
+def test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands() -> None:
+    """All daemons were restarted but one, whose worker died with the state of round 24 before its first round as a
+    member, 26: a worker of round 22 must not do (seed 26030 of the simulator, 4 sites)."""
+    bench = leader_of(roster=line(B, C, D))
+    lose(bench, D)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest=""))
+    bench.hear(C, SettleAnswer(epoch=epoch, done_round=25, digest="", known_round=24))
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 24
+
+
 def test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run() -> None:
     """It was promoted, cut off, and is behind the members that were restarted (seed 8846 of the simulator, 4 sites)."""
     roster = roster_of(A, B, C, links=tuple(link(A, one) for one in (B, C)))

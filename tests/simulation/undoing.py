@@ -1,0 +1,25 @@
+"""How a fix of docs/found-by-simulation.md is taken back.
+
+`row` is the number in its table. A patch is that of the planted bugs, see `mutants.planting`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.simulation.mutants.planting import Bug, Patch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """`stories`: numbers of stories; the claims of at least one of them fail. `test`: `module:function` in
+    tests.unit.protocols, that fails."""
+
+    row: int
+    patches: tuple[Patch, ...]
+    stories: tuple[str, ...] = ()
+    test: str = ""
+
+    @property
+    def bug(self) -> Bug:
+        return Bug(name=f"row {self.row} undone", patches=self.patches, breaks=())

@@ -1,0 +1,286 @@
+"""Rows 1 to 30 of docs/found-by-simulation.md, see `undone`."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Patch
+from tests.simulation.undoing import Undone
+
+SPOKE = "chaos_protocols.reconcile:_spoke_lately"
+
+EARLY = (
+    Undone(
+        row=1,
+        patches=(Patch("chaos_protocols.reconcile:settle", "if answers[site].digest or answers[site].has_state", ""),),
+        stories=("61", "01"),
+    ),
+    Undone(
+        row=2,
+        patches=(
+            Patch(
+                "chaos_protocols.site:SiteMachine._install",
+                "old, self.roster = self.roster, roster",
+                "old, self.roster = self.roster, roster; self._release_hold()",
+            ),
+        ),
+        stories=("26", "50", "33"),
+    ),
+    Undone(
+        row=3,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds:RoundMachine._catch_up",
+                'self.done, self.digest = roster.settled_round, ""  # goes on in standby: no round waits for its state',
+                "pass",
+            ),
+            Patch("chaos_protocols.rounds:RoundMachine._catch_up", "return effects + self.advance()", "return effects"),
+        ),
+        test="test_views_routing_rounds:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
+    ),
+    Undone(
+        row=4,
+        patches=(
+            Patch(
+                "chaos_protocols.views:connected_with",
+                "near = component_of(origin, {*members, origin}, keys)",
+                "near = component_of(origin, {*members, *learners, origin}, keys)",
+            ),
+        ),
+        stories=("90",),
+    ),
+    Undone(
+        row=5,
+        patches=(
+            Patch(
+                "chaos_protocols.site:SiteMachine.roster_is_newest",
+                "return self.raft.term_at(self.raft.commit_index) == self.raft.term",
+                "return True",
+            ),
+        ),
+        stories=("88",),
+    ),
+    Undone(
+        row=6,
+        patches=(
+            Patch(
+                "chaos_protocols.proposals:remove_site",
+                "if not negotiation.graceful and (roster.settling or not whole or counts):",
+                "if False:",
+            ),
+        ),
+        test="test_proposals:test_a_failure_that_splits_the_overlay_is_settled_over_what_is_left",
+    ),
+    Undone(
+        row=8,
+        patches=(
+            Patch(
+                "chaos_protocols.proposals:release_site",
+                "if situation.roster.record(negotiation.site) is not None:",
+                "if False:",
+            ),
+        ),
+        test="test_proposals:test_who_has_joined_again_is_not_removed_for_its_former_life",
+    ),
+    Undone(
+        row=7,
+        patches=(Patch("chaos_protocols.reconcile:settle", "or answers[site].has_state", ""),),
+        test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result",
+    ),
+    Undone(
+        row=9,
+        patches=(Patch("chaos_protocols.asking:heard", "elif standing.leaving:", "elif False:"),),
+        stories=("84",),
+    ),
+    Undone(
+        row=10,
+        patches=(
+            Patch(
+                "chaos_protocols.standing:Standing.finish_if_done",
+                "if machine.now_s >= self._released_s + machine.settings.negotiation_timeout_s:",
+                "if False:",
+            ),
+        ),
+        test="test_standing:test_a_leaver_whose_last_round_was_settled_without_it_goes_after_a_bounded_time",
+    ),
+    Undone(
+        row=11,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:find_progress",
+                "elif now_s - since_s > host.settings.negotiation_timeout_s and not roster.settling:",
+                "elif False:",
+            ),
+        ),
+        test="test_scheduler_looks:test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left",
+    ),
+    Undone(
+        row=12,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:find_progress",
+                'scheduler.feed(identifier, SubjectGone(reason="its transfer is no longer agreed"), now_s=now_s)',
+                "pass",
+            ),
+        ),
+        test="test_scheduler_looks:test_a_transfer_that_the_roster_names_no_more_ends",
+    ),
+    Undone(
+        row=13,
+        patches=(
+            Patch(
+                "chaos_protocols.requests:level_reported",
+                'if not about and record is not None and record.state == "learner":',
+                "if False:",
+            ),
+        ),
+        test="test_requests:test_a_level_learner_whose_joining_nobody_remembers_is_promoted",
+    ),
+    Undone(
+        row=14,
+        patches=(
+            Patch(
+                "chaos_protocols.asking:beat",
+                "waits_outside = standing.worker is not None and not standing.in_roster",
+                "waits_outside = False",
+            ),
+        ),
+        stories=("91",),
+    ),
+    Undone(
+        row=16,
+        patches=(
+            Patch("chaos_protocols.proposals:remove_site", "if gone is not None:", "if False:"),
+            Patch(
+                "chaos_protocols.reconcile:_site_failed",
+                'left = record is None and gone is not None and gone.cause == "left"',
+                "left = False",
+            ),
+        ),
+        stories=("38",),
+    ),
+    Undone(
+        row=17,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds:RoundMachine.advance",
+                "if roster.views and self.done + 1 < roster.views[0].first_round:",
+                "if False:",
+            ),
+        ),
+        test="test_refused_and_rare:test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_standby",
+    ),
+    Undone(
+        row=18,
+        patches=(
+            Patch(
+                "chaos_protocols.routing:OverlayView._judge",
+                "up = envelope.message.up and envelope.incarnation == self._incarnations[key[0]]",
+                "up = envelope.message.up",
+            ),
+        ),
+        stories=("40", "69"),
+    ),
+    Undone(
+        row=19,
+        patches=(Patch("chaos_protocols.rounds:RoundMachine.advance", "if not self.takes_part or", "if"),),
+        stories=("83",),
+    ),
+    Undone(
+        row=20,
+        patches=(Patch("chaos_protocols.scheduler:SchedulerMachine.at_work", "and self.host.roster_is_newest()", ""),),
+        stories=("88",),
+    ),
+    Undone(
+        row=21,
+        patches=(
+            Patch(
+                "chaos_protocols.negotiation.scale_in:ScaleIn._failed_meanwhile",
+                'S.FAILED, "", f"',
+                'S.FAILED, "failed", f"',
+            ),
+        ),
+        stories=("85",),
+    ),
+    Undone(
+        row=22,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:newest_round",
+                "for record in roster.sites:",
+                "known += [one.known_round for one, _ in scheduler.reports.values()]\n    for record in roster.sites:",
+            ),
+        ),
+        test="test_found_defects:test_round_that_only_a_removed_site_has_reported_is_not_waited_for",
+    ),
+    Undone(
+        row=23,
+        patches=(Patch(SPOKE, " or report.epoch != scheduler.host.roster.epoch", ""),),
+        stories=("89",),
+    ),
+    Undone(
+        row=24,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:find_progress",
+                "now = (report.transfer_bytes, report.worker_round) if report else (0, 0)",
+                "now = (report.transfer_bytes, report.done_round) if report else (0, 0)",
+            ),
+        ),
+        test="test_found_defects:test_transfer_that_hangs_is_given_up_though_the_rounds_of_the_others_go_on",
+    ),
+    Undone(
+        row=25,
+        patches=(Patch("chaos_protocols.succession:choose_voters", "if stranger is not None:", "if False:"),),
+        test="test_found_defects:test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement",
+    ),
+    Undone(
+        row=26,
+        patches=(
+            Patch(
+                "chaos_protocols.standing:Standing._begin_if_new",
+                "and plan.transfer != self._tried",
+                "and (self.transfer is None or plan.transfer != self.transfer.transfer)",
+            ),
+        ),
+        test="test_found_defects:test_plan_that_has_failed_is_not_begun_again_by_the_next_entry",
+    ),
+    Undone(
+        row=27,
+        patches=(
+            Patch(
+                "chaos_protocols.standing:Standing.worker_loaded",
+                "if self.transfer is None and self.keeping.restoring is None and loading == round_number:",
+                "if False:",
+            ),
+        ),
+        test="test_found_defects:test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same",
+    ),
+    Undone(
+        row=28,
+        patches=(
+            Patch("chaos_protocols.scheduler:SchedulerMachine._quorum_in_reach", "return all(", "return True or all("),
+        ),
+        stories=("65", "69"),
+    ),
+    Undone(
+        row=29,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:find_failures",
+                "if lost and record is None and _may_have_ended(scheduler, site, now_s):",
+                "if False:",
+            ),
+        ),
+        stories=("92",),
+    ),
+    Undone(
+        row=30,
+        patches=(
+            Patch(
+                "chaos_protocols.asking:beat",
+                "leaderless = standing.in_roster and machine.raft.leader is None",
+                "leaderless = False",
+            ),
+        ),
+        stories=("82",),
+    ),
+)

@@ -1,0 +1,115 @@
+"""Rows 31 and later of docs/found-by-simulation.md, see `undone`."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Patch
+from tests.simulation.undoing import Undone
+
+LOOKS = "test_scheduler_looks"
+OUTSIDERS = "test_outsiders"
+SPOKE = "chaos_protocols.reconcile:_spoke_lately"
+
+LATE = (
+    Undone(
+        row=31,
+        patches=(
+            Patch(
+                "chaos_protocols.requests:leave_requested", "if _admission_runs(scheduler, site) or (", "if False and ("
+            ),
+            Patch(
+                "chaos_protocols.standing:Standing.leave_requested",
+                "if self.alone() or not (self.takes_part() or self.join_asked):",
+                "if self.alone() or not self.takes_part():",
+            ),
+        ),
+        stories=("87",),
+    ),
+    Undone(
+        row=32,
+        patches=(
+            Patch(
+                "chaos_protocols.requests:_judge_join",
+                'if (gone is not None and gone.cause == "left") or request.incarnation <=',
+                "if False and request.incarnation <=",
+            ),
+        ),
+        test="test_found_defects_of_states:test_request_to_join_of_a_start_that_has_left_is_not_granted",
+    ),
+    Undone(
+        row=33,
+        patches=(Patch("chaos_protocols.rounds:RoundMachine._pump", "if self.worker_round < self.done:", "if False:"),),
+        test="test_found_defects_of_states:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
+    ),
+    Undone(
+        row=34,
+        patches=(Patch("chaos_protocols.succession:bridge", "if not untried:", "if not untried or leaving.bridged:"),),
+        stories=("86",),
+    ),
+    Undone(
+        row=35,
+        patches=(
+            Patch("chaos_protocols.asking:give_up_the_answer", "since_s = standing.unknown_since_s", "since_s = None"),
+        ),
+        test=f"{OUTSIDERS}:test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out",
+    ),
+    Undone(
+        row=36,
+        patches=(Patch("chaos_protocols.proposals:remove_site", "or not whole or counts)", "or not whole)"),),
+        test="test_proposals:test_a_learner_that_was_promoted_since_its_loss_was_seen_is_settled_without",
+    ),
+    Undone(
+        row=37,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:settle",
+                "if holders and not any(roster.counts(site, furthest + 1) for site in holders):",
+                "if False:",
+            ),
+        ),
+        test=f"{LOOKS}:test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from",
+    ),
+    Undone(
+        row=38,
+        patches=(
+            Patch("chaos_protocols.wanted_links:WantedLinks._let_go", "if up and neighbour is not None:", "if False:"),
+        ),
+        test="test_standing:test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it",
+    ),
+    Undone(
+        row=39,
+        patches=(
+            Patch(
+                "chaos_protocols.standing:Standing.alone",
+                "known <= {machine.site} and (self.in_roster or not self.join_asked)",
+                "known <= {machine.site}",
+            ),
+        ),
+        stories=("93",),
+    ),
+    Undone(
+        row=40,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:settle",
+                "any(roster.counts(site, furthest + 1) for",
+                "set(holders) - set(roster.learner_ids()) and any(True for",
+            ),
+        ),
+        test=f"{LOOKS}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
+    ),
+    Undone(
+        row=41,
+        patches=(Patch("chaos_protocols.roster:Roster.counts", "site in (begun", "bool(begun) and site in (begun"),),
+        test=f"{LOOKS}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
+    ),
+    Undone(
+        row=42,
+        patches=(Patch("chaos_protocols.reconcile:settle", "default=known", "default=roster.settled_round"),),
+        test=f"{LOOKS}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
+    ),
+    Undone(
+        row=43,
+        patches=(Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),),
+        test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
+    ),
+)
