@@ -125,7 +125,7 @@ ROSTERS = (
             ),
         ),
         breaks=(1, 2, 5, 8, 9),
-        seeds=150,
+        seeds=400,
     ),
     Bug(
         name="the log goes to a site that was never admitted",
