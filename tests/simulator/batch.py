@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tests.simulator.faults import Trial, build, run_trial
-from tests.simulator.oracles import Violation
 from tests.simulator.story import standings, tell
+from tests.simulator.violation import Violation
 
 SEEDS_AT_ONCE = 4
 PROGRESS_S = 10.0
@@ -54,10 +54,17 @@ def attempt(trial: Trial, *, verbose: bool = False) -> Outcome:
 
 
 def _collect_seldom() -> None:
-    """A run makes hardly any garbage in cycles, but its world is one: it goes some runs later."""
+    """A run makes hardly any garbage in cycles; but its world is one, see `_attempt_and_clear`."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 20, 50)
+    gc.set_threshold(1_000_000, 20, 50)
+
+
+def _attempt_and_clear(trial: Trial) -> Outcome:
+    """The world goes at once: it is looked through whole one time, not several times while it grows."""
+    outcome = attempt(trial)
+    gc.collect()
+    return outcome
 
 
 def _begin_process() -> None:
@@ -69,10 +76,10 @@ def attempt_all(trials: list[Trial], jobs: int) -> Iterator[Outcome]:
     """As they end, in no order. Ends its processes when the caller stops."""
     if jobs <= 1:
         _collect_seldom()
-        yield from map(attempt, trials)
+        yield from map(_attempt_and_clear, trials)
         return
     with multiprocessing.get_context("fork").Pool(jobs, initializer=_begin_process) as pool:
-        yield from pool.imap_unordered(attempt, trials, chunksize=SEEDS_AT_ONCE)
+        yield from pool.imap_unordered(_attempt_and_clear, trials, chunksize=SEEDS_AT_ONCE)
 
 
 def run_batch(trials: list[Trial], jobs: int) -> int:

@@ -24,20 +24,13 @@ from tests.simulator.oracles_boundary import (
 )
 from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_rounds import RoundsOracle
+from tests.simulator.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
     from tests.simulator.world import World
 
 STORY_LINES = 60
-
-
-class Violation(AssertionError):
-    """An invariant does not hold. `invariant`: its number in protocols.md section 8; `text`: what was seen."""
-
-    def __init__(self, invariant: int, text: str, where: str, story: list[str]) -> None:
-        self.invariant, self.text, self.where = invariant, text, where
-        super().__init__("\n".join([f"invariant {invariant}: {text}", where, *story]))
 
 
 class Oracles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chaos_protocols import events
-from tests.simulator.oracles import Violation
+from tests.simulator.violation import Violation
 from tests.simulator.world import World
 
 STORY_LINES = 60

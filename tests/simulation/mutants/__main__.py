@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tests.simulation.mutants.bugs import BUGS
 from tests.simulation.mutants.planting import Bug, DoesNotApply, planted
 from tests.simulator.faults import run_seed
-from tests.simulator.oracles import Violation
+from tests.simulator.violation import Violation
 
 PROCESSES_MAX = 2
 

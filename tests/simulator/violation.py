@@ -1,0 +1,11 @@
+"""What an oracle raises. Apart from the oracles, so that these can be compiled: mypyc takes no class of an exception."""
+
+from __future__ import annotations
+
+
+class Violation(AssertionError):
+    """An invariant does not hold. `invariant`: its number in protocols.md section 8; `text`: what was seen."""
+
+    def __init__(self, invariant: int, text: str, where: str, story: list[str]) -> None:
+        self.invariant, self.text, self.where = invariant, text, where
+        super().__init__("\n".join([f"invariant {invariant}: {text}", where, *story]))
