@@ -52,12 +52,15 @@ format: $(VENV)/.check  ## format the code and sort the imports
 bench: $(VENV)/.project  ## all benchmarks in their short form (about 10 minutes); one alone: python -m benchmarks NAME
 	@$(BIN)/python -m benchmarks --all --short
 
-soak: $(VENV)/.project  ## real processes under fire for 10 minutes, then 100,000 seeds of the simulator (hours)
-	@$(BIN)/python -m tests.soak
-	@$(BIN)/python -m tests.simulator --seeds 0:100000
+# Seeds run compiled, which needs a C compiler; without one: make seeds COMPILED=
+COMPILED := --compiled
 
-seeds: $(VENV)/.project  ## 3,000 seeds of the simulator on all cores (minutes)
-	@$(BIN)/python -m tests.simulator --seeds 0:3000
+soak: $(VENV)/.check  ## real processes under fire for 10 minutes, then 100,000 seeds of the simulator (hours)
+	@$(BIN)/python -m tests.soak
+	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds 0:100000
+
+seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (minutes)
+	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds 0:3000
 
 mutants: $(VENV)/.project  ## deliberate faults in the protocols: each must be caught by the simulator
 	@$(BIN)/python -m tests.simulation.mutants

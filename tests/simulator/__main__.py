@@ -11,6 +11,7 @@ import os
 import sys
 
 from tests.simulator.batch import attempt, run_batch, sites_of
+from tests.simulator.compiled import CannotCompile, start_again
 from tests.simulator.faults import SITES_MAX, Trial
 from tests.simulator.shrink import Shrinker
 
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
     made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for --seeds; default: cores")
+    made.add_argument("--compiled", action="store_true", help="compiled by mypyc: twice as fast (compiles once)")
     made.add_argument("--verbose", action="store_true", help="print the story as it happens")
     return made
 
@@ -63,6 +65,12 @@ def main() -> int:
         parser().error("name a seed, or --seeds A:B")
     if options.sites and not 2 <= options.sites <= SITES_MAX:
         parser().error(f"--sites wants 2 to {SITES_MAX}, not {options.sites}")
+    if options.compiled:
+        try:
+            start_again(sys.argv[1:])
+        except CannotCompile as error:
+            print(f"--compiled: {error}\nwithout --compiled the same command is interpreted", file=sys.stderr)
+            return 2
     rest = {"trouble_s": options.trouble_s, "only": options.only_faults}
     if options.seed is not None:
         trial = Trial(seed=options.seed, sites=options.sites or sites_of(options.seed), **rest)

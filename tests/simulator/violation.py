@@ -1,4 +1,4 @@
-"""What an oracle raises. Apart from the oracles, so that these can be compiled: mypyc takes no class of an exception."""
+"""What an oracle raises, apart from the oracles: those can be compiled, and mypyc takes no class of an exception."""
 
 from __future__ import annotations
 
