@@ -108,25 +108,25 @@ def compile_into(folder: Path, modules: Mapping[str, Path]) -> None:
     shutil.rmtree(folder / "scratch")
 
 
-def compare(folder: Path) -> None:
+def told_by(folder: str) -> dict[str, str]:
+    """The fingerprints of the runs compared, by the compiled modules in `folder`; `-`: by the interpreter. Raises
+    CannotCompile."""
+    command = [sys.executable, "-m", "tests.simulator.compiled", folder, "--fingerprints"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotCompile(f"a run {'interpreted' if folder == '-' else 'compiled'} ends so:\n{done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout))
+
+
+def compare(folder: Path, *, told: Callable[[str], dict[str, str]] = told_by) -> None:
     """Raises CannotCompile where a run is not the same compiled and interpreted."""
-    told = []
-    for first in ("-", str(folder)):
-        command = [sys.executable, "-m", "tests.simulator.compiled", first, "--fingerprints"]
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True
-        )
-        if done.returncode:
-            raise CannotCompile(
-                f"a run {'interpreted' if first == '-' else 'compiled'} ends so:\n{done.stderr[-2000:]}"
-            )
-        told.append(json.loads(done.stdout))
-    differ = [name for name, one in told[0].items() if told[1].get(name) != one]
-    if differ or not told[0]:
+    here, right = told(str(folder)), told("-")
+    differ = [name for name in {**right, **here} if here.get(name) != right.get(name)]
+    if differ or not right:
         raise CannotCompile(
             f"compiled, these runs are not what they are interpreted: {', '.join(differ)}; the interpreter is right"
         )
-    print(f"compiled: {len(told[0])} runs are the same as interpreted, event for event", file=sys.stderr)
+    print(f"compiled: {len(right)} runs are the same as interpreted, event for event", file=sys.stderr)
 
 
 def build(

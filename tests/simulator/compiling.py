@@ -1,6 +1,6 @@
 """`python -m tests.simulator.compiling FOLDER PATH ...`: compile modules with mypyc into FOLDER, a file a module.
 
-Run by `compiled`, in the repository's root. Progress goes to the standard error; what mypyc and the C compiler say goes to
+Run by `compiled`, in the repository's root. Progress goes to the standard error, what mypyc and the C compiler say to
 FOLDER/build.log. Ends with 1 where something does not compile.
 """
 
