@@ -209,6 +209,10 @@ def test_dials_that_cannot_succeed_say_why(loop_kind: str, tmp_path: Path) -> No
         await b.transport.close()
         with pytest.raises(DialError, match="cannot reach site"):
             await a.transport.dial(b.id, address, timeout_s=2)
+        for host in ("a..b", "x" * 64 + ".test", "ü" * 64):
+            with pytest.raises(DialError, match="cannot reach site"):
+                await a.transport.dial(b.id, f"{host}:7700", timeout_s=2)
+        assert not a.transport._connections
         with pytest.raises(DialError, match="must be host:port"):
             await a.transport.dial(b.id, "nowhere", timeout_s=2)
         with pytest.raises(DialError, match="this site itself"):

@@ -6,7 +6,10 @@ Driven by the transport, one `Attempt` at a time for each site. Either all conne
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
 import secrets
+import socket
 import ssl
 import traceback
 from collections.abc import Callable
@@ -59,6 +62,34 @@ def let_go(error: BaseException) -> None:
     while one is not None:
         traceback.clear_frames(one.__traceback__)
         one = one.__context__
+
+
+async def _reach(address: str, channel: TlsChannel) -> None:
+    """Connect the channel to the first address of that name which takes it. Raises OSError of the last, ValueError.
+
+    Asked for a name, asyncio's loop would keep the failure of an address that did not answer, and by its frame the
+    channel of the one that did, until Python's next full collection; asked for one address, it keeps nothing.
+    """
+    loop = asyncio.get_running_loop()
+    host, port = split_address(address)
+    hosts = [host]
+    if not _is_number(host):
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        hosts = list(dict.fromkeys(str(info[4][0]) for info in found))
+    for number in hosts:
+        try:
+            await loop.create_connection(lambda: channel, number, port)
+            return
+        except OSError:
+            if number == hosts[-1]:
+                raise
+
+
+def _is_number(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
 
 
 class Attempt:
@@ -128,25 +159,19 @@ class Attempt:
         return [task.result()[0] for task in tasks]
 
     async def _connect(self, stream: int | None) -> tuple[Connection, Verdict]:
-        loop = asyncio.get_running_loop()
         handshake = _Handshake(self, stream)
         connection = Connection(self._context.tls, handshake, server_side=False)
-        host, port = split_address(self.address)
         who = f"site {short(self.site)} at {self.address}"
         self._connections.append(connection)
-
-        def channel() -> TlsChannel:
-            self._context.track(connection)
-            return connection.channel
-
+        self._context.track(connection)
         try:
-            await loop.create_connection(channel, host, port)
-        except asyncio.CancelledError:
+            await _reach(self.address, connection.channel)
+        except (OSError, ValueError) as error:  # ValueError: text that cannot be the name of a host
+            connection.channel.disown()
+            raise DialError(f"cannot reach {who}: {getattr(error, 'strerror', None) or error}") from error
+        except BaseException:
             connection.channel.disown()
             raise
-        except OSError as error:
-            connection.channel.disown()
-            raise DialError(f"cannot reach {who}: {error.strerror or error}") from error
         verdict = await handshake.outcome
         if verdict.code == ACCEPTED:
             return connection, verdict

@@ -212,8 +212,12 @@ class TlsChannel(asyncio.BufferedProtocol):
         self._report()
 
     def disown(self) -> None:
-        """The loop gave up connecting and closes the socket by itself; uvloop then reports no end."""
+        """The loop gave up connecting and closes the socket by itself; uvloop then reports no end, even where it had
+        called `connection_made` already, and its transport keeps this channel: so the channel lets go of it."""
         self._phase = _Phase.CLOSED
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
         if not self.gone.done():
             self.gone.set_result(None)
 
