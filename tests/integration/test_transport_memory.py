@@ -186,6 +186,29 @@ def test_a_dial_that_is_given_up_at_any_turn_of_the_loop_leaves_no_object_behind
     run(loop_kind, main)
 
 
+def test_further_streams_that_a_link_ends_before_leave_no_object_behind(
+    loop_kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a long path, where a link that has just come up is given more streams."""
+    monkeypatch.setattr(Link, "streams_useful", lambda link: link.streams_wanted - 1)
+
+    async def main() -> None:
+        a, b = Site(tmp_path, "a"), Site(tmp_path, "b")
+        await start(a, b)
+        turns = iter(range(TURNS))
+
+        async def come_and_go() -> None:
+            await a.dial(b)
+            for _ in range(next(turns)):
+                await asyncio.sleep(0)
+            closed(a, b)
+            await until(lambda: not a.neighbours and not b.neighbours, "both ends of the link")
+
+        await nothing_stays(come_and_go, times=TURNS)
+
+    run(loop_kind, main)
+
+
 def test_dials_from_both_ends_at_once_leave_no_object_behind(loop_kind: str, tmp_path: Path) -> None:
     """One of the two gives way half-way up."""
 

@@ -92,6 +92,13 @@ def _is_number(host: str) -> bool:
     return False
 
 
+def _decisive(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Of the errors of connections that were brought up together, the one that counts; lets go of all."""
+    for error in (errors, *errors.exceptions):
+        let_go(error)
+    return next((error for error in errors.exceptions if isinstance(error, Yielded)), errors.exceptions[0])
+
+
 class Attempt:
     """One dial of a whole link, or the repair of the streams that a link lacks."""
 
@@ -148,14 +155,18 @@ class Attempt:
         return await self._connect(None)
 
     async def bulk(self, streams: list[int]) -> list[Connection]:
-        """All of these bulk streams at once. Raises DialError."""
+        """All of these bulk streams at once. Raises DialError, Yielded."""
+        failure: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._connect(stream)) for stream in streams]
         except BaseExceptionGroup as errors:
-            for error in errors.exceptions:
-                let_go(error)
-            raise errors.exceptions[0] from None
+            failure = _decisive(errors)
+        if failure is not None:
+            try:
+                raise failure  # not where it would name the group, which names it
+            finally:
+                failure = None
         return [task.result()[0] for task in tasks]
 
     async def _connect(self, stream: int | None) -> tuple[Connection, Verdict]:
