@@ -28,6 +28,9 @@ FOR_INSIDERS = frozenset(
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
 
+OF_THE_LINK = frozenset((messages.Heartbeat, messages.Farewell))
+"""Taken only over the link that they are about: an old one that a third site brings would call a dead link up."""
+
 
 def dispatch(machine: SiteMachine, event: events.Event) -> None:
     """One event into the part that it concerns."""
@@ -186,10 +189,14 @@ def _received(machine: SiteMachine, neighbour: SiteId, envelope: messages.Envelo
     ours, effects = machine.courier.receive(neighbour, envelope, roster=machine.roster, own_up=links.up_sites())
     if effects:
         machine.emit(effects)
-    if ours is not None:
-        if ours.event_id:
-            machine.event_id = ours.event_id
-        deliver(machine, ours.source, ours.message)
+    if ours is None:
+        return
+    if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
+        machine.disbelieved += 1
+        return
+    if ours.event_id:
+        machine.event_id = ours.event_id
+    deliver(machine, ours.source, ours.message)
 
 
 def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> None:

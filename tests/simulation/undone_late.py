@@ -112,4 +112,15 @@ LATE = (
         patches=(Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),),
         test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
     ),
+    Undone(
+        row=44,
+        patches=(
+            Patch(
+                "chaos_protocols.dispatch:_received",
+                "if ours.source != neighbour and type(ours.message) in OF_THE_LINK:",
+                "if False:",
+            ),
+        ),
+        test="test_outsiders:test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_up",
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.protocols.one_site import (
     MODEL,
@@ -23,9 +24,10 @@ from tests.unit.protocols.scheduler_kit import alive
 
 from chaos_protocols import events, messages
 from chaos_protocols.commands import Settled, encode_command, encode_roster
-from chaos_protocols.effects import ServeState, StopDaemon
+from chaos_protocols.effects import Dial, ServeState, StopDaemon
 from chaos_protocols.messages import (
     ConnectOrder,
+    Farewell,
     JoinAnswer,
     LeaveAnswer,
     LinkReport,
@@ -170,6 +172,27 @@ def test_a_stranger_cannot_point_a_member_to_another_scheduler() -> None:
     bench = member()
     bench.hear(D, heartbeat(epoch=FAR, scheduler=D))
     assert bench.machine.scheduler_site() == A
+
+
+def test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_up() -> None:
+    """It fits what a restarted daemon has sent, and nothing tells it from a new one (seed 25393 of the simulator, 3
+    sites)."""
+    bench = member()
+    for _ in range(round(1.5 * SETTINGS.failure_timeout_s / 0.25)):
+        alive(bench, A, seconds=0.25, step_s=0.05)
+        beats = [beat.sequence for site, beat in sent(bench.taken(), messages.Heartbeat) if site == C]
+        for sequence in beats:
+            bench.hear(C, msgspec.structs.replace(heartbeat(), echo_sequence=sequence), by=A)
+    assert not bench.machine.links.is_up(C) and bench.machine.links.is_up(A)
+    assert bench.machine.disbelieved
+
+
+def test_an_old_farewell_that_a_third_site_brings_does_not_keep_a_broken_link_from_its_redial() -> None:
+    bench = member()
+    bench.hear(C, Farewell(reason="left the run"), by=A)
+    out = bench.handle(events.LinkLost(site=C, incarnation=1, reason="connection reset", end_of_file=False))
+    assert [one.site for one in out if isinstance(one, Dial)] == [C] and bench.machine.links.is_up(C)
+    assert bench.machine.disbelieved == 1
 
 
 def test_a_strangers_word_about_a_members_daemon_does_not_renew_that_member() -> None:
