@@ -252,8 +252,9 @@ def _for_scheduler(
     scheduler, now_s = machine.scheduler, machine.now_s
     match message:
         case messages.Report(incarnation=incarnation):
-            record = machine.roster.record(source)
-            if record is not None and record.incarnation == incarnation:
+            record = machine.roster.record(source)  # a leaver may be the root of its last round
+            known = record or machine.roster.departure(source, incarnation)
+            if known is not None and known.incarnation == incarnation:
                 scheduler.take_report(source, message, now_s=now_s)
         case messages.JoinRequest():
             requests.join_requested(scheduler, source, message, now_s=now_s)

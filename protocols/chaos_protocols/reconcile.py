@@ -163,10 +163,11 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
     elif scheduler.idle_since_s is None:
         scheduler.idle_since_s = now_s
     idle = scheduler.idle_since_s is not None and now_s >= scheduler.idle_since_s + 2 * host.settings.beat_s
+    stalled = scheduler.stalled_round() if idle else None
     for identifier, negotiation in list(scheduler.negotiations.items()):
         if isinstance(negotiation, ScaleIn) and negotiation.state is ScaleInState.FINISHING:
-            if idle:  # nobody contributes any more: the round that the leaver waits for never comes
-                negotiation.last_round = min(negotiation.last_round, host.done_round)
+            if stalled is not None:  # nobody contributes any more: the round that the leaver waits for never comes
+                negotiation.last_round = min(negotiation.last_round, stalled - 1)
             others = [site for site in roster.member_ids() if site != negotiation.site]
             if not roster.started or all(done.get(site, -1) >= negotiation.last_round for site in others):
                 scheduler.feed(identifier, EverybodyDone(), now_s=now_s)
@@ -302,10 +303,7 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
     """Everybody gave weight 0 to a round, and now a member has the state: it is done again under a new epoch, to which
     that member can contribute."""
     host, roster = scheduler.host, scheduler.host.roster
-    if host.stalled is None and not scheduler.stalled:
-        return False
-    stalled = {scheduler.reports[site][0].stalled for site in scheduler.stalled} | {host.stalled}
-    if not any(tag is not None and tag == roster.tag_of(tag.round) and tag.round > host.done_round for tag in stalled):
+    if scheduler.stalled_round() is None:
         return False
     if now_s < scheduler.unstalled_s + host.settings.failure_timeout_s or not scheduler.anybody_active():
         return False

@@ -196,6 +196,14 @@ class SchedulerMachine:
         else:
             self.stalled.add(site)
 
+    def stalled_round(self) -> int | None:
+        """A round under way to which everybody has given weight 0, as its root says: it is never done under its tag."""
+        host = self.host
+        for tag in (host.stalled, *(self.reports[site][0].stalled for site in sorted(self.stalled))):
+            if tag is not None and tag.round > host.done_round and tag == host.roster.tag_of(tag.round):
+                return tag.round
+        return None
+
     def settle_answered(self, site: SiteId, answer: SettleAnswer) -> None:
         if answer.epoch == self.host.roster.epoch and self.host.roster.settling:
             self.answers[site] = answer

@@ -123,4 +123,12 @@ LATE = (
         ),
         test="test_outsiders:test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_up",
     ),
+    Undone(
+        row=45,
+        patches=(
+            Patch("chaos_protocols.reconcile:find_progress", "if stalled is not None:", "if idle:"),
+            Patch("chaos_protocols.reconcile:find_progress", "stalled - 1", "host.done_round"),
+        ),
+        test="test_scheduler_looks:test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for",
+    ),
 )

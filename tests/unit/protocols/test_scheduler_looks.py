@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.unit.protocols.one_site import (
     EPOCH,
     MODEL,
@@ -23,8 +24,10 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, down, line, lose, plan, report
 
 from chaos_protocols import events
+from chaos_protocols.effects import StopDaemon
 from chaos_protocols.messages import (
     JoinRequest,
+    LeaveAnswer,
     LeaveRequest,
     LevelReport,
     SettleAnswer,
@@ -33,6 +36,7 @@ from chaos_protocols.messages import (
 from chaos_protocols.names import SiteId
 from chaos_protocols.negotiation import ScaleIn, ScaleOut
 from chaos_protocols.negotiation.scale_in import ScaleInState
+from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure, Roster
 from chaos_protocols.views import make_view
 
@@ -289,6 +293,43 @@ def test_a_leaver_is_released_when_everybody_has_its_last_round() -> None:
     assert not bench.machine.scheduler.negotiations and C not in bench.machine.configuration.learners
 
 
+def _nobody_trains() -> tuple[Bench, Tag]:
+    """Round 6 is under way, no member's worker trains, and C wants to leave."""
+    bench = leader_of(roster=roster_of(A, B, C, settled_round=5, first_round=6))
+    for _ in range(8):
+        for site in (B, C):
+            bench.hear(site, report(bench, active=False, done_round=5))
+        alive(bench, B, C, seconds=0.2)
+    tag = bench.machine.rounds.running
+    assert tag is not None and tag.round == 6 and bench.machine.rounds.contributed
+    bench.taken()
+    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
+    return bench, tag
+
+
+def test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for() -> None:
+    """Those of leavers, whose workers count as active no more: the round was settled anew before (seed 26690 of the
+    simulator, 4 sites)."""
+    bench, tag = _nobody_trains()
+    alive(bench, B, C, seconds=1.0)
+    assert all((one.last_round, one.finished) == (6, False) for _, one in sent(bench.out, LeaveAnswer))
+    bench.handle(events.ReduceFinished(tag=tag, digest="d", weights=((A, 0.0), (B, 0.0), (C, 1.0))))
+    bench.hear(B, report(bench, active=False, done_round=6))
+    assert sent(bench.out, LeaveAnswer)[-1] == (C, LeaveAnswer(incarnation=1, last_round=6, finished=True))
+
+
+@pytest.mark.parametrize("root", [A, B, C], ids=lambda site: site[:1])
+def test_a_leaver_is_let_go_when_the_root_of_its_last_round_says_that_nobody_contributed(root: SiteId) -> None:
+    bench, tag = _nobody_trains()
+    if root == A:
+        bench.handle(events.ReduceStalled(tag=tag))
+    else:
+        bench.hear(root, report(bench, active=False, done_round=5, stalled=tag))
+    alive(bench, B, C, seconds=0.6)
+    assert sent(bench.out, LeaveAnswer)[-1] == (C, LeaveAnswer(incarnation=1, last_round=5, finished=True))
+    assert not bench.machine.scheduler.negotiations
+
+
 def test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left() -> None:
     bench = leader_of(roster=roster_of(A, B, C, settled_round=5, first_round=6))
     bench.hear(B, report(bench, done_round=5))
@@ -306,3 +347,13 @@ def test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_
     else:
         raise AssertionError("the leaver's rounds were waited for without end")
     assert bench.machine.roster.departed[-1].cause == "left"
+
+
+def test_a_leaver_that_schedules_goes_when_the_last_other_site_is_lost() -> None:
+    bench = leader_of(B)
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    assert not bench.machine.standing.finished, "B can go on"
+    lose(bench, B)
+    bench.wait(2 * SETTINGS.beat_s)
+    (end,) = [one for one in bench.out if isinstance(one, StopDaemon)]
+    assert end.graceful and bench.machine.roster.site_ids() == (A,)
