@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import msgspec
-from tests.simulator.node import MODEL, Node
+from tests.simulator.node import MODEL, Node, Worker
 from tests.simulator.world import World
 
 from benchmarks.measure import Figures, spread
@@ -191,10 +191,9 @@ class WanNode(Node):
             self.state_at_s = self.world.now_s
         super().handle(event)
 
-    def _hello(self) -> None:
-        assert self.worker is not None
-        self.worker.training = False
-        self.handle(events.WorkerReady(model=self.world.model, round=self.worker.round))
+    def _hello(self, worker: Worker) -> None:
+        worker.training, self.connected = False, worker
+        self.handle(events.WorkerReady(model=self.world.model, round=worker.round))
 
     def _send_bulk(self, site: str, message: Any) -> None:
         if message[0] != "state":

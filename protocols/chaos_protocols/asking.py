@@ -34,6 +34,7 @@ def beat(standing: Standing) -> None:
     standing.finish_if_done()
     give_up_the_answer(standing)
     give_up_fetching(standing)
+    give_up_listening(standing)
     waits_outside = standing.worker is not None and not standing.in_roster
     leaderless = standing.in_roster and machine.raft.leader is None  # its neighbours may all be outside by now
     if machine.links.up_sites() and not waits_outside and not leaderless:
@@ -68,6 +69,21 @@ def give_up_fetching(standing: Standing) -> None:
         standing.fetching_since_s = machine.now_s
     elif machine.now_s - standing.fetching_since_s > machine.settings.election_timeout_s:
         machine.emit(machine.rounds.give_up_fetching())
+
+
+def give_up_listening(standing: Standing) -> None:
+    """Members that leave wait for the other members' rounds, not for those who only listen: the site that a listener
+    has its results from may be gone, and what it kept is gone with it."""
+    machine, rounds = standing.machine, standing.machine.rounds
+    view = machine.roster.view_of(rounds.running.round) if rounds.running is not None else None
+    if rounds.running is None or view is None or machine.site in view.members:
+        return
+    for site in {parent for tree in view.plan.trees for child, parent in tree.parent if child == machine.site}:
+        left = (one for one in machine.roster.departed if one.site == site and one.last_round >= rounds.running.round)
+        gone = next(left, None)
+        if gone is not None and not machine.links.is_up(site, gone.incarnation):
+            machine.emit(rounds.result_missed(rounds.running))
+            return
 
 
 def ask(standing: Standing) -> None:

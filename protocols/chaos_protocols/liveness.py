@@ -98,9 +98,11 @@ class LinkTable:
 
     # -- what others ask
 
-    def is_up(self, site: SiteId) -> bool:
+    def is_up(self, site: SiteId, incarnation: int | None = None) -> bool:
+        """Whether there is a link to it; to this start of its daemon, if one is named."""
         neighbour = self.neighbours.get(site)
-        return neighbour is not None and (neighbour.phase is LinkPhase.UP or neighbour.phase is LinkPhase.REDIALLING)
+        up = neighbour is not None and (neighbour.phase is LinkPhase.UP or neighbour.phase is LinkPhase.REDIALLING)
+        return up and (incarnation is None or self.neighbours[site].incarnation == incarnation)
 
     def up_sites(self) -> tuple[SiteId, ...]:
         """Ascending; the same until a link changes, and asked for with every message."""

@@ -167,10 +167,9 @@ def leave_requested(scheduler: SchedulerMachine, site: SiteId, request: LeaveReq
             return  # it asks again: when it is admitted, or renewed, or when its former self is out
         gone = roster.departure(site, request.incarnation)
         last_round = gone.last_round if gone else 0
-        if gone is None:  # it asked to join: that request may come later than this one
-            scheduler.turned_back[site] = request.incarnation
-            while len(scheduler.turned_back) > TURNED_BACK_MAX:
-                del scheduler.turned_back[next(iter(scheduler.turned_back))]
+        scheduler.turned_back[site] = request.incarnation  # it asked to join: that request may come later than this one
+        while len(scheduler.turned_back) > TURNED_BACK_MAX:
+            del scheduler.turned_back[next(iter(scheduler.turned_back))]
         scheduler.host.tell(site, LeaveAnswer(incarnation=request.incarnation, last_round=last_round, finished=True))
         return
     for identifier, one in list(scheduler.negotiations.items()):

@@ -33,7 +33,7 @@ import msgspec
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
 from tests.simulator.faults import begin
-from tests.simulator.node import MODEL, Node
+from tests.simulator.node import MODEL, Node, Worker
 from tests.simulator.world import World
 
 from chaos_protocols import effects, events
@@ -352,9 +352,9 @@ class Stage:
         """The worker of this site trains something else."""
         other = msgspec.structs.replace(MODEL, spec_digest="cd" * 16)
 
-        def hello() -> None:
-            assert node.worker is not None
-            node.handle(events.WorkerReady(model=other, round=node.worker.round))
+        def hello(worker: Worker) -> None:
+            node.connected = worker
+            node.handle(events.WorkerReady(model=other, round=worker.round))
 
         node._hello = hello  # type: ignore[method-assign]
 

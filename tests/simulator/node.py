@@ -52,13 +52,12 @@ class Node:
         self.alive = self.stopped = self.stopped_for_good = self.left = False
         self.machine: SiteMachine | None = None
         self.worker: Worker | None = None
+        self.connected: Worker | None = None
         self.bulk: SimulatedBulk | None = None
         self.connections: dict[str, Any] = {}
         self.mailbox: list[Any] = []
         self.answers: dict[str, tuple[bool, str]] = {}
-        self._timer = 0
-        self._generation = 0
-        self._workers = 0
+        self._timer = self._generation = self._workers = 0
         self.min_sites = 1
         self.arena: tuple[int, int, str] | None = None
         self.keeper = Keeper(self)
@@ -67,7 +66,7 @@ class Node:
         self.fetched: list[bool] = []
         self.crash_at: int | None = None
         self._restart: Any = None
-        self.compute_factor = 1.0
+        self.compute_factor, self.slowdowns = 1.0, 0
         self.transfer_delay_s = 0.0
         self._engines_s = 0.0
 
@@ -102,19 +101,22 @@ class Node:
     def start_worker(self) -> None:
         self._workers += 1
         self.worker = Worker(number=self._workers)
-        self._hello()
+        self._hello(self.worker)
 
-    def _hello(self) -> None:
-        assert self.worker is not None
-        self.worker.training = False
-        if self.alive:
-            ready = {"round": self.worker.round, "contribution_bytes": self.contribution_bytes}
+    def _hello(self, worker: Worker) -> None:
+        """The daemon talks to the worker whose hello it has read; what it tells a dead one is lost."""
+        worker.training = False
+        if self.stopped:
+            self.mailbox.append(lambda: self._hello(worker))
+        elif self.alive:
+            self.connected = worker
+            ready = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
             self.handle(events.WorkerReady(model=MODEL, **ready))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
         if self.worker is not None:
-            self._hello()
+            self._hello(self.worker)
 
     def kill_worker(self) -> None:
         if self.worker is not None:
@@ -323,7 +325,7 @@ class Node:
 
     def _to_worker(self, message: Any) -> None:
         worker = self.worker
-        if worker is None:
+        if worker is None or worker is not self.connected:
             return
         match message:
             case TrainFrom(round=number):
@@ -355,7 +357,7 @@ class Node:
         self.world.schedule(0.0, lambda: self.handle(event) if generation == self._generation else None)
 
     def _compute(self, worker: Worker) -> None:
-        delay_s = self.world.compute_s(self.site) * self.compute_factor
+        delay_s = self.world.compute_s(self.site) * self.compute_factor * (8.0 if self.slowdowns else 1.0)
 
         def done(worker: Worker) -> None:
             if worker.training:
@@ -366,7 +368,7 @@ class Node:
 
     def _apply(self, number: int) -> None:
         worker = self.worker
-        if worker is None or self.bulk is None:
+        if worker is None or worker is not self.connected or self.bulk is None:
             return
         digest, _ = self.bulk.results[number]
         worker.updating = True

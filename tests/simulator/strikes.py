@@ -100,8 +100,8 @@ def _slow_disk(strike: Strike) -> None:
 
 def _slow_worker(strike: Strike) -> None:
     node = strike.node
-    node.compute_factor *= 8.0
-    strike.later(0.5, 3.0, lambda: setattr(node, "compute_factor", node.compute_factor / 8.0))
+    node.slowdowns += 1  # one is as slow as several
+    strike.later(0.5, 3.0, lambda: setattr(node, "slowdowns", node.slowdowns - 1))
 
 
 def _cut(strike: Strike, ways: tuple[tuple[str, str], ...]) -> None:
