@@ -2,14 +2,21 @@
 
 Driven by the transport for each hello whose signature is right.
 
-Two sites may dial each other at once; both ends must keep the same connection. The rule: an attempt is *committed*
-once its hello is on the way. A peer's hello that arrives before we committed wins, and we give up our attempt. If both
-are committed, the attempt of the smaller site id wins. A hello may still arrive late, after the winning link is up;
-`known` (the last session that the dialer had seen accepted when it wrote the hello) tells such a straggler from a real
-redial by a peer that lost the link before we noticed: only the latter knows the session that stands.
+Two sites may dial each other at once, and exactly one of the two dials must become the link. The rule, for S < P:
 
-Both ends come to the same answer. Let S < P, both committed. S refuses P's hello, since S < P; P accepts that of S. If
-S's link is up already when P's hello arrives, P wrote it before accepting S, so `known` is not that session: refused.
+1. S commits itself when its hello is on the way. From then on, until that dial ends, it takes nothing of P's dial: no
+   hello, and no further stream of a link of P's that is coming up. Its own becomes the link.
+2. Before that, a hello of P's wins, and so does a link of P's that comes up: S gives up its dial, and sends no hello.
+3. P takes what S dials, whatever it has under way itself, unless P's own link stands.
+
+Why not both give way: S gives way only while it is not committed, so P never had a hello of that dial to give way to.
+Why not neither: the connections of a link that P completes were all accepted by S, the last of them before S committed
+(1), so S had the link up by then and did not commit (2). So when S's hello arrives, P's own link does not stand, save
+that S had it up and lost it. `known` tells that: the last session with P that S had up when it began to dial. A hello
+that does not know the session that stands is a straggler of an earlier moment; one that does is a redial.
+
+That a dial is given up for another cause (its time is over, its task cancelled) is no matter of this rule: the other
+end, which may have given way to it, dials again.
 """
 
 from __future__ import annotations
@@ -74,7 +81,7 @@ def judge(site: SiteId, hello: Hello, facts: Facts) -> tuple[Verdict, str]:
             return FIXED_REFUSAL, "a control connection of a session that another site dialed"
         refusal = _against_control(site, hello, facts)
     elif hello.purpose == PURPOSE_BULK:
-        refusal = _against_bulk(hello, facts.link)
+        refusal = _against_bulk(hello, facts.link) or _against_ours(site, facts)
     else:
         return FIXED_REFUSAL, f"unknown purpose {hello.purpose!r}"
     return (refusal, refusal.reason) if refusal is not None else (accepted, "accepted")
@@ -82,16 +89,18 @@ def judge(site: SiteId, hello: Hello, facts: Facts) -> tuple[Verdict, str]:
 
 def _against_control(site: SiteId, hello: Hello, facts: Facts) -> Verdict | None:
     link = facts.link
-    if link is not None and hello.incarnation != link.incarnation:
-        if hello.incarnation < link.incarnation:
-            return _stale("a newer start of the dialing daemon is connected")
-        return None
-    if link is not None and link.session.dialer == site:
-        if hello.session.attempt <= link.session.attempt:
+    if link is not None and hello.incarnation < link.incarnation:
+        return _stale("a newer start of the dialing daemon is connected")
+    if link is not None and hello.incarnation == link.incarnation:
+        if link.session.dialer != site:
+            if hello.known != link.session:
+                return _simultaneous("the link is up, dialed from this side")
+        elif hello.session.attempt <= link.session.attempt:
             return _stale("a later attempt of the dialer is connected")
-        return None
-    if link is not None:
-        return None if hello.known == link.session else _simultaneous("the link is up, dialed from this side")
+    return _against_ours(site, facts)
+
+
+def _against_ours(site: SiteId, facts: Facts) -> Verdict | None:
     if facts.committed and facts.own_site < site:
         return _simultaneous("this side dials too, and has the smaller site id")
     return None

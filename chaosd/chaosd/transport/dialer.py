@@ -116,19 +116,29 @@ class Attempt:
         self.address = address
         self.session = session
         self.streams = streams
-        self.committed = False
-        """Our hello for the control connection is on its way."""
         self.superseded = False
         self.task: asyncio.Task[None] | None = None
         self._known = known
         self._context = context
+        self._hello_sent = False
         self._connections: list[Connection] = []
 
+    @property
+    def committed(self) -> bool:
+        """Our hello for the control connection is on its way, and the attempt goes on."""
+        return self._hello_sent and not self.superseded and self.task is not None and not self.task.done()
+
+    def commit(self) -> None:
+        """The hello for the control connection is sent now."""
+        self._hello_sent = True
+
     def supersede(self) -> None:
-        """The peer's own dial was accepted: give this one up."""
+        """The peer's own dial was accepted: give this one up. Here and now, lest a challenge that has arrived already
+        be answered, and the peer give up its dial for this one."""
         self.superseded = True
         if self.task is not None:
             self.task.cancel()
+        self.abandon("the neighbour's own dial stands")
 
     def abandon(self, reason: str) -> None:
         """Cut whatever stands."""
@@ -243,7 +253,8 @@ class _Handshake:
         if not self._answered:
             connection.send_handshake(self._machine.answer(frame))
             self._answered = True
-            self._attempt.committed = self._attempt.committed or self._stream is None
+            if self._stream is None:
+                self._attempt.commit()
             return
         verdict = self._machine.verdict(frame)
         if verdict.code == ACCEPTED:

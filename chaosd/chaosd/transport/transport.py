@@ -216,7 +216,7 @@ class Transport:
             link=admission.StandingLink(incarnation=link.incarnation, session=link.session, streams=link.streams_wanted)
             if link is not None
             else None,
-            committed=attempt is not None and attempt.committed and not attempt.superseded,
+            committed=attempt is not None and attempt.committed,
         )
         return admission.judge(site, hello, facts)
 
@@ -240,6 +240,10 @@ class Transport:
 
     def link_completed(self, link: Link) -> None:
         self._stop_completion_timer(link)
+        self._known[link.site] = link.session
+        attempt = self._attempts.get(link.site)
+        if attempt is not None and attempt.session != link.session:
+            attempt.supersede()
         self._tell(self._events.link_up, link.site, link.incarnation, link.address)
         if (arrival := self._arrivals.pop(link.site, None)) is not None and not arrival.done():
             arrival.set_result(None)
@@ -323,7 +327,7 @@ class Transport:
                 link.add(connection)
             link.complete()
             self._widening.consider(link)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, DialError):
             if attempt.superseded:
                 raise Yielded from None
             raise
@@ -337,7 +341,7 @@ class Transport:
             attempt.keep()
             for connection in connections:
                 link.add(connection)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, DialError):
             if attempt.superseded:
                 raise Yielded from None
             raise
@@ -362,7 +366,6 @@ class Transport:
         link = Link(self, site, incarnation, session, streams, progress)
         link.address = address
         self._links[site] = link
-        self._known[site] = session
         self._shapes.apply(site, link)
         return link
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from chaos_protocols.names import short
-from chaosd.transport.dialer import Attempt, DialerContext, let_go
+from chaosd.transport.dialer import Attempt, DialerContext, Yielded, let_go
 from chaosd.transport.errors import DialError
 from chaosd.transport.link import Link, LinkState
 
@@ -50,7 +50,7 @@ class Widening:
                 attempt.keep()
                 for connection in connections:
                     link.add(connection)
-        except DialError as error:
+        except (DialError, Yielded) as error:
             let_go(error)
             _log.info("no further streams: %s", error)
         finally:

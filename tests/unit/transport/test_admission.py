@@ -86,6 +86,27 @@ def test_a_redial_by_a_peer_that_knew_the_link_replaces_it() -> None:
     assert code(judge(LARGE, hello(LARGE), facts(link=standing(LARGE, 3)))) == ACCEPTED
 
 
+def test_the_smaller_site_that_is_committed_takes_nothing_of_the_other_dial_whatever_stands() -> None:
+    knows = hello(LARGE, known=Session(dialer=SMALL, attempt=7))
+    bulk = hello(LARGE, purpose="bulk", stream=1)
+    for said, link in (
+        (hello(LARGE), None),
+        (hello(LARGE), standing(LARGE, 3)),
+        (hello(LARGE), standing(LARGE, 3, incarnation=4)),
+        (knows, standing(SMALL, 7)),
+        (bulk, standing(LARGE, 4)),
+    ):
+        if link is not None:
+            assert code(judge(LARGE, said, facts(SMALL, link=link))) == ACCEPTED
+        assert code(judge(LARGE, said, facts(SMALL, link=link, committed=True))) == "simultaneous"
+
+
+def test_the_larger_site_takes_the_other_dial_though_it_is_committed_itself() -> None:
+    bulk = hello(SMALL, purpose="bulk", stream=1)
+    for said, link in ((hello(SMALL), None), (hello(SMALL), standing(SMALL, 3)), (bulk, standing(SMALL, 4))):
+        assert code(judge(SMALL, said, facts(LARGE, link=link, committed=True))) == ACCEPTED
+
+
 def test_an_attempt_that_arrives_out_of_order_is_stale() -> None:
     for attempt in (4, 5):
         assert code(judge(LARGE, hello(LARGE), facts(link=standing(LARGE, attempt)))) == "stale"
@@ -96,7 +117,8 @@ def test_incarnations_only_rise() -> None:
         newer = facts(link=standing(dialer, 9, incarnation=6), committed=committed)
         older = facts(link=standing(dialer, 9, incarnation=4), committed=committed)
         assert code(judge(LARGE, hello(LARGE), newer)) == "stale"
-        assert code(judge(LARGE, hello(LARGE), older)) == ACCEPTED
+        verdict = "simultaneous" if committed else ACCEPTED  # else each end would give way: our hello may be on its way
+        assert code(judge(LARGE, hello(LARGE), older)) == verdict
 
 
 def test_a_control_connection_belongs_to_the_dialers_own_session() -> None:
