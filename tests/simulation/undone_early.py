@@ -67,6 +67,7 @@ EARLY = (
                 "if False:",
             ),
         ),
+        stories=("97",),
         test="test_proposals:test_a_failure_that_splits_the_overlay_is_settled_over_what_is_left",
     ),
     Undone(

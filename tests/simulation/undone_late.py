@@ -55,6 +55,7 @@ LATE = (
     Undone(
         row=36,
         patches=(Patch("chaos_protocols.proposals:remove_site", "or not whole or counts)", "or not whole)"),),
+        stories=("94",),
         test="test_proposals:test_a_learner_that_was_promoted_since_its_loss_was_seen_is_settled_without",
     ),
     Undone(
@@ -66,6 +67,7 @@ LATE = (
                 "if False:",
             ),
         ),
+        stories=("95",),
         test=f"{LOOKS}:test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from",
     ),
     Undone(
@@ -100,6 +102,7 @@ LATE = (
     Undone(
         row=41,
         patches=(Patch("chaos_protocols.roster:Roster.counts", "site in (begun", "bool(begun) and site in (begun"),),
+        stories=("96",),
         test=f"{LOOKS}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
     ),
     Undone(
