@@ -97,6 +97,7 @@ LATE = (
                 "set(holders) - set(roster.learner_ids()) and any(True for",
             ),
         ),
+        stories=("98",),
         test=f"{LOOKS}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
     ),
     Undone(
@@ -108,6 +109,7 @@ LATE = (
     Undone(
         row=42,
         patches=(Patch("chaos_protocols.reconcile:settle", "default=known", "default=roster.settled_round"),),
+        stories=("99",),
         test=f"{LOOKS}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
     ),
     Undone(
