@@ -67,8 +67,7 @@ class Node:
         self.crash_at: int | None = None
         self._restart: Any = None
         self.compute_factor, self.slowdowns = 1.0, 0
-        self.transfer_delay_s = 0.0
-        self._engines_s = 0.0
+        self.transfer_delay_s = self._engines_s = 0.0
 
     # -- the process
 
@@ -103,8 +102,12 @@ class Node:
         self.worker = Worker(number=self._workers)
         self._hello(self.worker)
 
+    @property
+    def listening(self) -> Worker | None:
+        """The worker whose hello the daemon has read; what it tells a dead one is lost."""
+        return self.worker if self.worker is self.connected else None
+
     def _hello(self, worker: Worker) -> None:
-        """The daemon talks to the worker whose hello it has read; what it tells a dead one is lost."""
         worker.training = False
         if self.stopped:
             self.mailbox.append(lambda: self._hello(worker))
@@ -324,8 +327,8 @@ class Node:
         self.world.schedule(delay_s, run)
 
     def _to_worker(self, message: Any) -> None:
-        worker = self.worker
-        if worker is None or worker is not self.connected:
+        worker = self.listening
+        if worker is None:
             return
         match message:
             case TrainFrom(round=number):
@@ -349,12 +352,9 @@ class Node:
                 self.worker = None
             case LeaveOrdered():
                 self.handle_later(events.LeaveRequested(request="", reason="ordered", contributes=False))
-            case _:
-                pass
 
     def handle_later(self, event: Any) -> None:
-        generation = self._generation
-        self.world.schedule(0.0, lambda: self.handle(event) if generation == self._generation else None)
+        self.later(0.0, lambda: self.handle(event))
 
     def _compute(self, worker: Worker) -> None:
         delay_s = self.world.compute_s(self.site) * self.compute_factor * (8.0 if self.slowdowns else 1.0)
@@ -367,8 +367,8 @@ class Node:
         self._later(delay_s, done)
 
     def _apply(self, number: int) -> None:
-        worker = self.worker
-        if worker is None or worker is not self.connected or self.bulk is None:
+        worker = self.listening
+        if worker is None or self.bulk is None:
             return
         digest, _ = self.bulk.results[number]
         worker.updating = True

@@ -267,7 +267,7 @@ class RoundsOracle:
 
     def delivered(self, node: Node, number: int) -> None:
         """Invariant 2: a worker is given the results in order, each once; the bytes are those of the round."""
-        worker = node.worker
+        worker = node.listening
         if worker is None or node.bulk is None:
             return
         assert node.machine is not None
