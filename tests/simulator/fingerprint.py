@@ -7,6 +7,7 @@ disks that keep nothing. It shows that oracles judge, whichever way they are car
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections import deque
 from typing import Any
 
@@ -23,7 +24,9 @@ FORGET_AT_S = 5.0
 def fingerprint(seed: int, *, forgetful: bool = False) -> str:
     """Hexadecimal, then the invariant that was broken, if one was. PYTHONHASHSEED must be the same where two processes
     are compared: events hold sets."""
-    trial = Trial(seed=seed, sites=sites_of(seed))
+    trial: Trial = pickle.loads(
+        pickle.dumps(Trial(seed=seed, sites=sites_of(seed)))
+    )  # as batches send it to their processes
     world = build(trial.seed, trial.sites, late_s=trial.until_s)
     world.trail = deque()  # all events, not only the last
     if forgetful:
