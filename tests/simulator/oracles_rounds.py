@@ -140,12 +140,15 @@ class RoundsOracle:
 
     def _adopted(self, index: int, command: AdoptState, roster: Roster) -> None:
         """Invariant 2: the run goes on from a worker only where no member that trains is left, and not from more than
-        one round before the newest that one of them knows of; from a checkpoint, from whatever that holds."""
+        one round before the newest that one of them knows of; from a checkpoint, from whatever that holds. What a
+        removed site knows, which comes back with the state, is no measure (row 22)."""
         site = command.record.site
         for record in roster.sites:
             node = self._nodes[record.site]
             machine = node.machine
             if machine is None or machine.incarnation != record.incarnation or not machine.standing.begun:
+                continue
+            if record.site == site and command.links:
                 continue
             trains = machine.rounds.active and machine.rounds.worker_round is not None and record.site != site
             if trains and machine.roster.epoch >= self.eras[-1].index and not node.stopped:
