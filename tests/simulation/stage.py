@@ -6,9 +6,12 @@
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
-    mute|unmute|hold|release|stall|flow|abort|spoil SITE, pace SITE SECONDS
+    mute|unmute|hold|release|stall|flow|abort|spoil|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
+    late ONE OTHER SECONDS, prompt ONE OTHER
     load: bulk bytes fill the link, and nothing else arrives until it is healed; mute: nothing that it sends arrives;
-    hold: its bulk messages wait until `release`; stall, abort: as a source; spoil: a wrong byte
+    hold: its bulk messages, to all or to one other, wait until `release`; stall, abort: as a source; spoil: a wrong
+    byte; hang: its worker does nothing that it is told until `wake`, a new one does; late: what ONE hands on to OTHER
+    for a third comes later than what is said after it, until `prompt`
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
     daemon kills the daemon and leaves its worker; worker the other way round; `scheduler` stands for whoever leads
@@ -32,6 +35,7 @@ from typing import Any
 import msgspec
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
+from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
 from tests.simulator.node import MODEL, Node, Worker
 from tests.simulator.world import World
@@ -74,7 +78,7 @@ class Stage:
         self.world.recorded = self._recorded  # type: ignore[method-assign]
         self.world.dismissed = self._dismissed  # type: ignore[method-assign]
         self._pace_s: dict[str, float] = {}
-        self._held: dict[str, list[tuple[Callable[[str, Any], None], str, Any]]] = {}
+        self.waiting = Waiting()
         drawn_s = self.world.compute_s
         self.world.compute_s = lambda site: self._pace_s.get(site) or drawn_s(site)  # type: ignore[method-assign]
 
@@ -216,8 +220,12 @@ class Stage:
                 self._ask(self.node(names[0]), names[1] == "link", self.node(names[2]), names[3])
             case "pace":
                 self._pace_s[self.node(names[0]).site] = float(names[1])
-            case "cut" | "heal" | "oneway" | "link" | "unlink" | "reset" | "slow":
+            case "cut" | "heal" | "oneway" | "link" | "unlink" | "reset" | "slow" | "prompt":
                 self._between(verb, self.node(names[0]), self.node(names[1]))
+            case "late":
+                self.world.network.reorder(self.node(names[0]).site, self.node(names[1]).site, float(names[2]))
+            case "hold":
+                self.waiting.hold(*(self.node(name).site for name in names))
             case _:
                 for name in names:
                     self._at(verb, self.node(name))
@@ -238,7 +246,7 @@ class Stage:
         own, _, known = name.partition(":")
         self.world.add(own, founder=founder, peers=tuple(known.split(",")) if known else (), min_sites=1)
         self.moments.watch(self.world.node(own))
-        self._holding(self.world.node(own))
+        self.waiting.watch(self.world.node(own))
 
     def _replay(self, count: int) -> None:
         rng = random.Random(self.world.seed)
@@ -297,6 +305,8 @@ class Stage:
                 network.latency_s.update(dict.fromkeys(ways, SLOW_DELAY_S))
             case "reset":
                 self.world.reset(*ways[0])
+            case "prompt":
+                network.keep_order(*ways[0])
             case _:
                 self._ask(node, verb == "link", other, f"{verb}-{node.name}-{other.name}")
 
@@ -317,8 +327,9 @@ class Stage:
             "spoil": lambda: node.to_bulk(lambda bulk: bulk.spoil(1)),
             "abort": lambda: node.to_bulk(lambda bulk: bulk.abort()),
             "model": lambda: self._other_model(node),
-            "hold": lambda: self._held.setdefault(node.site, []),
-            "release": lambda: self._release(node),
+            "release": lambda: self.waiting.release(node),
+            "hang": lambda: self.waiting.hang(node),
+            "wake": lambda: self.waiting.wake(node),
         }
         if verb not in doing:
             raise ValueError(f"unknown command '{verb}'")
@@ -332,21 +343,6 @@ class Stage:
         begin(node)
         if node.worker is None:
             node.start_worker()
-
-    def _holding(self, node: Node) -> None:
-        send = node._send_bulk
-
-        def sent(site: str, message: Any) -> None:
-            if node.site in self._held:
-                self._held[node.site].append((send, site, message))
-            else:
-                send(site, message)
-
-        node._send_bulk = sent  # type: ignore[method-assign]
-
-    def _release(self, node: Node) -> None:
-        for send, site, message in self._held.pop(node.site, []):
-            send(site, message)
 
     def _other_model(self, node: Node) -> None:
         """The worker of this site trains something else."""

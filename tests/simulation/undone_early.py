@@ -210,6 +210,7 @@ EARLY = (
                 "known += [one.known_round for one, _ in scheduler.reports.values()]\n    for record in roster.sites:",
             ),
         ),
+        stories=("103",),
         test="test_found_defects:test_round_that_only_a_removed_site_has_reported_is_not_waited_for",
     ),
     Undone(
@@ -226,6 +227,7 @@ EARLY = (
                 "now = (report.transfer_bytes, report.done_round) if report else (0, 0)",
             ),
         ),
+        stories=("101",),
         test="test_found_defects:test_transfer_that_hangs_is_given_up_though_the_rounds_of_the_others_go_on",
     ),
     Undone(
@@ -253,6 +255,7 @@ EARLY = (
                 "if False:",
             ),
         ),
+        stories=("102",),
         test="test_found_defects:test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same",
     ),
     Undone(

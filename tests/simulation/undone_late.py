@@ -33,6 +33,7 @@ LATE = (
                 "if False and request.incarnation <=",
             ),
         ),
+        stories=("100",),
         test="test_found_defects_of_states:test_request_to_join_of_a_start_that_has_left_is_not_granted",
     ),
     Undone(
