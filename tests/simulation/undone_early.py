@@ -100,6 +100,7 @@ EARLY = (
                 "if False:",
             ),
         ),
+        stories=("104",),
         test="test_standing:test_a_leaver_whose_last_round_was_settled_without_it_goes_after_a_bounded_time",
     ),
     Undone(
@@ -111,6 +112,7 @@ EARLY = (
                 "elif False:",
             ),
         ),
+        stories=("105",),
         test="test_scheduler_looks:test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left",
     ),
     Undone(

@@ -51,6 +51,7 @@ LATE = (
         patches=(
             Patch("chaos_protocols.asking:give_up_the_answer", "since_s = standing.unknown_since_s", "since_s = None"),
         ),
+        stories=("106",),
         test=f"{OUTSIDERS}:test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out",
     ),
     Undone(
