@@ -2,6 +2,7 @@
 
     sites a b:a c:a,b      a founds; b knows a; c knows a and b; goes on when all train and vote; tells nothing
     found a b:a            the same, told from the beginning, and not waited for
+    mirrors 1              before the sites: each daemon keeps its worker's state of every round in memory
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
@@ -42,6 +43,7 @@ from tests.simulator.world import World
 
 from chaos_protocols import effects, events
 from chaos_protocols.names import VOTERS_MAX
+from chaos_protocols.settings import KeepSettings, SiteSettings
 
 SEED = 1
 COMPUTE_RANGE_S = (0.05, 0.1)
@@ -199,6 +201,8 @@ class Stage:
                 self.expectations.check(line)
             case "detail":
                 self.detail = True
+            case "mirrors":
+                self.world.settings = SiteSettings(keep=KeepSettings(mirror_every_rounds=int(names[0])))
             case "sites" | "found":
                 self._found(names, wait=verb == "sites")
             case "add":

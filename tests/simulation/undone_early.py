@@ -124,6 +124,7 @@ EARLY = (
                 "pass",
             ),
         ),
+        stories=("108",),
         test="test_scheduler_looks:test_a_transfer_that_the_roster_names_no_more_ends",
     ),
     Undone(
@@ -235,6 +236,7 @@ EARLY = (
     Undone(
         row=25,
         patches=(Patch("chaos_protocols.succession:choose_voters", "if stranger is not None:", "if False:"),),
+        stories=("109",),
         test="test_found_defects:test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement",
     ),
     Undone(

@@ -77,6 +77,7 @@ LATE = (
         patches=(
             Patch("chaos_protocols.wanted_links:WantedLinks._let_go", "if up and neighbour is not None:", "if False:"),
         ),
+        stories=("107",),
         test="test_standing:test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it",
     ),
     Undone(
@@ -117,6 +118,7 @@ LATE = (
     Undone(
         row=43,
         patches=(Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),),
+        stories=("110",),
         test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
     ),
     Undone(
