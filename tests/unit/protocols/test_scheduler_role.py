@@ -106,9 +106,10 @@ def test_a_site_outside_can_bring_the_newest_state_back() -> None:
 def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
     bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
     bench.machine.roster = msgspec.structs.replace(bench.machine.roster, links=())
-    bench.machine.scheduler.reports[B] = (report(bench, active=False, done_round=5), bench.now_s)
-    bench.machine.scheduler.state_requests[B] = (request(5), bench.now_s)
-    assert not reconcile.adopt(bench.machine.scheduler, bench.now_s + 5.0)
+    later_s = bench.now_s + 5.0
+    bench.machine.scheduler.reports[B] = (report(bench, active=False, done_round=5), later_s)
+    bench.machine.scheduler.state_requests[B] = (request(5), later_s)
+    assert not reconcile.adopt(bench.machine.scheduler, later_s)
 
 
 def test_learners_of_a_transfer_whose_sources_are_gone_leave_before_another_state_is_taken() -> None:
