@@ -303,9 +303,9 @@ class SchedulerMachine:
                 del self.wishes[position]
                 self.feed(identifier, ProposalLost(reason=error.reason, final=error.final), now_s=now_s)
                 return True
-            except ValueError as error:  # no plan: the overlay does not connect the members at the moment
+            except ValueError as no_plan:  # the overlay does not connect the members at the moment
                 del self.wishes[position]
-                self.feed(identifier, ProposalLost(reason=str(error), final=True), now_s=now_s)
+                self.feed(identifier, ProposalLost(reason=str(no_plan), final=True), now_s=now_s)
                 return True
             if not self._quorum_in_reach(proposal[1]):
                 continue  # another failure may have to be removed first
