@@ -162,10 +162,10 @@ class Stage:
         text = re.sub(r"\d+\.\d+ s", "N s", text)
         text = re.sub(r"\d[\d,]* bytes of (round \d+)", r"the state of \1", text)
         text = re.sub(r"( |; )([a-z]) \d[\d,]*(?=;|$)", r"\1\2", text)
-        numbers = sorted({int(number) for number in re.findall(r"(?:round|going on with) (\d+)", text)})
+        numbers = sorted({int(number) for number in re.findall(r"(?:round|going on with|held only) (\d+)", text)})
         for number in numbers:
             after = number - numbers[0]
-            text = re.sub(rf"(round|going on with) {number}\b", rf"\1 R{f'+{after}' if after else ''}", text)
+            text = re.sub(rf"(round|going on with|held only) {number}\b", rf"\1 R{f'+{after}' if after else ''}", text)
         return text
 
     # -- time

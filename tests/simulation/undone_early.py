@@ -84,6 +84,7 @@ EARLY = (
     Undone(
         row=7,
         patches=(Patch("chaos_protocols.reconcile:settle", "or answers[site].has_state", ""),),
+        stories=("111",),
         test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result",
     ),
     Undone(
@@ -248,6 +249,7 @@ EARLY = (
                 "and (self.transfer is None or plan.transfer != self.transfer.transfer)",
             ),
         ),
+        stories=("112",),
         test="test_found_defects:test_plan_that_has_failed_is_not_begun_again_by_the_next_entry",
     ),
     Undone(
