@@ -34,6 +34,7 @@ EARLY = (
             ),
             Patch("chaos_protocols.rounds:RoundMachine._catch_up", "return effects + self.advance()", "return effects"),
         ),
+        stories=("111",),
         test="test_views_routing_rounds:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
     ),
     Undone(

@@ -141,6 +141,7 @@ LATE = (
             Patch("chaos_protocols.reconcile:find_progress", "if stalled is not None:", "if idle:"),
             Patch("chaos_protocols.reconcile:find_progress", "stalled - 1", "host.done_round"),
         ),
+        stories=("114",),
         test="test_scheduler_looks:test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for",
     ),
     Undone(
@@ -157,11 +158,13 @@ LATE = (
                 "if gone is None: scheduler.turned_back[site] = request.incarnation",
             ),
         ),
+        stories=("113",),
         test="test_found_defects_of_states:test_request_to_join_of_a_removed_start_that_then_left_is_not_granted",
     ),
     Undone(
         row=48,
         patches=(Patch("chaos_protocols.asking:beat", "give_up_listening(standing)", "pass"),),
+        stories=("115",),
         test="test_rounds_of_a_site:test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up",
     ),
 )
