@@ -172,6 +172,7 @@ EARLY = (
                 "if False:",
             ),
         ),
+        stories=("116",),
         test="test_refused_and_rare:test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_standby",
     ),
     Undone(
