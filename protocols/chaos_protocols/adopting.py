@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from chaos_protocols.messages import Report
 from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord
@@ -35,6 +36,33 @@ class Candidate:
     @property
     def whence(self) -> str:
         return "worker" if self.checkpoint is None else "checkpoint"
+
+
+def spoke_lately(scheduler: SchedulerMachine, member: SiteRecord, now_s: float) -> bool:
+    """Whether what a member has said of its worker is of now: it knew the present roster (the one just taken over
+    trains from then on), and this site has heard it since it last stood still itself."""
+    if member.site == scheduler.host.site:
+        return True
+    report, heard_s = scheduler.reports.get(member.site, (None, 0.0))
+    if report is None or report.incarnation != member.incarnation or report.epoch != scheduler.host.roster.epoch:
+        return False
+    return now_s <= heard_s + scheduler.host.settings.failure_timeout_s
+
+
+def reports_of_members(scheduler: SchedulerMachine) -> dict[SiteId, Report]:
+    """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
+    found = {scheduler.host.site: scheduler.host.own_report()}
+    for record in scheduler.host.roster.sites:
+        report, _ = scheduler.reports.get(record.site, (None, 0.0))
+        if report is not None and record.state == "member" and report.incarnation == record.incarnation:
+            found[record.site] = report
+    return found
+
+
+def newest_round(scheduler: SchedulerMachine) -> int:
+    """The newest round that a member knows to have been done."""
+    known = (report.known_round for report in reports_of_members(scheduler).values())
+    return max(scheduler.host.roster.settled_round, *known)
 
 
 def choose(scheduler: SchedulerMachine, newest: int, now_s: float) -> Candidate | None:

@@ -116,6 +116,8 @@ def _link_event(
             machine.emit(links.link_lost(site, incarnation, reason, now_s=now_s))
         case events.DialFailed(site=site, reason=reason):
             machine.emit(links.dial_failed(site, reason, now_s=now_s))
+            if machine.roster.link(machine.site, site) is not None and machine.courier.overlay.silent(site):
+                machine.report_link(site, 0, up=False, reason=reason)  # nobody saw it go down: all were restarted
         case events.LinkProgressed(site=site):
             links.progressed(site, now_s=now_s)
         case events.LinkProbed(site=site, rate_bytes_per_s=rate, reason=reason):

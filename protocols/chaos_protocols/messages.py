@@ -159,7 +159,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
     trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
     last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
-    done; it may count from a later one that is still to come."""
+    done; it may count from a later one that is still to come. `mirror`: its daemon has the state for a new worker."""
 
     incarnation: Count
     epoch: Count
@@ -169,6 +169,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     stalled: Tag | None = None
     worker_round: Count = 0
     known_round: Count = 0
+    mirror: bool = False
 
 
 class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,7 +27,6 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import SiteRecord
 from chaos_protocols.views import connected_with, connects, make_view, settled_views
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
     needed = {link.key for link in roster.links}.union(*(view.links for view in in_force))
     gone = set(roster.concerned()) - set(roster.site_ids())  # leavers that have rounds left
     there = connected | gone
-    suspects = {key for key in needed if key[0] in there and key[1] in there and not host.link_is_up(*key)}
+    down = {key for key in needed if key[0] in there and key[1] in there and not host.link_is_up(*key)}
+    ended = {site for site in gone.intersection(chain.from_iterable(down)) if _may_have_ended(scheduler, site, now_s)}
+    suspects = {key for key in down if not ended.intersection(key)}
     scheduler.suspects = {key: scheduler.suspects.get(key, now_s) for key in sorted(suspects)}
     for key, since_s in scheduler.suspects.items():
         if now_s >= since_s + host.settings.link_grace_s and not roster.settling:
@@ -87,12 +89,15 @@ def find_failures(scheduler: SchedulerMachine, now_s: float) -> None:
 
 
 def _may_have_ended(scheduler: SchedulerMachine, site: SiteId, now_s: float) -> bool:
-    """A leaver whose last round is done here is gone, as it should be: the others' reports of that round are under way,
-    and until they are here nobody settles a round for it. Those that it is missing from are settled a little later."""
+    """A leaver whose last round is done everywhere is gone, as it should be, and so are its links. If it is done here,
+    the others' reports of it are under way: until they are here nobody settles a round for it."""
     host, roster = scheduler.host, scheduler.host.roster
     gone = next((one for one in roster.departed if one.site == site), None)
     if gone is None or gone.cause != "left" or host.done_round < gone.last_round:
         return False
+    reports = adopting.reports_of_members(scheduler)
+    if all(one in reports and reports[one].done_round >= gone.last_round for one in roster.member_ids()):
+        return True
     return now_s < scheduler.departing.setdefault(site, now_s) + 2 * host.settings.beat_s
 
 
@@ -316,29 +321,6 @@ def unstall(scheduler: SchedulerMachine, now_s: float) -> bool:
     return True
 
 
-def _spoke_lately(scheduler: SchedulerMachine, member: SiteRecord, now_s: float) -> bool:
-    """Whether what a member has said of its worker is of now: it knew the present roster (the one just taken over
-    trains from then on), and this site has heard it since it last stood still itself."""
-    if member.site == scheduler.host.site:
-        return True
-    report, heard_s = scheduler.reports.get(member.site, (None, 0.0))
-    if report is None or report.incarnation != member.incarnation or report.epoch != scheduler.host.roster.epoch:
-        return False
-    return now_s <= heard_s + scheduler.host.settings.failure_timeout_s
-
-
-def newest_round(scheduler: SchedulerMachine) -> int:
-    """The newest round that a member knows to have been done. What a site has reported that was removed since, or
-    restarted, is no measure: it may have been void."""
-    host, roster = scheduler.host, scheduler.host.roster
-    known = [roster.settled_round, host.own_report().known_round]
-    for record in roster.sites:
-        report, _ = scheduler.reports.get(record.site, (None, 0.0))
-        if report is not None and record.state == "member" and report.incarnation == record.incarnation:
-            known.append(report.known_round)
-    return max(known)
-
-
 def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     """No live member has the state: the run begins with the founder's worker, or goes on from one that has the newest
     state. An older state is never taken silently: the run waits until a site that has the newest one is back; after a
@@ -350,11 +332,16 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     if scheduler.inactive_since_s is None:
         scheduler.inactive_since_s = now_s
     if roster.model is not None:
-        if not all(_spoke_lately(scheduler, record, now_s) for record in roster.sites if record.state == "member"):
+        if not all(
+            adopting.spoke_lately(scheduler, record, now_s) for record in roster.sites if record.state == "member"
+        ):
             return False
         if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
             return False  # others may still report that their workers live
-    newest = newest_round(scheduler)
+        patient = now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s
+        if not patient and any(report.mirror for report in adopting.reports_of_members(scheduler).values()):
+            return False  # no entry says that a worker trains that its own daemon gave the state
+    newest = adopting.newest_round(scheduler)
     chosen = adopting.choose(scheduler, newest, now_s)
     if chosen is None:
         return False

@@ -147,6 +147,10 @@ class OverlayView:
         assert isinstance(envelope.message, LinkReport)
         return envelope.message
 
+    def silent(self, neighbour: SiteId) -> bool:
+        """Whether this site has never said what becomes of its link to a neighbour, as far as anybody remembers."""
+        return (self.site, neighbour) not in self._reports
+
     def is_up(self, one: SiteId, other: SiteId) -> bool:
         """For a link of the roster: up unless one end says it is down, or was restarted since it said it is up."""
         return (one, other) not in self._denied and (other, one) not in self._denied

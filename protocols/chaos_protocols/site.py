@@ -261,6 +261,7 @@ class SiteMachine:
             stalled=self.stalled,
             worker_round=self.rounds.worker_round or 0,
             known_round=self.rounds.known_round,
+            mirror=self.standing.keeping.copy is not None,
         )
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutants.planting import Patch
 from tests.simulation.undoing import Undone
 
-SPOKE = "chaos_protocols.reconcile:_spoke_lately"
+SPOKE = "chaos_protocols.adopting:spoke_lately"
 
 EARLY = (
     Undone(
@@ -183,6 +183,7 @@ EARLY = (
                 "up = envelope.message.up and envelope.incarnation == self._incarnations[key[0]]",
                 "up = envelope.message.up",
             ),
+            Patch("chaos_protocols.routing:OverlayView.silent", "return (self", "return False and (self"),  # row 49
         ),
         stories=("40", "69"),
     ),
@@ -211,9 +212,9 @@ EARLY = (
         row=22,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:newest_round",
-                "for record in roster.sites:",
-                "known += [one.known_round for one, _ in scheduler.reports.values()]\n    for record in roster.sites:",
+                "chaos_protocols.adopting:newest_round",
+                "roster.settled_round, *known)",
+                "roster.settled_round, *known, *(one.known_round for one, _ in scheduler.reports.values()))",
             ),
         ),
         stories=("103",),

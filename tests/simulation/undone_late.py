@@ -7,7 +7,7 @@ from tests.simulation.undoing import Undone
 
 LOOKS = "test_scheduler_looks"
 OUTSIDERS = "test_outsiders"
-SPOKE = "chaos_protocols.reconcile:_spoke_lately"
+SPOKE = "chaos_protocols.adopting:spoke_lately"
 
 LATE = (
     Undone(
@@ -120,7 +120,10 @@ LATE = (
     ),
     Undone(
         row=43,
-        patches=(Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),),
+        patches=(
+            Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),
+            Patch("chaos_protocols.reconcile:adopt", "if not patient and any(", "if False and any("),  # row 50
+        ),
         stories=("110",),
         test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
     ),
@@ -166,5 +169,26 @@ LATE = (
         patches=(Patch("chaos_protocols.asking:beat", "give_up_listening(standing)", "pass"),),
         stories=("115",),
         test="test_rounds_of_a_site:test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up",
+    ),
+    Undone(
+        row=49,
+        patches=(Patch("chaos_protocols.routing:OverlayView.silent", "return (self", "return False and (self"),),
+        stories=("117",),
+    ),
+    Undone(
+        row=50,
+        patches=(Patch("chaos_protocols.reconcile:adopt", "if not patient and any(", "if False and any("),),
+        stories=("118",),
+    ),
+    Undone(
+        row=51,
+        patches=(
+            Patch(
+                "chaos_protocols.reconcile:find_failures",
+                "if not ended.intersection(key)",
+                "",
+            ),
+        ),
+        stories=("119",),
     ),
 )

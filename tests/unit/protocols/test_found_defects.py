@@ -22,6 +22,7 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, down, lose, plan, report
 
 from chaos_protocols import events
+from chaos_protocols.adopting import newest_round
 from chaos_protocols.commands import (
     RedoRound,
     apply_command,
@@ -39,7 +40,6 @@ from chaos_protocols.raft.messages import (
     RaftMessage,
     VoteResponse,
 )
-from chaos_protocols.reconcile import newest_round
 from chaos_protocols.roster import Roster
 
 
