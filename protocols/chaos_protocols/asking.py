@@ -49,17 +49,20 @@ def beat(standing: Standing) -> None:
 def give_up_the_answer(standing: Standing) -> None:
     """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone. So does one that
     was not admitted, and hears no word about it; and one that has lost the scheduler, while those it reaches tell it
-    that it is out: the scheduler may be a site that its roster does not have, whose answer it must not believe."""
+    that it is out: the scheduler may be a site that its roster does not have, whose answer it must not believe; and the
+    last member, when no state is on the way to a learner that could take its place."""
     machine = standing.machine
     if machine.raft.leader is not None:
         standing.unknown_since_s = None  # it will hear from the log, or from the scheduler
     since_s = standing.unknown_since_s
     if standing.leaving and since_s is not None and machine.now_s - since_s > machine.settings.negotiation_timeout_s:
         standing.stop("left the run; it was removed while it was cut off", graceful=True)
-    if not standing.leaving or (machine.links.up_sites() and standing.takes_part()):
+    last = machine.roster.member_ids() == (machine.site,) and machine.roster.replication is None
+    if not standing.leaving or (machine.links.up_sites() and standing.takes_part() and not last):
         standing.reachable_s = machine.now_s
     elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:
-        standing.stop("left the run; no other site could be reached to confirm it", graceful=True)
+        why = "it was the last member" if last else "no other site could be reached to confirm it"
+        standing.stop(f"left the run; {why}", graceful=True)
 
 
 def give_up_fetching(standing: Standing) -> None:

@@ -162,7 +162,7 @@ class LeaveOracle:
         if machine is None or roster is None or not effect.graceful:
             return
         record = machine.roster.record(node.site) and roster.record(node.site)  # type: ignore[arg-type]
-        alone = len(roster.sites) == 1
+        alone = roster.member_ids() == (node.site,)  # a run ends with its last member
         if (
             record is not None
             and record.incarnation == machine.incarnation

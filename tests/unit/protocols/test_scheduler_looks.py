@@ -372,3 +372,25 @@ def test_a_leaver_that_schedules_goes_when_the_last_other_site_is_lost() -> None
     bench.wait(2 * SETTINGS.beat_s)
     (end,) = [one for one in bench.out if isinstance(one, StopDaemon)]
     assert end.graceful and bench.machine.roster.site_ids() == (A,)
+
+
+def test_a_leaver_whose_last_round_is_everywhere_is_gone_with_its_links_however_long_the_next_one_takes() -> None:
+    """Where a member lacks that round, it is settled (story 119)."""
+    links = (link(A, B), link(A, C), link(B, C))
+    for done, settles in ((5, False), (4, True)):
+        bench = leader_of(roster=roster_of(A, B, C, links=links))
+        bench.machine.rounds.adopt_worker(5)
+        after = make_view(PLANNER, first_round=6, members=(A, C), listeners=(), links=(link(A, C),))
+        left = Departure(site=B, incarnation=1, last_round=5, cause="left", reason="its user")
+        roster = bench.machine.roster
+        bench.machine.roster = msgspec.structs.replace(
+            roster,
+            sites=tuple(one for one in roster.sites if one.site != B),
+            links=(link(A, C),),
+            views=(*roster.views, after),
+            departed=(left,),
+        )
+        bench.hear(C, report(bench, done_round=done))
+        lose(bench, B)
+        alive(bench, C, seconds=1.0)
+        assert bench.machine.roster.settling is settles

@@ -18,9 +18,10 @@ from tests.unit.protocols.one_site import (
     roster_of,
     sent,
 )
-from tests.unit.protocols.scheduler_kit import acknowledge, alive, elect, report
+from tests.unit.protocols.scheduler_kit import acknowledge, alive, elect, plan, report
 
 from chaos_protocols import events, reconcile
+from chaos_protocols.effects import StopDaemon
 from chaos_protocols.messages import (
     ConnectOrder,
     JoinRequest,
@@ -178,3 +179,16 @@ def test_a_negotiation_that_wants_what_it_cannot_is_a_defect_of_ours() -> None:
     wrong = DisconnectLink("x", one=A, other=B, request=None, settle=False, cause="", now_s=0.0)
     with pytest.raises(AssertionError, match="does not propose"):
         bench.machine.scheduler._make(Intent.ADD_SITE, wrong)
+
+
+def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() -> None:
+    """Nobody could take its place (seed 68727 of the simulator, 5 sites)."""
+    for on_the_way in (False, True):
+        bench = leader_of(roster=roster_of(A, learners=(D,), replication=plan(D, A) if on_the_way else None))
+        bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+        alive(bench, D, seconds=SETTINGS.negotiation_timeout_s - 0.5)
+        assert not bench.machine.standing.finished, "a learner may still get level"
+        alive(bench, D, seconds=1.0)
+        assert bench.machine.standing.finished is not on_the_way
+        ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
+        assert on_the_way or "the last member" in ends[0].reason

@@ -385,3 +385,14 @@ def test_a_link_to_a_source_further_away_is_there_for_the_transfer_only() -> Non
     bench.handle(events.WorkerLost(reason="killed"))
     assert [site for site, _ in sent(bench.out, Farewell)] == [B]
     assert {one.site for one in of(bench.out, CloseLink)} == {B}
+
+
+def test_a_link_of_the_roster_that_this_start_never_had_is_told_to_be_down_once() -> None:
+    """All daemons were restarted: nobody has seen it go down (story 117)."""
+    bench = Bench(B, roster_of(A, B, C, links=(link(A, B), link(B, C)))).up(A)
+    bench.taken()
+    for site in (C, D):  # no link with D is agreed
+        bench.handle(events.DialFailed(site=site, reason="refused"))
+        bench.handle(events.DialFailed(site=site, reason="refused"))
+    assert [(to, told.neighbour, told.up) for to, told in sent(bench.taken(), LinkReport)] == [("*", C, False)]
+    assert not bench.machine.link_is_up(B, C)
