@@ -17,7 +17,7 @@
     never spoiled-results        nobody holds a result that is not what its digest says
 
 An expectation waits until the story is at rest, so that what belongs together is told together; `until FACT` goes on at
-once.
+once, and so does `within SECONDS FACT`, which waits no longer than that.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class Expectations:
 
     def check(self, line: str) -> None:
         verb, what, *words = shlex.split(line)
+        limit_s = LIMIT_S
+        if verb == "within":
+            limit_s, (what, *words) = float(what), words
         if verb == "never":
             self._forbidden.append((what, words))
             return
@@ -53,8 +56,8 @@ class Expectations:
             self._rounds_go_on(line)
         elif what == "rounds-stand":
             self._rounds_stand(words)
-        elif verb == "until":
-            self._wait(line, lambda: self._holds(what, words))
+        elif verb in ("until", "within"):
+            self._wait(line, lambda: self._holds(what, words), limit_s)
         elif what == "not-told":
             why = self._holds(what, words)
             assert not why, f"'{line}': {why}"
@@ -67,13 +70,13 @@ class Expectations:
             assert not why, f"'{line}' held, but not for long: {why}"
         self.look()
 
-    def _wait(self, line: str, wrong: Callable[[], str]) -> None:
+    def _wait(self, line: str, wrong: Callable[[], str], limit_s: float = LIMIT_S) -> None:
         world = self._stage.world
-        end_s = world.now_s + LIMIT_S
+        end_s = world.now_s + limit_s
         while wrong() and world.now_s < end_s:
             world.run(world.now_s + 0.02)
             self.look()
-        assert not wrong(), f"'{line}' does not come true within {LIMIT_S:g} s: {wrong()}"
+        assert not wrong(), f"'{line}' does not come true within {limit_s:g} s: {wrong()}"
 
     def _rounds_go_on(self, line: str) -> None:
         oracles = self._stage.world.oracles

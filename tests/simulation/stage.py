@@ -11,13 +11,14 @@
     late ONE OTHER SECONDS, prompt ONE OTHER
     load: bulk bytes fill the link, and nothing else arrives until it is healed; mute: nothing that it sends arrives;
     hold: its bulk messages, to all or to one other, wait until `release`; stall, abort: as a source; spoil: a wrong
-    byte; hang: its worker does nothing that it is told until `wake`, a new one does; late: what ONE hands on to OTHER
+    byte; hang: its worker does nothing and says nothing until `wake`, a new one does; late: what ONE hands on to OTHER
     for a third comes later than what is said after it, until `prompt`
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
+    again ONE OTHER THIRD  the heartbeats that OTHER lately got from ONE come again, by THIRD, one after the other
     daemon kills the daemon and leaves its worker; worker the other way round; `scheduler` stands for whoever leads
     when|before ...        at an exact moment, see `moments`
-    expect|never|until ... what must come to hold, or never happens from here on, see `expectations`
+    expect|never|until|within ...        what must come to hold, or never happens from here on, see `expectations`
     detail                 the trace says how rounds were settled, and who sent state to whom
 
 The trace is made to stay the same as long as the story does: it has no times, sizes, numbers of rounds or terms. After
@@ -31,6 +32,7 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -42,6 +44,7 @@ from tests.simulator.node import MODEL, Node, Worker
 from tests.simulator.world import World
 
 from chaos_protocols import effects, events
+from chaos_protocols.messages import Heartbeat
 from chaos_protocols.names import VOTERS_MAX
 from chaos_protocols.settings import KeepSettings, SiteSettings
 
@@ -197,7 +200,7 @@ class Stage:
         match verb:
             case "when" | "before":
                 self.moments.add(line)
-            case "expect" | "never" | "until":
+            case "expect" | "never" | "until" | "within":
                 self.expectations.check(line)
             case "detail":
                 self.detail = True
@@ -211,6 +214,8 @@ class Stage:
                 self.world.run(self.world.now_s + float(names[0]))
             case "replay":
                 self._replay(int(names[0]))
+            case "again":
+                self._again(*(self.node(name) for name in names))
             case "heal-all":
                 for way in sorted(self.world.network.cuts):
                     self.world.network.heal(*way)
@@ -256,6 +261,13 @@ class Stage:
         rng = random.Random(self.world.seed)
         for _ in range(count):
             self.world.replay(rng)
+
+    def _again(self, one: Node, other: Node, third: Node) -> None:
+        words = [word for site, _, kind, word, _ in self.world.delivered if site == other.site and kind == "control"]
+        beats = [word for word in words if word.source == one.site and isinstance(word.message, Heartbeat)]
+        for number, word in enumerate(beats):
+            event = events.EnvelopeReceived(neighbour=third.site, envelope=word)  # type: ignore[arg-type]
+            other.later(number * self.world.settings.beat_s, partial(other.handle, event))
 
     def _split(self, groups: list[str]) -> None:
         """Nobody of one group reaches anybody of another."""

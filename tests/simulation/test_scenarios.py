@@ -1,7 +1,7 @@
 """Stories as files: what is told and which rule it shows, commands, `----`, and what the sites recorded.
 
 The commands are described in `stage`, `moments` and `expectations`. `CHAOS_REWRITE=1` writes the second half anew; what
-a story claims stands in its `expect` and `never` lines, which no rewriting changes.
+a story claims stands in its `expect`, `never` and `within` lines, which no rewriting changes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_a_story_says_what_it_shows_and_asserts_it(path: Path) -> None:
     head, _, trace = path.read_text(encoding="utf-8").partition("----\n")
     comment = " ".join(line for line in head.splitlines() if line.startswith("#"))
     assert RULE.search(comment), "the comment names no invariant and no section of the protocols"
-    claims = [line for line in commands_of(head) if line.startswith(("expect ", "never "))]
+    claims = [line for line in commands_of(head) if line.startswith(("expect ", "never ", "within "))]
     assert len(claims) >= 2, "a trace that is rewritten would hide a wrong behaviour"
     assert len(trace.splitlines()) <= TRACE_LINES_MAX, "too long for a reader's minute"
 

@@ -152,6 +152,11 @@ EARLY = (
         stories=("91",),
     ),
     Undone(
+        row=15,
+        patches=(Patch("chaos_protocols.wanted_links:WantedLinks.follow", "if site not in self.peers:", "if True:"),),
+        stories=("122",),
+    ),
+    Undone(
         row=16,
         patches=(
             Patch("chaos_protocols.proposals:remove_site", "if gone is not None:", "if False:"),

@@ -39,6 +39,7 @@ LATE = (
     Undone(
         row=33,
         patches=(Patch("chaos_protocols.rounds:RoundMachine._pump", "if self.worker_round < self.done:", "if False:"),),
+        stories=("120",),
         test="test_found_defects_of_states:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
     ),
     Undone(
@@ -136,6 +137,7 @@ LATE = (
                 "if False:",
             ),
         ),
+        stories=("121",),
         test="test_outsiders:test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_up",
     ),
     Undone(
@@ -150,6 +152,7 @@ LATE = (
     Undone(
         row=46,
         patches=(Patch("chaos_protocols.reconcile:settle", "else 2", "else 1"),),
+        stories=("123",),
         test=f"{LOOKS}:test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_without_it",
     ),
     Undone(

@@ -1,4 +1,4 @@
-"""What waits in a story until it is told to go on: bulk messages of a site, and what its worker was told."""
+"""What waits in a story until it is told to go on: bulk messages of a site, what its worker is told and says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulator.node import Node, Worker
+
+from chaos_protocols import events
 
 EVERYBODY = ""
 
@@ -18,7 +20,7 @@ class Waiting:
         self._hung: dict[str, tuple[Worker | None, list[Callable[[], None]]]] = {}
 
     def watch(self, node: Node) -> None:
-        send, tell, apply = node._send_bulk, node._to_worker, node._apply
+        send, tell, apply, handle = node._send_bulk, node._to_worker, node._apply, node.handle
 
         def sent(site: str, message: Any) -> None:
             held = self._held.get((node.site, site), self._held.get((node.site, EVERYBODY)))
@@ -33,7 +35,14 @@ class Waiting:
         def applied(number: int) -> None:
             self._unless_it_hangs(node, lambda: apply(number))
 
+        def heard(event: Any) -> None:
+            if isinstance(event, events.WorkerLoaded | events.WorkerApplied | events.WorkerContributed):
+                self._unless_it_hangs(node, lambda: handle(event))
+            else:
+                handle(event)
+
         node._send_bulk = sent  # type: ignore[method-assign]
+        node.handle = heard  # type: ignore[method-assign]
         node._to_worker = told  # type: ignore[method-assign]
         node._apply = applied  # type: ignore[method-assign]
 
@@ -54,7 +63,7 @@ class Waiting:
                 action()
 
     def hang(self, node: Node) -> None:
-        """This worker does nothing that it is told; one that is started after it does."""
+        """This worker does nothing that it is told, and says nothing; one that is started after it does."""
         self._hung[node.site] = (node.worker, [])
 
     def wake(self, node: Node) -> None:
