@@ -9,7 +9,8 @@
 
 SITE may be `any` or `scheduler`; in the command, `it` is the site at which the moment came, and commands may follow
 each other with `;`. A name with `=value` behind it asks for a field: `AddSite=d` is about site d.
-`expect moments` waits until all of them have come.
+`expect moments` waits until all of them have come. Where one is only waited for, its command is `go SITE`, which
+changes nothing at a site that runs.
 """
 
 from __future__ import annotations
