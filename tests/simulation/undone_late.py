@@ -197,6 +197,7 @@ LATE = (
     Undone(
         row=52,
         patches=(Patch("chaos_protocols.asking:give_up_the_answer", " and not last)", ")"),),
+        stories=("124",),
         test="test_scheduler_role:test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner",
     ),
 )
