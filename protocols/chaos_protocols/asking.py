@@ -50,7 +50,8 @@ def give_up_the_answer(standing: Standing) -> None:
     """A leaver that reaches nobody goes by itself: who would answer has ended, or will find it gone. So does one that
     was not admitted, and hears no word about it; and one that has lost the scheduler, while those it reaches tell it
     that it is out: the scheduler may be a site that its roster does not have, whose answer it must not believe; and the
-    last member, when no state is on the way to a learner that could take its place."""
+    last member, when no state is on the way to a learner that could take its place; and one for which nothing
+    was agreed for long: a majority is gone, and nobody knows whether it comes back."""
     machine = standing.machine
     if machine.raft.leader is not None:
         standing.unknown_since_s = None  # it will hear from the log, or from the scheduler
@@ -63,6 +64,10 @@ def give_up_the_answer(standing: Standing) -> None:
     elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:
         why = "it was the last member" if last else "no other site could be reached to confirm it"
         standing.stop(f"left the run; {why}", graceful=True)
+    flight = machine.scheduler.in_flight
+    agreed_s = machine.leader_seen_s if machine.raft.leader is None else flight.started_s if flight else machine.now_s
+    if standing.leaving and machine.now_s - agreed_s > 2 * machine.settings.negotiation_timeout_s:
+        standing.stop("left the run; no majority could be reached to confirm it", graceful=True)
 
 
 def give_up_fetching(standing: Standing) -> None:

@@ -23,3 +23,9 @@ class Undone:
     @property
     def bug(self) -> Bug:
         return Bug(name=f"row {self.row} undone", patches=self.patches, breaks=())
+
+
+WAITS_FOR_EVER = Patch(
+    "chaos_protocols.asking:give_up_the_answer", "if standing.leaving and machine.now_s - agreed_s >", "if 0 >"
+)
+"""Row 53: a leaver for which nothing is agreed. It ends what rows 10 and 35 end sooner."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import Undone
+from tests.simulation.undoing import WAITS_FOR_EVER, Undone
 
 SPOKE = "chaos_protocols.adopting:spoke_lately"
 
@@ -101,6 +101,7 @@ EARLY = (
                 "if machine.now_s >= self._released_s + machine.settings.negotiation_timeout_s:",
                 "if False:",
             ),
+            WAITS_FOR_EVER,
         ),
         stories=("104",),
         test="test_standing:test_a_leaver_whose_last_round_was_settled_without_it_goes_after_a_bounded_time",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import Undone
+from tests.simulation.undoing import WAITS_FOR_EVER, Undone
 
 LOOKS = "test_scheduler_looks"
 OUTSIDERS = "test_outsiders"
@@ -51,6 +51,7 @@ LATE = (
         row=35,
         patches=(
             Patch("chaos_protocols.asking:give_up_the_answer", "since_s = standing.unknown_since_s", "since_s = None"),
+            WAITS_FOR_EVER,
         ),
         stories=("106",),
         test=f"{OUTSIDERS}:test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out",
@@ -199,5 +200,11 @@ LATE = (
         patches=(Patch("chaos_protocols.asking:give_up_the_answer", " and not last)", ")"),),
         stories=("124",),
         test="test_scheduler_role:test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner",
+    ),
+    Undone(
+        row=53,
+        patches=(WAITS_FOR_EVER,),
+        stories=("125",),
+        test="test_scheduler_role:test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while",
     ),
 )

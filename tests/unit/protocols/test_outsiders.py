@@ -144,16 +144,18 @@ def test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_
     bench.handle(events.LeaveRequested(request="", reason="the user's wish"))
     bench.hear(D, LeaveAnswer(incarnation=1, last_round=0, finished=True))
     assert bench.machine.disbelieved == 1
-    for _ in range(round(SETTINGS.negotiation_timeout_s / 0.5)):
-        bench.hear(C, heartbeat(epoch=FAR, knows_you=False, scheduler=D))
-        assert bench.machine.raft.leader is None and not bench.machine.standing.finished
-        alive(bench, C, seconds=0.5, step_s=0.25)
-    bench.hear(C, heartbeat(epoch=FAR, knows_you=True, scheduler=D))
-    alive(bench, C, seconds=0.5, step_s=0.25)
-    assert not bench.machine.standing.finished, "a newer roster has it again"
-    for _ in range(round(SETTINGS.negotiation_timeout_s / 0.5) + 1):
-        bench.hear(C, heartbeat(epoch=FAR, knows_you=False, scheduler=D))
-        alive(bench, C, seconds=0.5, step_s=0.25)
+
+    def is_told_that_it_is_out(seconds: float) -> None:
+        for _ in range(round(seconds / 0.25)):
+            bench.hear(C, heartbeat(epoch=FAR, knows_you=False, scheduler=D))
+            alive(bench, C, seconds=0.25, step_s=0.25)
+
+    is_told_that_it_is_out(SETTINGS.negotiation_timeout_s / 2)
+    bench.hear(C, heartbeat(epoch=FAR, knows_you=True, scheduler=D))  # a newer roster has it again
+    alive(bench, C, seconds=0.25, step_s=0.25)
+    is_told_that_it_is_out(SETTINGS.negotiation_timeout_s - 0.5)
+    assert bench.machine.raft.leader is None and not bench.machine.standing.finished
+    is_told_that_it_is_out(1.0)
     (end,) = [one for one in bench.taken() if isinstance(one, StopDaemon)]
     assert end.graceful and "removed while it was cut off" in end.reason
 

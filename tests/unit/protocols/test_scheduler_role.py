@@ -192,3 +192,14 @@ def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() ->
         assert bench.machine.standing.finished is not on_the_way
         ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
         assert on_the_way or "the last member" in ends[0].reason
+
+
+def test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while() -> None:
+    """A majority is gone, though a neighbour is there (story 125)."""
+    bench = Bench(B, roster_of(A, B, C), voters=(A, C)).up(A)
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    alive(bench, A, seconds=2 * SETTINGS.negotiation_timeout_s - 0.5)
+    assert bench.machine.raft.leader is None and not bench.machine.standing.finished
+    alive(bench, A, seconds=1.0)
+    ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
+    assert "no majority could be reached" in ends[0].reason
