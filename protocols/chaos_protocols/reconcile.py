@@ -262,7 +262,7 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     furthest = max(held.values(), default=known)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
     ahead = 1 if set(roster.site_ids()) > set(holders) else 2  # nobody else is left: one round may be done again
-    if holders and not any(roster.counts(site, furthest + ahead) for site in holders):
+    if holders and not any(roster.counts(site, furthest + ahead) for site in held):
         return _let_laggards_go(scheduler, holders, now_s)
     digest_of = {site: answers[site].digest for site in holders if answers[site].digest}
     digests = set(digest_of.values())

@@ -128,6 +128,23 @@ def test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holde
     assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 9
 
 
+def test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less() -> None:
+    """B has not reached its first round, 62, but no round after 60 can have been done without C (seed 1924 of the
+    simulator, 6 sites)."""
+    roster = roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D)))
+    views = tuple(
+        make_view(PLANNER, first_round=first, members=members, listeners=(), links=roster.links)
+        for first, members in ((1, (A, D)), (61, (A, C, D)), (62, (A, B, C, D)))
+    )
+    bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
+    lose(bench, D)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=60, digest="", has_state=True))
+    bench.hear(C, SettleAnswer(epoch=epoch, done_round=55, digest="", has_state=True))
+    assert bench.machine.roster.site_ids() == (A, B, C)
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 60
+
+
 def test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_without_it() -> None:
     """It was promoted, and all others left or died: one round may be done again, but the run goes on (seed 37608 of
     the simulator, 2 sites). Of two rounds that may have been done it hopes that somebody brings the state."""
