@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulation.mutants.planting import Patch
 from tests.simulation.undoing import WAITS_FOR_EVER, Undone
 
-LOOKS = "test_scheduler_looks"
+SETTLING = "test_settling"
 OUTSIDERS = "test_outsiders"
 SPOKE = "chaos_protocols.adopting:spoke_lately"
 
@@ -72,7 +72,7 @@ LATE = (
             ),
         ),
         stories=("95",),
-        test=f"{LOOKS}:test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from",
+        test=f"{SETTLING}:test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from",
     ),
     Undone(
         row=38,
@@ -103,7 +103,7 @@ LATE = (
             ),
         ),
         stories=("98",),
-        test=f"{LOOKS}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
+        test=f"{SETTLING}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
     ),
     Undone(
         row=41,
@@ -112,13 +112,13 @@ LATE = (
             Patch("chaos_protocols.reconcile:settle", "else 2", "else 1"),
         ),
         stories=("96",),
-        test=f"{LOOKS}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
+        test=f"{SETTLING}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
     ),
     Undone(
         row=42,
         patches=(Patch("chaos_protocols.reconcile:settle", "default=known", "default=roster.settled_round"),),
         stories=("99",),
-        test=f"{LOOKS}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
+        test=f"{SETTLING}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
     ),
     Undone(
         row=43,
@@ -154,7 +154,7 @@ LATE = (
         row=46,
         patches=(Patch("chaos_protocols.reconcile:settle", "else 2", "else 1"),),
         stories=("123",),
-        test=f"{LOOKS}:test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_without_it",
+        test=f"{SETTLING}:test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_without_it",
     ),
     Undone(
         row=47,
@@ -212,6 +212,6 @@ LATE = (
         patches=(
             Patch("chaos_protocols.reconcile:settle", "+ ahead) for site in held)", "+ ahead) for site in holders)"),
         ),
-        test=f"{LOOKS}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
+        test=f"{SETTLING}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
     ),
 )

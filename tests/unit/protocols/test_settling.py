@@ -1,0 +1,112 @@
+"""Which round a settling finds to be the last: whose word is a measure, and whose is not."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.protocols.one_site import (
+    EPOCH,
+    PLANNER,
+    A,
+    B,
+    C,
+    D,
+    leader_of,
+    link,
+    roster_of,
+)
+from tests.unit.protocols.scheduler_kit import down, line, lose
+
+from chaos_protocols.messages import (
+    SettleAnswer,
+)
+from chaos_protocols.views import make_view
+
+
+def test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from() -> None:
+    """All members were restarted; a worker of theirs may have a newer state than a learner that lagged (seed 4634 of
+    the simulator, 4 sites)."""
+    bench = leader_of(roster=roster_of(A, B, C, learners=(D,), links=tuple(link(A, one) for one in (B, C, D))))
+    lose(bench, C)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest=""))
+    bench.hear(D, SettleAnswer(epoch=epoch, done_round=35, digest="dd"))
+    assert bench.machine.roster.record(D) is None and bench.machine.roster.settling
+    assert "no round waits for it yet" in bench.machine.roster.departed[-1].reason
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 0
+
+
+def test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands() -> None:
+    """All daemons were restarted but one, whose worker died with the state of round 24 before its first round as a
+    member, 26: a worker of round 22 must not do (seed 26030 of the simulator, 4 sites)."""
+    bench = leader_of(roster=line(B, C, D))
+    lose(bench, D)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest=""))
+    bench.hear(C, SettleAnswer(epoch=epoch, done_round=25, digest="", known_round=24))
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 24
+
+
+def test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run() -> None:
+    """It was promoted, cut off, and is behind the members that were restarted (seed 8846 of the simulator, 4 sites)."""
+    roster = roster_of(A, B, C, links=tuple(link(A, one) for one in (B, C)))
+    before = make_view(PLANNER, first_round=1, members=(A, C), listeners=(B,), links=roster.links)
+    later = msgspec.structs.replace(roster.views[0], first_round=92)
+    views = (msgspec.structs.replace(before, epoch=EPOCH - 1), later)
+    bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
+    lose(bench, C)
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=84, digest="", has_state=True))
+    assert bench.machine.roster.record(B) is None
+    assert "no round waits for it yet" in bench.machine.roster.departed[-1].reason
+
+
+def test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies() -> None:
+    """The round is done again: one round is lost (seed 17966 of the simulator, 4 sites)."""
+    roster = roster_of(A, B, C, links=tuple(link(A, one) for one in (B, C)), first_round=11)
+    bench = leader_of(roster=msgspec.structs.replace(roster, settled_round=10, settled_digest="aa", settled_epoch=5))
+    lose(bench, C)
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=9, digest="99", has_state=True))
+    assert bench.machine.roster.site_ids() == (A, B)
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 9
+
+
+def test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less() -> None:
+    """B has not reached its first round, 62, but no round after 60 can have been done without C (seed 1924 of the
+    simulator, 6 sites)."""
+    roster = roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D)))
+    views = tuple(
+        make_view(PLANNER, first_round=first, members=members, listeners=(), links=roster.links)
+        for first, members in ((1, (A, D)), (61, (A, C, D)), (62, (A, B, C, D)))
+    )
+    bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
+    lose(bench, D)
+    epoch = bench.machine.roster.epoch
+    bench.hear(B, SettleAnswer(epoch=epoch, done_round=60, digest="", has_state=True))
+    bench.hear(C, SettleAnswer(epoch=epoch, done_round=55, digest="", has_state=True))
+    assert bench.machine.roster.site_ids() == (A, B, C)
+    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 60
+
+
+def test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_without_it() -> None:
+    """It was promoted, and all others left or died: one round may be done again, but the run goes on (seed 37608 of
+    the simulator, 2 sites). Of two rounds that may have been done it hopes that somebody brings the state."""
+    for first_round, goes_on in ((42, True), (43, False)):
+        roster = roster_of(A, B, links=(link(A, B),))
+        before = make_view(PLANNER, first_round=1, members=(B,), listeners=(A,), links=roster.links)
+        later = msgspec.structs.replace(roster.views[0], first_round=first_round)
+        bench = leader_of(roster=msgspec.structs.replace(roster, settled_round=40, views=(before, later)))
+        bench.machine.rounds.adopt_worker(40)
+        lose(bench, B)
+        assert bench.machine.roster.site_ids() == (A,)
+        assert bench.machine.roster.settling != goes_on
+        assert not goes_on or bench.machine.roster.settled_round == 40
+
+
+def test_before_the_first_round_every_member_is_a_measure() -> None:
+    roster = roster_of(A, B, C, D, links=tuple(link(one, other) for one, other in ((A, B), (B, C), (A, D))))
+    bench = leader_of(roster=msgspec.structs.replace(roster, views=(), started=False, min_sites=4))
+    lose(bench, B)
+    assert bench.machine.roster.settling, "C is cut off as well"
+    down(bench, C, B)
+    bench.hear(D, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
+    assert bench.machine.roster.site_ids() == (A, D)
