@@ -155,7 +155,7 @@ class RoundsOracle:
                 self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
             worker = self._nodes[site].worker
             from_worker = worker is not None and worker.round == command.round
-            known = machine.rounds.known_round
+            known = max(machine.rounds.known_round, self.eras[-1].settled_round)
             if from_worker and not self._nodes[site].keeper.files and known > command.round + 1:
                 self._fail(2, f"entry {index} goes back to round {command.round}; {node.name} knows {known}")
 
