@@ -68,6 +68,8 @@ def newest_round(scheduler: SchedulerMachine) -> int:
 def choose(scheduler: SchedulerMachine, newest: int, now_s: float) -> Candidate | None:
     """The candidate from which the run goes on; None: nobody has a state that will do, or it is too early to say."""
     host, roster = scheduler.host, scheduler.host.roster
+    if _reads_its_checkpoint(scheduler, now_s):
+        return None
     live, stored = _candidates(scheduler)
     best = max(stored, key=_age, default=None)
     if best is not None and roster.model is not None and not _may_load(scheduler, best, newest, now_s):
@@ -95,16 +97,22 @@ def _age(candidate: Candidate) -> tuple[int, int, str]:
     return (candidate.checkpoint.lineage, candidate.round, candidate.record.site)
 
 
+def _reads_its_checkpoint(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """A site was chosen for its checkpoint: it will train with no entry in the log, and no other one is chosen."""
+    if scheduler.loading is None:
+        return False
+    site, until_s = scheduler.loading
+    asks_again = site in scheduler.state_requests or site in scheduler.join_requests
+    if scheduler.host.roster.record(site) is not None and not asks_again and now_s < until_s:
+        return True
+    scheduler.loading = None
+    return False
+
+
 def _may_load(scheduler: SchedulerMachine, best: Candidate, newest: int, now_s: float) -> bool:
     """A disk is asked last: when every member's worker is there without the state, and for an older round than is
     known of, when nobody came back with that for a while."""
     host, roster = scheduler.host, scheduler.host.roster
-    if scheduler.loading is not None:
-        site, until_s = scheduler.loading
-        record, asks_again = roster.record(site), site in scheduler.state_requests or site in scheduler.join_requests
-        if record is not None and not asks_again and now_s < until_s:
-            return False  # it reads its checkpoint
-        scheduler.loading = None
     assert scheduler.inactive_since_s is not None
     if now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s:
         return True

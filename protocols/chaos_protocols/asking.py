@@ -58,7 +58,8 @@ def give_up_the_answer(standing: Standing) -> None:
     since_s = standing.unknown_since_s
     if standing.leaving and since_s is not None and machine.now_s - since_s > machine.settings.negotiation_timeout_s:
         standing.stop("left the run; it was removed while it was cut off", graceful=True)
-    last = machine.roster.member_ids() == (machine.site,) and machine.roster.replication is None
+    roster, leads = machine.roster, machine.scheduler.taken_over  # with an old roster it may only seem to be the last
+    last = leads and roster.member_ids() == (machine.site,) and roster.replication is None
     if not standing.leaving or (machine.links.up_sites() and standing.takes_part() and not last):
         standing.reachable_s = machine.now_s
     elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:

@@ -209,3 +209,16 @@ def test_nobody_is_taken_over_while_a_mirror_may_bring_a_worker_back() -> None:
     assert adopted(bench) is None
     patience(bench, B, C)
     assert adopted(bench) == (C, LATEST)
+
+
+def test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint() -> None:
+    """It trains as soon as it has read it (seed 90254 of the simulator, 4 sites)."""
+    bench = without_state(B, C)
+    asks(bench, B)
+    asks(bench, C, checkpoint=disk(LATEST))
+    hello(bench)
+    assert adopted(bench) == (C, LATEST)
+    alive(bench, B, C, seconds=0.5)
+    asks(bench, B, worker_round=LATEST)
+    alive(bench, B, C, seconds=0.5)
+    assert adopted(bench) == (C, LATEST)

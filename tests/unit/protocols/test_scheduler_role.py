@@ -203,3 +203,11 @@ def test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while() -> None:
     alive(bench, A, seconds=1.0)
     ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
     assert "no majority could be reached" in ends[0].reason
+
+
+def test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so() -> None:
+    """The log has others, as it will learn (seed 98308 of the simulator, 6 sites)."""
+    bench = Bench(A, roster_of(A), voters=(A, B)).up(B)
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    alive(bench, B, seconds=SETTINGS.negotiation_timeout_s + 1.0)
+    assert not bench.machine.standing.finished
