@@ -43,18 +43,24 @@ def spoke_lately(scheduler: SchedulerMachine, member: SiteRecord, now_s: float) 
     trains from then on), and this site has heard it since it last stood still itself."""
     if member.site == scheduler.host.site:
         return True
-    report, heard_s = scheduler.reports.get(member.site, (None, 0.0))
-    if report is None or report.incarnation != member.incarnation or report.epoch != scheduler.host.roster.epoch:
+    report = _report_of(scheduler, member)
+    if report is None or report.epoch != scheduler.host.roster.epoch:
         return False
+    _, heard_s = scheduler.reports[member.site]
     return now_s <= heard_s + scheduler.host.settings.failure_timeout_s
 
 
-def reports_of_members(scheduler: SchedulerMachine) -> dict[SiteId, Report]:
+def _report_of(scheduler: SchedulerMachine, record: SiteRecord) -> Report | None:
     """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
+    report, _ = scheduler.reports.get(record.site, (None, 0.0))
+    return report if report is not None and report.incarnation == record.incarnation else None
+
+
+def reports_of_members(scheduler: SchedulerMachine) -> dict[SiteId, Report]:
     found = {scheduler.host.site: scheduler.host.own_report()}
     for record in scheduler.host.roster.sites:
-        report, _ = scheduler.reports.get(record.site, (None, 0.0))
-        if report is not None and record.state == "member" and report.incarnation == record.incarnation:
+        report = _report_of(scheduler, record) if record.state == "member" else None
+        if report is not None:
             found[record.site] = report
     return found
 
@@ -65,18 +71,22 @@ def newest_round(scheduler: SchedulerMachine) -> int:
     return max(scheduler.host.roster.settled_round, *known)
 
 
+def has_waited(scheduler: SchedulerMachine, now_s: float) -> bool:
+    """Whether the run has stood for so long that who has something better would have come back with it."""
+    since_s = scheduler.inactive_since_s
+    return since_s is not None and now_s >= since_s + scheduler.host.settings.transfer_stall_s
+
+
 def choose(scheduler: SchedulerMachine, newest: int, now_s: float) -> Candidate | None:
     """The candidate from which the run goes on; None: nobody has a state that will do, or it is too early to say."""
-    host, roster = scheduler.host, scheduler.host.roster
+    roster = scheduler.host.roster
     if _reads_its_checkpoint(scheduler, now_s):
         return None
     live, stored = _candidates(scheduler)
     best = max(stored, key=_age, default=None)
     if best is not None and roster.model is not None and not _may_load(scheduler, best, newest, now_s):
         best = None
-    patient = scheduler.inactive_since_s is not None and (
-        now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s
-    )
+    patient = has_waited(scheduler, now_s)
     # Nobody came back with it: at most one round of work is repeated, never more (FlashRecovery III-E).
     able = [one for one in live if one.round >= newest] or [one for one in live if patient and one.round >= newest - 1]
     worker = min(able, key=lambda one: (-one.round, one.record.site), default=None)
@@ -112,11 +122,10 @@ def _reads_its_checkpoint(scheduler: SchedulerMachine, now_s: float) -> bool:
 def _may_load(scheduler: SchedulerMachine, best: Candidate, newest: int, now_s: float) -> bool:
     """A disk is asked last: when every member's worker is there without the state, and for an older round than is
     known of, when nobody came back with that for a while."""
-    host, roster = scheduler.host, scheduler.host.roster
-    assert scheduler.inactive_since_s is not None
-    if now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s:
+    if has_waited(scheduler, now_s):
         return True
-    return best.round >= newest and all(site in scheduler.state_requests for site in roster.member_ids())
+    members = scheduler.host.roster.member_ids()
+    return best.round >= newest and all(site in scheduler.state_requests for site in members)
 
 
 def is_loading(scheduler: SchedulerMachine, candidate: Candidate, now_s: float) -> None:

@@ -63,7 +63,7 @@ def give_up_the_answer(standing: Standing) -> None:
     if not standing.leaving or (machine.links.up_sites() and standing.takes_part() and not last):
         standing.reachable_s = machine.now_s
     elif machine.now_s - standing.reachable_s > machine.settings.negotiation_timeout_s:
-        why = "it was the last member" if last else "no other site could be reached to confirm it"
+        why = "it was the last member" if last else "no site in reach could confirm it"
         standing.stop(f"left the run; {why}", graceful=True)
     flight = machine.scheduler.in_flight
     agreed_s = machine.leader_seen_s if machine.raft.leader is None else flight.started_s if flight else machine.now_s
@@ -165,15 +165,21 @@ def pause_reason(standing: Standing) -> str:
         return "waiting for the founder's worker"
     if not roster.started:
         return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
+    done = machine.rounds.done
+    if roster.settling and roster.site_ids() == (machine.site,) and not roster.counts(machine.site, done + 2):
+        return (  # see `reconcile.settle`
+            f"round {done + 1} and more may have been done without this site, and all who did them are gone; to go on "
+            f"from round {done} all the same, restart chaosd here (the script may stay)"
+        )
     waits_s = machine.now_s - standing.worker_since_s
     comes = standing.transfer is not None or standing.keeping.restoring is not None
     stateless = standing.worker is not None and machine.rounds.worker_round is None and not comes
     if stateless and waits_s > 2 * machine.settings.failure_timeout_s:
         if any(machine.heard_steps.get(site, (0, "standby"))[1] != "standby" for site in machine.links.up_sites()):
-            return f"waiting for the state of round {machine.rounds.done}: it is fetched again from a site that trains"
+            return f"waiting for the state of round {done}: it is fetched again from a site that trains"
         anew = "choose another run, or empty the folders of checkpoints; " if standing.keeping.writes else ""
         return (
-            f"no member that trains has the state of round {machine.rounds.done}; waiting for a worker that has it "
+            f"no member that trains has the state of round {done}; waiting for a worker that has it "
             f"(to begin anew instead: {anew}stop all daemons, then start them)"
         )
     return ""

@@ -161,6 +161,7 @@ def find_progress(scheduler: SchedulerMachine, now_s: float) -> None:
     """Leavers whose last round is everywhere; transfers that stand still."""
     host, roster = scheduler.host, scheduler.host.roster
     if not any(one.state in _WATCHED for one in scheduler.negotiations.values()):
+        scheduler.idle_since_s = None  # who is watched next has seen nothing of it
         return
     done = {site: report.done_round for site, (report, _) in scheduler.reports.items()} | {host.site: host.done_round}
     if scheduler.anybody_active():
@@ -338,8 +339,8 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
             return False
         if now_s < scheduler.led_since_s + host.settings.failure_timeout_s:
             return False  # others may still report that their workers live
-        patient = now_s >= scheduler.inactive_since_s + host.settings.transfer_stall_s
-        if not patient and any(report.mirror for report in adopting.reports_of_members(scheduler).values()):
+        mirrors = any(report.mirror for report in adopting.reports_of_members(scheduler).values())
+        if mirrors and not adopting.has_waited(scheduler, now_s):
             return False  # no entry says that a worker trains that its own daemon gave the state
     newest = adopting.newest_round(scheduler)
     chosen = adopting.choose(scheduler, newest, now_s)
@@ -369,8 +370,11 @@ def adopt(scheduler: SchedulerMachine, now_s: float) -> bool:
     scheduler.state_requests.pop(site, None)
     scheduler.join_requests.pop(site, None)
     adopting.is_loading(scheduler, chosen, now_s)
-    again = f"round {newest} is" if worker_round == newest - 1 else f"rounds {worker_round + 1} to {newest} are"
-    repeated = f"; {again} done again, its result died with its workers" if worker_round < newest else ""
+    repeated = ""
+    if worker_round == newest - 1:
+        repeated = f"; round {newest} is done again, its result died with its workers"
+    elif worker_round < newest:
+        repeated = f"; rounds {worker_round + 1} to {newest} are done again, their results died with their workers"
     reason = f"the run goes on from its {chosen.whence}, at round {worker_round}{repeated}"
     host.record("adopt", record.name, "no member has the training state", "done", None, reason)
     return True

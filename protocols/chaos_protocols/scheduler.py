@@ -119,7 +119,7 @@ class SchedulerMachine:
         self.state_requests.clear()
         self.join_requests.clear()
         self.in_flight = None
-        self.inactive_since_s = self.loading = None
+        self.idle_since_s = self.inactive_since_s = self.loading = None
         self.looked_at = ()
         self.voters_fit_epoch, self.voters_that_fit = -1, None
         self.asked_s = float("-inf")

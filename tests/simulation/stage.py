@@ -3,6 +3,8 @@
     sites a b:a c:a,b      a founds; b knows a; c knows a and b; goes on when all train and vote; tells nothing
     found a b:a            the same, told from the beginning, and not waited for
     mirrors 1              before the sites: each daemon keeps its worker's state of every round in memory
+    checkpoints 5          before the sites: each daemon writes its worker's state to its disk every five rounds
+    disk SITE SECONDS      reading or writing a checkpoint takes so long there
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
@@ -120,7 +122,7 @@ class Stage:
         return re.sub(r"\b\d\d([a-z])\b", r"\1", text)
 
     def _recorded(self, node: Node, effect: effects.Record) -> None:
-        if effect.kind == "worker":
+        if effect.kind in ("worker", "checkpoint"):
             return
         parts = (effect.subject, effect.outcome, f"({effect.cause})" if effect.cause else "", effect.reason)
         self.tell(node, effect.kind, " ".join(part for part in parts if part))
@@ -165,6 +167,7 @@ class Stage:
         text = re.sub(r"\d+\.\d+ s", "N s", text)
         text = re.sub(r"\d[\d,]* bytes of (round \d+)", r"the state of \1", text)
         text = re.sub(r"( |; )([a-z]) \d[\d,]*(?=;|$)", r"\1\2", text)
+        text = re.sub(r"rounds \d+ to \d+ are", "the rounds after it are", text)
         numbers = sorted({int(number) for number in re.findall(r"(?:round|going on with|held only) (\d+)", text)})
         for number in numbers:
             after = number - numbers[0]
@@ -206,6 +209,11 @@ class Stage:
                 self.detail = True
             case "mirrors":
                 self.world.settings = SiteSettings(keep=KeepSettings(mirror_every_rounds=int(names[0])))
+            case "checkpoints":
+                keep = KeepSettings(checkpoint="fixed", checkpoint_every_rounds=int(names[0]))
+                self.world.settings = SiteSettings(keep=keep)
+            case "disk":
+                self.node(names[0]).keeper.disk_range_s = (float(names[1]), float(names[1]))
             case "sites" | "found":
                 self._found(names, wait=verb == "sites")
             case "add":

@@ -124,7 +124,7 @@ LATE = (
         row=43,
         patches=(
             Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),
-            Patch("chaos_protocols.reconcile:adopt", "if not patient and any(", "if False and any("),  # row 50
+            Patch("chaos_protocols.reconcile:adopt", "if mirrors and not", "if False and not"),  # row 50
         ),
         stories=("110",),
         test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
@@ -181,7 +181,7 @@ LATE = (
     ),
     Undone(
         row=50,
-        patches=(Patch("chaos_protocols.reconcile:adopt", "if not patient and any(", "if False and any("),),
+        patches=(Patch("chaos_protocols.reconcile:adopt", "if mirrors and not", "if False and not"),),
         stories=("118",),
     ),
     Undone(
@@ -212,16 +212,19 @@ LATE = (
         patches=(
             Patch("chaos_protocols.reconcile:settle", "+ ahead) for site in held)", "+ ahead) for site in holders)"),
         ),
+        stories=("128",),
         test=f"{SETTLING}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
     ),
     Undone(
         row=55,
         patches=(Patch("chaos_protocols.asking:give_up_the_answer", "last = leads and", "last ="),),
+        stories=("127",),
         test="test_scheduler_role:test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so",
     ),
     Undone(
         row=56,
         patches=(Patch("chaos_protocols.adopting:choose", "if _reads_its_checkpoint(scheduler, now_s):", "if False:"),),
+        stories=("126",),
         test="test_adopting:test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint",
     ),
 )

@@ -5,9 +5,12 @@ from __future__ import annotations
 import msgspec
 from tests.unit.protocols.one_site import (
     EPOCH,
+    MODEL,
     PLANNER,
+    SETTINGS,
     A,
     B,
+    Bench,
     C,
     D,
     leader_of,
@@ -16,9 +19,8 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler_kit import down, line, lose
 
-from chaos_protocols.messages import (
-    SettleAnswer,
-)
+from chaos_protocols import events
+from chaos_protocols.messages import SettleAnswer
 from chaos_protocols.views import make_view
 
 
@@ -100,6 +102,13 @@ def test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_with
         assert bench.machine.roster.site_ids() == (A,)
         assert bench.machine.roster.settling != goes_on
         assert not goes_on or bench.machine.roster.settled_round == 40
+        assert ("from round 40 all the same, restart chaosd" in bench.machine.standing.pause_reason()) != goes_on
+        if not goes_on:  # as it is told to
+            restarted = Bench(A, bench.machine.roster, incarnation=2)
+            restarted.handle(events.WorkerReady(model=MODEL, round=40))
+            restarted.wait(3 * SETTINGS.failure_timeout_s)
+            assert restarted.machine.roster.settled_round == restarted.machine.rounds.worker_round == 40
+            assert restarted.machine.rounds.active and not restarted.machine.standing.pause_reason()
 
 
 def test_before_the_first_round_every_member_is_a_measure() -> None:

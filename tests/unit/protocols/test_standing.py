@@ -251,7 +251,7 @@ def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
         bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file", end_of_file=True))
         bench.handle(events.DialFailed(site=site, reason="refused"))
     out = bench.wait(SETTINGS.negotiation_timeout_s + 1.0)
-    assert "no other site could be reached" in of(out, StopDaemon)[0].reason
+    assert "no site in reach could confirm it" in of(out, StopDaemon)[0].reason
 
 
 def test_a_site_outside_and_the_last_site_of_a_run_go_at_once() -> None:
