@@ -197,15 +197,17 @@ class Node:
     def replay(self, event: Any) -> None:
         """An old message once more, from a connection that lives."""
         if self.alive and not self.stopped and self.machine is not None:
+            generation = self._generation
             self.world.oracles.delivered(self, event.neighbour)
             self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
-            if self.machine is None:  # its disk failed on the way
+            if generation != self._generation:  # its disk failed on the way
                 return
             before = self.world.oracles.before_replay(self)
             out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
             self.world.oracles.replayed(self, before, out)
             for effect in out:
-                self._execute(effect)
+                if generation == self._generation:
+                    self._execute(effect)
 
     def replay_bulk(self, source: str, message: Any) -> None:
         """An old bulk message once more: not of the round that is open."""
@@ -249,10 +251,9 @@ class Node:
                 if neighbour in self.connections:
                     world.network.send(self.connections[neighbour], self.site, "control", envelope)
             case effects.SetTimer(at_s=at_s):
-                self._timer += 1
-                number, generation = self._timer, self._generation
+                number = self._timer = self._timer + 1
                 delay_s = at_s - world.now_s - world.drift_s(self.site)
-                world.schedule(max(0.0, delay_s), lambda: self._timer_fired(number, generation))
+                self.later(max(0.0, delay_s), lambda: self._timer_fired(number))
             case effects.Dial(site=site, timeout_s=timeout_s):
                 world.dial(self, site, timeout_s)
             case effects.CloseLink(site=site):
@@ -262,8 +263,7 @@ class Node:
                     bulk.source_lost(site)  # as the transport tells its engines of every link that ends
             case effects.ProbeLink(site=site):
                 probed = events.LinkProbed(site=site, rate_bytes_per_s=1e7, reason="")
-                generation = self._generation
-                world.schedule(0.02, lambda: self.handle(probed) if generation == self._generation else None)
+                self.later(0.02, lambda: self.handle(probed))
             case effects.OpenRound():
                 bulk.open_round(effect)
             case effects.Contribute():
@@ -302,8 +302,8 @@ class Node:
             case _:
                 raise AssertionError(f"unknown effect {effect}")
 
-    def _timer_fired(self, number: int, generation: int) -> None:
-        if number == self._timer and generation == self._generation:
+    def _timer_fired(self, number: int) -> None:
+        if number == self._timer:
             self.handle(events.TimerFired())
 
     def _send_bulk(self, site: str, message: Any) -> None:

@@ -167,7 +167,7 @@ class LeaveOracle:
             record is not None
             and record.incarnation == machine.incarnation
             and not alone
-            and "could be" not in effect.reason
+            and "confirm it" not in effect.reason  # and says that nobody did
         ):
             self._fail(9, f"{node.name} ends as if it had left, but is still in the roster")
         gone = roster.departure(node.site, machine.incarnation)  # type: ignore[arg-type]
