@@ -105,14 +105,14 @@ def test_slow_strangers_are_cut_at_the_deadline(loop_kind: str, tmp_path: Path) 
         begun_s = loop.time()
 
         async def trickle() -> None:
-            while loop.time() < begun_s + 3 and not trickling.is_closing():
+            while loop.time() < begun_s + 30 and not trickling.is_closing():
                 trickling.write(b"\x00")
                 await trickling.drain()
                 await asyncio.sleep(0.02)
 
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await trickle()
-        assert loop.time() < begun_s + 2
+        assert loop.time() < begun_s + 20
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await silent_reader.readexactly(1)
         assert b.transport._listener.visitors == 0

@@ -1,4 +1,5 @@
-"""The lab's shaped links over real sockets: rate, latency, cuts, corruption. Bounds are coarse: machines are shared."""
+"""The lab's shaped links over real sockets: rate, latency, cuts, corruption. What a machine with
+other work does later than another one is no failure: asserted is what comes before what, and what cannot be sooner."""
 
 from __future__ import annotations
 
@@ -29,14 +30,12 @@ def test_a_rate_holds_over_both_streams_and_control_goes_first(loop_kind: str, t
         payload = bytes(1_600_000)
         sending = [asyncio.ensure_future(a.transport.send_bulk(b.id, stream, b"s", payload)) for stream in (0, 1)]
         await asyncio.sleep(0.05)
-        asked_s = now_s()
         assert a.transport.send_control(b.id, b"heartbeat")
         await until(lambda: b.events.frames)
-        assert now_s() - asked_s < 0.15, "a control frame does not queue behind 3 MB of bulk"
-        assert not b.events.bulk
+        assert not b.events.bulk, "a control frame does not queue behind 3 MB of bulk"
         await asyncio.gather(*sending)
         await until(lambda: len(b.events.bulk) == 2)
-        assert 0.39 < now_s() - begun_s < 1.5, "3.2 MB at 8 MB/s take 0.4 s"
+        assert now_s() - begun_s > 0.39, "3.2 MB at 8 MB/s take 0.4 s"
         assert all(payload == received for _, _, received in b.events.bulk)
         await close(a, b)
 
@@ -46,23 +45,24 @@ def test_a_rate_holds_over_both_streams_and_control_goes_first(loop_kind: str, t
 def test_latency_delays_each_way_but_not_the_rate(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         a, b = await linked(tmp_path)
-        a.transport.shape(None, LinkShape(latency_s=0.08))
+        a.transport.shape(None, LinkShape(latency_s=0.25))
         begun_s = now_s()
         for _ in range(10):
             a.transport.send_control(b.id, b"x")
             await a.transport.send_bulk(b.id, 0, b"h", bytes(1 << 20))
         await until(lambda: b.events.frames)
-        assert 0.079 < now_s() - begun_s < 0.5
-        await until(lambda: len(b.events.bulk) == 10)
-        assert now_s() - begun_s < 0.7, "ten frames are on their way at the same time"
-        begun_s = now_s()
+        assert now_s() - begun_s > 0.249
+        await until(lambda: len(b.events.frames) == 10 and len(b.events.bulk) == 10)
+        assert now_s() - begun_s < 2.0, "ten frames are on their way at the same time, or 2.5 s would have passed"
+        a.transport.send_control(b.id, b"there")
         b.transport.send_control(a.id, b"back")
         await until(lambda: a.events.frames)
-        assert now_s() - begun_s < 0.07, "only the direction that is shaped"
+        assert len(b.events.frames) == 10, "only the direction that is shaped"
+        await until(lambda: len(b.events.frames) == 11)
         a.transport.close_link(b.id, "late goodbye")
         begun_s = now_s()
         await until(lambda: b.events.losses)
-        assert now_s() - begun_s > 0.07, "the end of a link is no faster than its frames"
+        assert now_s() - begun_s > 0.24, "the end of a link is no faster than its frames"
         await close(a, b)
 
     run(loop_kind, main)

@@ -98,19 +98,14 @@ def test_a_round_goes_before_a_state_on_a_busy_link_and_the_state_is_not_starved
 ) -> None:
     async def main() -> None:
         a, b = await linked(tmp_path)
-        rate = 10e6
-        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=rate))
+        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=10e6))
         state = asyncio.ensure_future(send_many(a, b, 1, 24))
         await until(lambda: b.events.bulk)
-        begun_s = asyncio.get_running_loop().time()
         await send_many(a, b, 0, 8)
-        taken_s = asyncio.get_running_loop().time() - begun_s
-        alone_s = 8 * 0.5 * MIB / rate
-        assert taken_s < 1.75 * alone_s, "half of the link would take twice as long"
         during = sum(1 for stream, _, _ in b.events.bulk if stream == 1)
         assert not state.done()
         await state
-        assert during >= 2, "a share is left to the state"
+        assert 2 <= during < 7, "a share is left to the state, and less than half of the link"
         await close(a, b)
 
     run(loop_kind, main)
