@@ -166,11 +166,6 @@ def pause_reason(standing: Standing) -> str:
     if not roster.started:
         return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
     done = machine.rounds.done
-    if roster.settling and roster.site_ids() == (machine.site,) and not roster.counts(machine.site, done + 2):
-        return (  # see `reconcile.settle`
-            f"round {done + 1} and more may have been done without this site, and all who did them are gone; to go on "
-            f"from round {done} all the same, restart chaosd here (the script may stay)"
-        )
     waits_s = machine.now_s - standing.worker_since_s
     comes = standing.transfer is not None or standing.keeping.restoring is not None
     stateless = standing.worker is not None and machine.rounds.worker_round is None and not comes

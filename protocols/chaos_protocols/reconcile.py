@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from chaos_protocols import adopting, proposals
-from chaos_protocols.commands import AdoptState, RedoRound, RenewSite, Settled
+from chaos_protocols.commands import AdoptState, RedoRound, RenewSite, Settled, SetVoters
 from chaos_protocols.messages import SettleQuestion
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.negotiation import (
@@ -262,9 +262,10 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     known = max(roster.settled_round, *(answer.known_round for answer in answers.values()))
     furthest = max(held.values(), default=known)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
-    ahead = 1 if set(roster.site_ids()) > set(holders) else 2  # nobody else is left: one round may be done again
-    if holders and not any(roster.counts(site, furthest + ahead) for site in held):
-        return _let_laggards_go(scheduler, holders, now_s)
+    others = tuple(site for site in roster.member_ids() if site not in holders)
+    laggards = bool(holders) and not any(roster.counts(site, furthest + 1) for site in held)
+    if laggards and others:
+        return _let_laggards_go(scheduler, holders, others, now_s)
     digest_of = {site: answers[site].digest for site in holders if answers[site].digest}
     digests = set(digest_of.values())
     if len(digests) > 1:
@@ -275,17 +276,26 @@ def settle(scheduler: SchedulerMachine, now_s: float) -> bool:
     if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
         return False
     reason = f"round {furthest} stands, held by {len(holders)} of {len(asked) + 1}; going on with {furthest + 1}"
+    if laggards:  # nobody else is a member: what they have is what there is
+        reason += "; if it was done before, its result died with those who did it"
     host.record("settle", f"round {furthest + 1}", "a site or link failed", "done", None, reason)
     return True
 
 
-def _let_laggards_go(scheduler: SchedulerMachine, holders: tuple[SiteId, ...], now_s: float) -> bool:
+def _let_laggards_go(
+    scheduler: SchedulerMachine, holders: tuple[SiteId, ...], others: tuple[SiteId, ...], now_s: float
+) -> bool:
     """The rounds after the furthest that anybody holds do not wait for those who hold it: learners, and members that
     were promoted and are not there yet. All others were restarted, and a worker of theirs may have more. The laggards
     come back with what they have, and the run goes on from whoever has the newest state (`adopt`)."""
-    if scheduler.host.site in holders:
-        scheduler.host.hand_over(None)  # who schedules next removes this site
-        return False
+    host = scheduler.host
+    if host.site in holders:  # one of the others removes this site
+        voter = next((site for site in others if site in host.configuration.voters), None)
+        if voter is not None:
+            host.hand_over(voter)
+            return False
+        voting = proposals.with_vote(host.configuration, others[0])
+        return scheduler.propose((SetVoters(), voting), None, planned=False, now_s=now_s)
     for site in holders:
         _site_failed(scheduler, site, "what it holds may be old: no round waits for it yet", now_s)
     return True

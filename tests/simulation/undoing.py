@@ -25,6 +25,12 @@ class Undone:
         return Bug(name=f"row {self.row} undone", patches=self.patches, breaks=())
 
 
+WAITS_ALONE = Patch(
+    "chaos_protocols.reconcile:settle",
+    "if laggards and others:",
+    "if laggards and not others:\n        return False\n    if laggards and others:",
+)
+"""Row 46: laggards that nobody can let go."""
 WAITS_FOR_EVER = Patch(
     "chaos_protocols.asking:give_up_the_answer", "if standing.leaving and machine.now_s - agreed_s >", "if 0 >"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import WAITS_FOR_EVER, Undone
+from tests.simulation.undoing import WAITS_ALONE, WAITS_FOR_EVER, Undone
 
 SETTLING = "test_settling"
 OUTSIDERS = "test_outsiders"
@@ -67,7 +67,7 @@ LATE = (
         patches=(
             Patch(
                 "chaos_protocols.reconcile:settle",
-                "if holders and not any(roster.counts(site, furthest + ahead) for site in held):",
+                "if laggards and others:",
                 "if False:",
             ),
         ),
@@ -98,7 +98,7 @@ LATE = (
         patches=(
             Patch(
                 "chaos_protocols.reconcile:settle",
-                "any(roster.counts(site, furthest + ahead) for",
+                "any(roster.counts(site, furthest + 1) for",
                 "set(holders) - set(roster.learner_ids()) and any(True for",
             ),
         ),
@@ -109,7 +109,7 @@ LATE = (
         row=41,
         patches=(  # in the story it is alone, too: row 46 alone would let it go on
             Patch("chaos_protocols.roster:Roster.counts", "site in (begun", "bool(begun) and site in (begun"),
-            Patch("chaos_protocols.reconcile:settle", "else 2", "else 1"),
+            WAITS_ALONE,
         ),
         stories=("96",),
         test=f"{SETTLING}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
@@ -152,9 +152,9 @@ LATE = (
     ),
     Undone(
         row=46,
-        patches=(Patch("chaos_protocols.reconcile:settle", "else 2", "else 1"),),
+        patches=(WAITS_ALONE,),
         stories=("123",),
-        test=f"{SETTLING}:test_the_last_site_of_a_run_goes_on_though_one_round_may_have_been_done_without_it",
+        test=f"{SETTLING}:test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without_it",
     ),
     Undone(
         row=47,
@@ -209,9 +209,7 @@ LATE = (
     ),
     Undone(
         row=54,
-        patches=(
-            Patch("chaos_protocols.reconcile:settle", "+ ahead) for site in held)", "+ ahead) for site in holders)"),
-        ),
+        patches=(Patch("chaos_protocols.reconcile:settle", "+ 1) for site in held)", "+ 1) for site in holders)"),),
         stories=("128",),
         test=f"{SETTLING}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
     ),

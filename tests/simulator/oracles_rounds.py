@@ -124,7 +124,8 @@ class RoundsOracle:
 
     def _settled(self, index: int, command: Settled, roster: Roster) -> None:
         """Invariant 2: no survivor holds more than what was settled (its answer was a promise), the digest is that of
-        the round, and at most one round is done again."""
+        the round, and at most one round is done again: more only where every member counts later, and those who did
+        them are gone."""
         era = self.eras[-1]
         known = self.result(era, command.round)
         if command.digest and known != command.digest:
@@ -135,7 +136,9 @@ class RoundsOracle:
             of_era, number = self.completed.get((record.site, record.incarnation), (None, 0))
             if of_era is era and number > command.round:
                 self._fail(2, f"{record.name} has round {number}, but {command.round} was settled as the last one")
-        if command.holders and era.newest > command.round + 1:
+        before = self.roster_at[max(epoch for epoch in self.roster_at if epoch < index)]
+        counted = any(before.counts(site, command.round + 1) for site in roster.member_ids())
+        if command.holders and counted and era.newest > command.round + 1:
             self._fail(2, f"round {era.newest} was done, {command.round} is settled: more than one round is lost")
 
     def _adopted(self, index: int, command: AdoptState, roster: Roster) -> None:
