@@ -228,11 +228,7 @@ LATE = (
     Undone(
         row=57,
         patches=(
-            Patch(
-                "chaos_protocols.reconcile:_let_laggards_go",
-                "voting = proposals",
-                "return False\n        voting = proposals",
-            ),
+            Patch("chaos_protocols.reconcile:_make_way", "voting = proposals", "return False\n    voting = proposals"),
         ),
         stories=("129",),
         test=f"{SETTLING}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",

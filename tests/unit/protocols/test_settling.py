@@ -135,6 +135,31 @@ def test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go(
         assert asked[:1] == [C] and bench.machine.roster.settling
 
 
+def test_a_scheduler_with_another_result_than_most_makes_way_for_one_of_those() -> None:
+    """It has the only vote, and gives one away first."""
+    bench = leader_of(B, C, D)
+    _holds(bench, "aa")
+    lose(bench, D)
+    for site in (B, C):
+        down(bench, site, D)
+    for _ in range(12):
+        alive(bench, B, C, seconds=0.1)
+        acknowledge(bench, B, C)
+        for site in (B, C):
+            bench.hear(site, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
+    asked = [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)]
+    assert asked[:1] == [B] and bench.machine.roster.settling
+
+
+def test_results_of_learners_do_not_outvote_those_of_members() -> None:
+    bench = leader_of(roster=roster_of(A, B, learners=(C, D), links=tuple(link(A, one) for one in (B, C, D))))
+    _holds(bench, "aa")
+    lose(bench, B)
+    for site in (C, D):
+        bench.hear(site, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
+    assert bench.machine.roster.site_ids() == (A,) and bench.machine.roster.settled_digest == "aa"
+
+
 def test_before_the_first_round_every_member_is_a_measure() -> None:
     roster = roster_of(A, B, C, D, links=tuple(link(one, other) for one, other in ((A, B), (B, C), (A, D))))
     bench = leader_of(roster=msgspec.structs.replace(roster, views=(), started=False, min_sites=4))
@@ -155,3 +180,8 @@ def _promoted_for(
     first = make_view(PLANNER, first_round=1, members=before, listeners=listeners, links=roster.links)
     later = msgspec.structs.replace(roster.views[0], first_round=first_round)
     return msgspec.structs.replace(roster, settled_round=40, views=(first, later))
+
+
+def _holds(bench: Bench, digest: str) -> None:
+    """The scheduler's own result of round 3."""
+    bench.machine.standing.begun, bench.machine.rounds.done, bench.machine.rounds.digest = True, 3, digest
