@@ -126,6 +126,8 @@ class SimulatedBulk:
         self.open = None
         self.finished = tag
         self.results[tag.round], self.tags[tag.round] = (digest, parts), tag
+        if self._fetching is not None and self._fetching[0] == tag.round:
+            self._fetching = None  # done again: what was settled of it before is void
         for child in children:
             self._send(child, ("down", tag, digest, parts))
         for wanting in sorted(self._wanted.pop(tag, ())):
