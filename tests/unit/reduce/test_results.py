@@ -125,6 +125,18 @@ def test_a_holder_answers_when_it_has_the_result() -> None:
     assert sent(exchange.received(B, pull(0))) == [(B, GONE)]
 
 
+def test_a_round_that_is_done_again_ends_the_fetch_of_its_former_result() -> None:
+    """The holder was lost, the round before it stands, and the round is done anew (seed 61258 of the simulator)."""
+    exchange = fetching(B)
+    exchange.received(B, HELD)
+    exchange.received(B, data(0))
+    assert exchange.hold(4, "anew", 3) == []
+    assert exchange.place(B, data(1)) is None
+    assert exchange.received(B, data(1)) == exchange.received(B, data(2)) == []
+    assert exchange.link_up(B) == []
+    assert sent(exchange.received(B, WANT)) == [(B, GONE)]
+
+
 def test_an_older_result_than_those_held_is_gone() -> None:
     exchange = ResultExchange(A)
     exchange.hold(6, "x", 1)
