@@ -55,7 +55,7 @@ bench: $(VENV)/.project  ## all benchmarks in their short form (about 10 minutes
 # Seeds run compiled, which needs a C compiler; without one: make seeds COMPILED=
 COMPILED := --compiled
 
-soak: $(VENV)/.check  ## real processes under fire for 10 minutes, then 100,000 seeds of the simulator (hours)
+soak: $(VENV)/.check  ## real processes under fire for 10 minutes, then 100,000 seeds of the simulator (an hour)
 	@$(BIN)/python -m tests.soak
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds 0:100000
 
