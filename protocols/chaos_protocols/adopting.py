@@ -43,23 +43,17 @@ def spoke_lately(scheduler: SchedulerMachine, member: SiteRecord, now_s: float) 
     trains from then on), and this site has heard it since it last stood still itself."""
     if member.site == scheduler.host.site:
         return True
-    report = _report_of(scheduler, member)
+    report = scheduler.report_of(member)
     if report is None or report.epoch != scheduler.host.roster.epoch:
         return False
     _, heard_s = scheduler.reports[member.site]
     return now_s <= heard_s + scheduler.host.settings.failure_timeout_s
 
 
-def _report_of(scheduler: SchedulerMachine, record: SiteRecord) -> Report | None:
-    """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
-    report, _ = scheduler.reports.get(record.site, (None, 0.0))
-    return report if report is not None and report.incarnation == record.incarnation else None
-
-
 def reports_of_members(scheduler: SchedulerMachine) -> dict[SiteId, Report]:
     found = {scheduler.host.site: scheduler.host.own_report()}
     for record in scheduler.host.roster.sites:
-        report = _report_of(scheduler, record) if record.state == "member" else None
+        report = scheduler.report_of(record) if record.state == "member" else None
         if report is not None:
             found[record.site] = report
     return found

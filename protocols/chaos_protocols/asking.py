@@ -165,16 +165,15 @@ def pause_reason(standing: Standing) -> str:
         return "waiting for the founder's worker"
     if not roster.started:
         return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
-    done = machine.rounds.done
     waits_s = machine.now_s - standing.worker_since_s
     comes = standing.transfer is not None or standing.keeping.restoring is not None
     stateless = standing.worker is not None and machine.rounds.worker_round is None and not comes
     if stateless and waits_s > 2 * machine.settings.failure_timeout_s:
         if any(machine.heard_steps.get(site, (0, "standby"))[1] != "standby" for site in machine.links.up_sites()):
-            return f"waiting for the state of round {done}: it is fetched again from a site that trains"
+            return f"waiting for the state of round {machine.rounds.done}: it is fetched again from a site that trains"
         anew = "choose another run, or empty the folders of checkpoints; " if standing.keeping.writes else ""
         return (
-            f"no member that trains has the state of round {done}; waiting for a worker that has it "
+            f"no member that trains has the state of round {machine.rounds.done}; waiting for a worker that has it "
             f"(to begin anew instead: {anew}stop all daemons, then start them)"
         )
     return ""

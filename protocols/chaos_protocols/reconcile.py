@@ -6,14 +6,14 @@ Functions on a `SchedulerMachine`; each compares the roster with what is known a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from chaos_protocols import adopting, proposals
-from chaos_protocols.commands import AdoptState, RedoRound, RenewSite, Settled, SetVoters
+from chaos_protocols.commands import AdoptState, RedoRound, RenewSite, Settled
 from chaos_protocols.messages import SettleQuestion
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.negotiation import (
@@ -27,6 +27,7 @@ from chaos_protocols.negotiation import (
 )
 from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.negotiation.scale_out import ScaleOutState
+from chaos_protocols.succession import make_way
 from chaos_protocols.views import connected_with, connects, make_view, settled_views
 
 if TYPE_CHECKING:
@@ -288,22 +289,11 @@ def _let_laggards_go(
     """The rounds after the furthest that anybody holds do not wait for those who hold it: learners, and members that
     were promoted and are not there yet. All others were restarted, and a worker of theirs may have more. The laggards
     come back with what they have, and the run goes on from whoever has the newest state (`adopt`)."""
-    if scheduler.host.site in holders:
-        return _make_way(scheduler, others, now_s)
+    if scheduler.host.site in holders:  # somebody else removes this site
+        return make_way(scheduler, others, now_s)
     for site in holders:
         _site_failed(scheduler, site, "what it holds may be old: no round waits for it yet", now_s)
     return True
-
-
-def _make_way(scheduler: SchedulerMachine, others: Sequence[SiteId], now_s: float) -> bool:
-    """This site itself is to be removed: one of the others must schedule, and needs a vote for that."""
-    host = scheduler.host
-    voter = next((site for site in others if site in host.configuration.voters), None)
-    if voter is not None:
-        host.hand_over(voter)
-        return False
-    voting = proposals.with_vote(host.configuration, others[0])
-    return scheduler.propose((SetVoters(), voting), None, planned=False, now_s=now_s)
 
 
 def _outvote(scheduler: SchedulerMachine, digest_of: Mapping[SiteId, str], number: int, now_s: float) -> bool:
@@ -313,7 +303,7 @@ def _outvote(scheduler: SchedulerMachine, digest_of: Mapping[SiteId, str], numbe
     votes = Counter(digest_of[site] for site in members if site in digest_of) or Counter(digest_of.values())
     best = max(votes, key=lambda digest: (votes[digest], digest == digest_of.get(host.site), digest))
     if digest_of.get(host.site, best) != best:
-        return _make_way(scheduler, [site for site in members if digest_of.get(site, best) == best], now_s)
+        return make_way(scheduler, [site for site in members if digest_of.get(site, best) == best], now_s)
     for site in sorted(site for site, digest in digest_of.items() if digest != best):
         _site_failed(scheduler, site, f"its result of round {number} is not that of {votes[best]} other(s)", now_s)
     return True

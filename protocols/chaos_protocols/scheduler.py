@@ -40,6 +40,7 @@ from chaos_protocols.negotiation.scale_out import ScaleOutState
 from chaos_protocols.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.raft.config import majority
 from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import SiteRecord
 
 MARGIN_ROUNDS_MAX = 1000
 SMOOTHING = 0.2
@@ -158,14 +159,17 @@ class SchedulerMachine:
             if record.state != "member":
                 continue
             if record.site == host.site:
-                active, incarnation = host.active, host.incarnation
-            elif record.site in self.reports:
-                report, _ = self.reports[record.site]
-                active, incarnation = report.active, report.incarnation
+                active = host.active and host.incarnation == record.incarnation
             else:
-                continue
-            if active and incarnation == record.incarnation:
+                report = self.report_of(record)
+                active = report is not None and report.active
+            if active:
                 yield record.site
+
+    def report_of(self, record: SiteRecord) -> Report | None:
+        """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
+        report, _ = self.reports.get(record.site, (None, 0.0))
+        return report if report is not None and report.incarnation == record.incarnation else None
 
     def first_round(self) -> int:
         """From which round on a planned change may begin: not yet contributed to here, not before the views already

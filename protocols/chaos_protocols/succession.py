@@ -5,6 +5,7 @@ Functions on a `SchedulerMachine`. Sources: protocols.md section 1; Ongaro's the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from chaos_protocols import proposals
@@ -105,8 +106,15 @@ def _step_aside(scheduler: SchedulerMachine, now_s: float) -> bool:
         return False  # another site that wants to leave says so first: the role must not go round in circles
     leaving = {one.site for one in scheduler.negotiations.values() if isinstance(one, ScaleIn)}
     others = [site for site in host.roster.member_ids() if site != host.site and site not in leaving]
-    if any(site in others for site in host.configuration.voters):
-        host.hand_over(next(site for site in others if site in host.configuration.voters))
+    return make_way(scheduler, others, now_s)
+
+
+def make_way(scheduler: SchedulerMachine, others: Sequence[SiteId], now_s: float) -> bool:
+    """One of these must schedule instead of this site: a voter, and if none is one, somebody gets a vote first."""
+    host = scheduler.host
+    voter = next((site for site in others if site in host.configuration.voters), None)
+    if voter is not None:
+        host.hand_over(voter)
         return False
     candidates = [site for site in others if site in host.configuration.learners and site in host.reachable()]
     if not candidates:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -48,7 +48,6 @@ from tests.simulator.world import World
 from chaos_protocols import effects, events
 from chaos_protocols.messages import Heartbeat
 from chaos_protocols.names import VOTERS_MAX
-from chaos_protocols.settings import KeepSettings, SiteSettings
 
 SEED = 1
 COMPUTE_RANGE_S = (0.05, 0.1)
@@ -208,10 +207,9 @@ class Stage:
             case "detail":
                 self.detail = True
             case "mirrors":
-                self.world.settings = SiteSettings(keep=KeepSettings(mirror_every_rounds=int(names[0])))
+                self._keep(mirror_every_rounds=int(names[0]))
             case "checkpoints":
-                keep = KeepSettings(checkpoint="fixed", checkpoint_every_rounds=int(names[0]))
-                self.world.settings = SiteSettings(keep=keep)
+                self._keep(checkpoint="fixed", checkpoint_every_rounds=int(names[0]))
             case "disk":
                 self.node(names[0]).keeper.disk_range_s = (float(names[1]), float(names[1]))
             case "sites" | "found":
@@ -246,6 +244,10 @@ class Stage:
             case _:
                 for name in names:
                     self._at(verb, self.node(name))
+
+    def _keep(self, **changes: Any) -> None:
+        settings = self.world.settings
+        self.world.settings = replace(settings, keep=replace(settings.keep, **changes))
 
     def _found(self, names: list[str], *, wait: bool) -> None:
         for number, name in enumerate(names):

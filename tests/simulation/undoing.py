@@ -35,3 +35,5 @@ WAITS_FOR_EVER = Patch(
     "chaos_protocols.asking:give_up_the_answer", "if standing.leaving and machine.now_s - agreed_s >", "if 0 >"
 )
 """Row 53: a leaver for which nothing is agreed. It ends what rows 10 and 35 end sooner."""
+WITHOUT_MIRRORS = Patch("chaos_protocols.reconcile:adopt", "if mirrors and not", "if False and not")
+"""Row 50: who is taken over while a mirror may bring a worker back. It hides row 43."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import WAITS_ALONE, WAITS_FOR_EVER, Undone
+from tests.simulation.undoing import WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
 
 SETTLING = "test_settling"
 OUTSIDERS = "test_outsiders"
@@ -124,7 +124,7 @@ LATE = (
         row=43,
         patches=(
             Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),
-            Patch("chaos_protocols.reconcile:adopt", "if mirrors and not", "if False and not"),  # row 50
+            WITHOUT_MIRRORS,
         ),
         stories=("110",),
         test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
@@ -181,7 +181,7 @@ LATE = (
     ),
     Undone(
         row=50,
-        patches=(Patch("chaos_protocols.reconcile:adopt", "if mirrors and not", "if False and not"),),
+        patches=(WITHOUT_MIRRORS,),
         stories=("118",),
     ),
     Undone(
@@ -227,9 +227,7 @@ LATE = (
     ),
     Undone(
         row=57,
-        patches=(
-            Patch("chaos_protocols.reconcile:_make_way", "voting = proposals", "return False\n    voting = proposals"),
-        ),
+        patches=(Patch("chaos_protocols.succession:make_way", "if not candidates:", "if True:"),),
         stories=("129",),
         test=f"{SETTLING}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
     ),

@@ -136,10 +136,10 @@ class RoundsOracle:
             of_era, number = self.completed.get((record.site, record.incarnation), (None, 0))
             if of_era is era and number > command.round:
                 self._fail(2, f"{record.name} has round {number}, but {command.round} was settled as the last one")
-        before = self.roster_at[max(epoch for epoch in self.roster_at if epoch < index)]
-        counted = any(before.counts(site, command.round + 1) for site in roster.member_ids())
-        if command.holders and counted and era.newest > command.round + 1:
-            self._fail(2, f"round {era.newest} was done, {command.round} is settled: more than one round is lost")
+        if command.holders and era.newest > command.round + 1:
+            before = self.roster_at[max(epoch for epoch in self.roster_at if epoch < index)]
+            if any(before.counts(site, command.round + 1) for site in roster.member_ids()):
+                self._fail(2, f"round {era.newest} was done, {command.round} is settled: more than one round is lost")
 
     def _adopted(self, index: int, command: AdoptState, roster: Roster) -> None:
         """Invariant 2: the run goes on from a worker only where no member that trains is left, and not from more than

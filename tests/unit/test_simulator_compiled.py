@@ -6,7 +6,6 @@ import importlib.machinery
 import os
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -16,12 +15,14 @@ from tests.simulator import compiled
 from tests.simulator.compiled import CannotCompile, Finder, build, check_loaded, key_of, loaded_sources, to_compile
 from tests.simulator.fingerprint import FORGETFUL, SEEDS_COMPARED, fingerprint
 
-NEEDS_MYPY = pytest.mark.skipif(find_spec("mypy") is None, reason="mypyc comes with the check extra")
+
+@pytest.fixture
+def needs_mypy() -> None:
+    pytest.importorskip("mypy", reason="mypyc comes with the check extra")
 
 
 @pytest.fixture
-def sources(tmp_path: Path) -> dict[str, Path]:
-    pytest.importorskip("mypy", reason="mypyc comes with the check extra")
+def sources(tmp_path: Path, needs_mypy: None) -> dict[str, Path]:
     path = tmp_path / "one.py"
     path.write_text("ONE = 1\n")
     return {"one": path}
@@ -90,7 +91,7 @@ def test_only_the_newest_folders_are_kept(builds: Path, sources: dict[str, Path]
     assert len(kept) == compiled.BUILDS_KEPT
 
 
-@NEEDS_MYPY
+@pytest.mark.usefixtures("needs_mypy")
 def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler -pipe")
     with pytest.raises(CannotCompile, match=r"no C compiler \(no-such-compiler\): install it"):
@@ -103,7 +104,7 @@ def test_a_missing_mypy_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch
         compiled.check_tools()
 
 
-@NEEDS_MYPY
+@pytest.mark.usefixtures("needs_mypy")
 def test_the_command_ends_with_2_where_it_cannot_compile(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ from chaos_protocols.raft.messages import (
     AppendResponse,
     PreVoteRequest,
     PreVoteResponse,
+    TimeoutNow,
     VoteRequest,
     VoteResponse,
 )
@@ -113,3 +114,13 @@ def acknowledge(bench: Bench, *sites: SiteId) -> None:
             last_index=last, tenure=tenures.get(site, 0),
         )  # fmt: skip
         bench.hear(site, RaftEnvelope(message=said))
+
+
+def asked_to_lead(bench: Bench) -> list[SiteId]:
+    """To whom the scheduler's role was handed, since the last look."""
+    return [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)]
+
+
+def holds(bench: Bench, number: int, digest: str) -> None:
+    """This site's own result of its last round."""
+    bench.machine.standing.begun, bench.machine.rounds.done, bench.machine.rounds.digest = True, number, digest

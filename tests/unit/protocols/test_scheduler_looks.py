@@ -21,7 +21,7 @@ from tests.unit.protocols.one_site import (
     roster_of,
     sent,
 )
-from tests.unit.protocols.scheduler_kit import alive, down, line, lose, plan, report
+from tests.unit.protocols.scheduler_kit import alive, down, holds, line, lose, plan, report
 
 from chaos_protocols import events
 from chaos_protocols.effects import StopDaemon
@@ -87,7 +87,7 @@ def test_a_scheduler_that_lags_itself_leaves_the_settling_to_another() -> None:
     views = (msgspec.structs.replace(before, epoch=EPOCH - 1), later)
     bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
     lose(bench, C)
-    bench.machine.standing.begun, bench.machine.rounds.done, bench.machine.rounds.digest = True, 84, "aa"
+    holds(bench, 84, "aa")
     bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
     assert bench.machine.roster.settling and bench.machine.roster.settled_round == 0
 

@@ -18,7 +18,7 @@ from tests.unit.protocols.one_site import (
     roster_of,
     sent,
 )
-from tests.unit.protocols.scheduler_kit import acknowledge, alive, elect, plan, report
+from tests.unit.protocols.scheduler_kit import acknowledge, alive, asked_to_lead, elect, plan, report
 
 from chaos_protocols import events, reconcile
 from chaos_protocols.effects import StopDaemon
@@ -26,14 +26,10 @@ from chaos_protocols.messages import (
     ConnectOrder,
     JoinRequest,
     LeaveRequest,
-    RaftEnvelope,
     SettleAnswer,
     StateRequest,
 )
 from chaos_protocols.negotiation import DisconnectLink, Intent, ScaleIn
-from chaos_protocols.raft.messages import (
-    TimeoutNow,
-)
 
 # ---- standstill, adoption
 
@@ -134,7 +130,7 @@ def test_a_scheduler_that_leaves_hands_the_role_to_another_voter() -> None:
     for _ in range(12):
         alive(bench, B, C, seconds=0.1)
         acknowledge(bench, B, C)
-    assert [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)] == [B]
+    assert asked_to_lead(bench) == [B]
 
 
 def test_a_scheduler_that_is_the_only_voter_makes_another_one_before_it_leaves() -> None:

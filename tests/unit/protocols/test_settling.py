@@ -15,13 +15,11 @@ from tests.unit.protocols.one_site import (
     link,
     records,
     roster_of,
-    sent,
 )
-from tests.unit.protocols.scheduler_kit import acknowledge, alive, down, elect, line, lose
+from tests.unit.protocols.scheduler_kit import acknowledge, alive, asked_to_lead, down, elect, holds, line, lose
 
-from chaos_protocols.messages import RaftEnvelope, SettleAnswer
+from chaos_protocols.messages import SettleAnswer
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft.messages import TimeoutNow
 from chaos_protocols.roster import Roster
 from chaos_protocols.views import make_view
 
@@ -131,14 +129,13 @@ def test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go(
             acknowledge(bench, C)
             if bench.machine.roster.settling:
                 bench.hear(C, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
-        asked = [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)]
-        assert asked[:1] == [C] and bench.machine.roster.settling
+        assert asked_to_lead(bench)[:1] == [C] and bench.machine.roster.settling
 
 
 def test_a_scheduler_with_another_result_than_most_makes_way_for_one_of_those() -> None:
     """It has the only vote, and gives one away first."""
     bench = leader_of(B, C, D)
-    _holds(bench, "aa")
+    holds(bench, 3, "aa")
     lose(bench, D)
     for site in (B, C):
         down(bench, site, D)
@@ -147,13 +144,12 @@ def test_a_scheduler_with_another_result_than_most_makes_way_for_one_of_those() 
         acknowledge(bench, B, C)
         for site in (B, C):
             bench.hear(site, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
-    asked = [site for site, told in sent(bench.out, RaftEnvelope) if isinstance(told.message, TimeoutNow)]
-    assert asked[:1] == [B] and bench.machine.roster.settling
+    assert asked_to_lead(bench)[:1] == [B] and bench.machine.roster.settling
 
 
 def test_results_of_learners_do_not_outvote_those_of_members() -> None:
     bench = leader_of(roster=roster_of(A, B, learners=(C, D), links=tuple(link(A, one) for one in (B, C, D))))
-    _holds(bench, "aa")
+    holds(bench, 3, "aa")
     lose(bench, B)
     for site in (C, D):
         bench.hear(site, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
@@ -180,8 +176,3 @@ def _promoted_for(
     first = make_view(PLANNER, first_round=1, members=before, listeners=listeners, links=roster.links)
     later = msgspec.structs.replace(roster.views[0], first_round=first_round)
     return msgspec.structs.replace(roster, settled_round=40, views=(first, later))
-
-
-def _holds(bench: Bench, digest: str) -> None:
-    """The scheduler's own result of round 3."""
-    bench.machine.standing.begun, bench.machine.rounds.done, bench.machine.rounds.digest = True, 3, digest
