@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,12 @@ def test_help_teaches_with_examples() -> None:
     found = run("--help")
     assert found.exit_code == 0
     assert "$ chaosd plan --model llama2-7b --devices 32 --dp 8 --pp 4 --fail 3,17" in found.stdout
+
+
+def test_without_the_solver_one_line_names_the_extra(files: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    result = run("--profile", str(files["profile"]), "--cluster", str(files["cluster"]), "--fail", "3")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "chaos-train[planner]" in result.stderr

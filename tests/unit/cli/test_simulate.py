@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,16 @@ def test_help_teaches_with_examples(app: typer.Typer, command: str) -> None:
     found = CliRunner().invoke(app, ["simulate", command, "--help"], env={"COLUMNS": "120"})
     assert found.exit_code == 0
     assert found.stdout.count(f"$ chaosd simulate {command}") >= 2
+
+
+def test_without_the_solver_one_line_names_the_extra(
+    app: typer.Typer, small_profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    result = CliRunner().invoke(app, policies(small_profile))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1
+    assert "chaos-train[planner]" in result.stderr
+    assert CliRunner().invoke(app, ["simulate", "elastic", "--months", "2"]).exit_code == 0
+    assert CliRunner().invoke(app, ["simulate", "recovery", "--devices", "32", "--runs", "1"]).exit_code == 0
