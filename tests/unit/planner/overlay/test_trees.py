@@ -339,3 +339,17 @@ def test_the_rate_of_a_plan_is_that_of_its_trees() -> None:
         assert found.rate_bytes_per_s == plan_rate_bytes_per_s(found, links)
         edges = {edge for each in found.trees for edge in each.edges}
         assert edges <= {(min(ends), max(ends)) for ends in links}
+
+
+def test_few_trees_under_uplinks_keep_to_them_and_carry_most_of_the_rate() -> None:
+    rng = random.Random(24)
+    shares = []
+    for _ in range(10):
+        sites, links = random_overlay(rng, rng.randint(6, 10), rng.uniform(2.5, 4))
+        uplinks = uplinks_of(rng, sites, links)
+        found = pack(sites, links, uplinks)
+        assert len(found.trees) <= TREES_MAX
+        assert sent_at_most(found, links, uplinks) >= found.rate_bytes_per_s * (1 - 1e-9)
+        shares.append(found.rate_bytes_per_s / found.bound_bytes_per_s)
+        assert found.rate_bytes_per_s >= trees.tree(sites, links, uplinks).rate_bytes_per_s * (1 - 1e-9)
+    assert sorted(shares)[len(shares) // 2] >= 0.95
