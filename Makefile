@@ -92,10 +92,10 @@ $(VENV)/.torch: $(VENV)/.made
 
 $(VENV)/.project: pyproject.toml $(VENV)/.torch
 	@echo "installing the project into $(VENV)"
-	@$(PIP) -e '.[torch,test]'
+	@$(PIP) -e '.[torch,planner,test]'
 	@touch $@
 
 $(VENV)/.check: pyproject.toml $(VENV)/.project
 	@echo "installing the checkers into $(VENV)"
-	@$(PIP) -e '.[torch,test,check]' 'hatchling>=1.25'
+	@$(PIP) -e '.[torch,planner,test,check]' 'hatchling>=1.25'
 	@touch $@

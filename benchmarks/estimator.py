@@ -2,8 +2,9 @@
 
 First half of the figures of `estimator`: random plans of up to nine workers on uneven layers, unequal devices and
 links, with up to three losses rerouted, are compiled, proved, timed by dynamic programming, and executed by an
-independent event simulation (`tests.unit.recovery.event_simulation`): the two times must be equal in every bit. The
-errors against real runs (`error_mean`, `error_max`) need the pipeline runtime and are not part of this file's figures.
+independent event simulation (`tests.unit.planner.pipelines.event_simulation`): the two times must be equal in
+every bit. The errors against real runs (`error_mean`, `error_max`) need the pipeline runtime and are not part of this
+file's figures.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import random
 import statistics
 
-from tests.unit.recovery.event_simulation import simulate_events
-from tests.unit.recovery.random_plans import random_case
+from tests.unit.planner.pipelines.event_simulation import simulate_events
+from tests.unit.planner.pipelines.random_plans import random_case
 
-from chaosd.recovery import formulas
-from chaosd.recovery.compile import compile_plan
-from chaosd.recovery.costs import Costs
-from chaosd.recovery.estimator import estimate
-from chaosd.recovery.facts import ClusterFacts, DeviceFacts, LayerFacts, ModelFacts
-from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
-from chaosd.recovery.reroute import route_around
-from chaosd.recovery.timeline import timeline
+from chaos_planner.pipelines.costs import formulas
+from chaos_planner.pipelines.costs.durations import Costs
+from chaos_planner.pipelines.estimates.estimator import estimate
+from chaos_planner.pipelines.estimates.timeline import timeline
+from chaos_planner.pipelines.facts.site import ClusterFacts, DeviceFacts, LayerFacts, ModelProfile
+from chaos_planner.pipelines.plans.execution import ExecutionPlan
+from chaos_planner.pipelines.plans.layout import Pipeline, Policy, Stage
+from chaos_planner.pipelines.search.reroute import route_around
+from chaos_planner.pipelines.streams.compile import compile_plan
 
 Figure = float | bool | dict[str, float]
 
@@ -54,7 +56,7 @@ def _over_formula_13() -> dict[str, float]:
     ratios: list[float] = []
     for dp, pp, m in ((2, 4, 8), (4, 2, 9), (4, 4, 9), (8, 4, 14), (8, 8, 14), (4, 8, 30)):
         layer = LayerFacts(name="block", forward_s=1.0, backward_s=2.0)
-        model = ModelFacts(name="even", layers=(layer,) * pp, global_micro_batches=dp * m)
+        model = ModelProfile(name="even", layers=(layer,) * pp, global_micro_batches=dp * m)
         devices = tuple(DeviceFacts(worker=w, memory_bytes=1) for w in range(dp * pp))
         cluster = ClusterFacts(devices=devices, rate_bytes_per_s=1.0)
         pipelines = [

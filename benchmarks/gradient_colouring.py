@@ -13,7 +13,8 @@ import random
 from collections.abc import Sequence
 
 from benchmarks.measure import Figures, spread
-from chaosd.recovery.colouring import (
+from chaos_planner.pipelines.facts.models import LINK_LATENCY_S, LINK_RATE_BYTES_PER_S, LLAMA2_7B
+from chaos_planner.pipelines.plans.colouring import (
     Colouring,
     busiest_worker_time_s,
     colour,
@@ -22,7 +23,6 @@ from chaosd.recovery.colouring import (
     serial_time_s,
     waiting_time_s,
 )
-from chaosd.recovery.models import LINK_LATENCY_S, LINK_RATE_BYTES_PER_S, LLAMA2_7B
 
 LAYERS = (4, 8, 16, 32, 64)
 GRADIENT_BYTES = 2 * LLAMA2_7B.layer_parameters

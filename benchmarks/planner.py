@@ -4,8 +4,8 @@ Time: the built-in Llama-2 7B (32 decoder layers, embedding, head) on 32 to 2,04
 (four on 32), eight micro-batches a pipeline, one device lost; each run with a planner that has seen nothing. Cached:
 the same loss, and a loss of another worker of the same kind, looked up in a `PlanCache` filled ahead.
 
-Optimum: `tests.unit.recovery.exhaustive` times every plan of every size up to 8 workers and 8 layers (short form: 6
-by 6, and single larger ones), for even and uneven layers, free and dear links, ample and scarce memory.
+Optimum: `tests.unit.planner.pipelines.exhaustive` times every plan of every size up to 8 workers and 8 layers (short
+form: 6 by 6, and single larger ones), for even and uneven layers, free and dear links, ample and scarce memory.
 
 Measured against Chameleon IV (40.5 s for 2,048 devices, 19.3 s for 1,024).
 """
@@ -22,15 +22,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tests.unit.recovery.exhaustive import Exhaustive
-from tests.unit.recovery.random_plans import random_cluster, random_model, random_plan
+from tests.unit.planner.pipelines.exhaustive import Exhaustive
+from tests.unit.planner.pipelines.random_plans import random_cluster, random_model, random_plan
 
-from chaosd.recovery.cache import PlanCache
-from chaosd.recovery.costs import Costs
-from chaosd.recovery.facts import ClusterFacts, ModelFacts
-from chaosd.recovery.models import built_in, uniform_cluster
-from chaosd.recovery.planner import NoPlan, Settings, plan
-from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
+from chaos_planner.pipelines.costs.durations import Costs
+from chaos_planner.pipelines.facts.models import built_in, uniform_cluster
+from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
+from chaos_planner.pipelines.plans.execution import ExecutionPlan
+from chaos_planner.pipelines.plans.layout import Pipeline, Policy, Stage
+from chaos_planner.pipelines.search.cache import PlanCache
+from chaos_planner.pipelines.search.planner import NoPlan, Settings, plan
 
 Figure = float | bool | dict[str, float]
 
@@ -57,7 +58,7 @@ def run(*, short: bool, seed: int) -> dict[str, Figure]:
     return figures
 
 
-def _site(devices: int, pipelines: int) -> tuple[ModelFacts, ClusterFacts, ExecutionPlan]:
+def _site(devices: int, pipelines: int) -> tuple[ModelProfile, ClusterFacts, ExecutionPlan]:
     model = built_in("llama2-7b", global_micro_batches=8 * pipelines)
     cluster = replace(uniform_cluster(devices), mtbf_s=MTBF_S)
     layers, stages = len(model.layers), devices // pipelines
@@ -74,7 +75,9 @@ def _site(devices: int, pipelines: int) -> tuple[ModelFacts, ClusterFacts, Execu
     return model, cluster, ExecutionPlan.build(policy=Policy.DYNAMIC, pipelines=named)
 
 
-def _cached(model: ModelFacts, cluster: ClusterFacts, current: ExecutionPlan, rng: random.Random) -> dict[str, Figure]:
+def _cached(
+    model: ModelProfile, cluster: ClusterFacts, current: ExecutionPlan, rng: random.Random
+) -> dict[str, Figure]:
     known = PlanCache(model, cluster, current)
     ahead_s = _timed(lambda: list(known.ahead()))
     workers = rng.sample(sorted(cluster.workers), 20 * RUNS)

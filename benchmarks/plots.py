@@ -18,7 +18,7 @@ import matplotlib
 
 from benchmarks.__main__ import DEFAULT_OUT
 from benchmarks.shard_assignment import optimum_s
-from chaosd.planner.shards import assign
+from chaos_planner.overlay.shards import assign
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -3,10 +3,11 @@
 Chameleon V-B: 32 devices, each failing at 10 % an hour, 9 hours, Llama-2 7B, micro-batch 1: 1.229 times the mean
 throughput of dynamic-only (Oobleck) and 1.355 times that of reroute-only (ReCycle), by simulation. Here 100 seeds, all
 policies under the same failures, every step timed on the instruction streams that the runtime would execute. What each
-policy is granted stands in `sim_baselines` and is printed by `chaosd simulate policies`. The papers leave open how they
-modelled the baselines, so the readings around the main one are reported too: reroute-only at the lower bound of any
-schedule (kinder than any ReCycle) and by formula 13 (no bubble filled: the papers' own planner), dynamic-only with any
-templates (kinder than any Oobleck), and both with the 94 s of a restart in FlashRecovery table III (7B on 32 devices).
+policy is granted stands in `simulators.baselines` and is printed by `chaosd simulate policies`. The papers leave open
+how they modelled the baselines, so the readings around the main one are reported too: reroute-only at the lower bound
+of any schedule (kinder than any ReCycle) and by formula 13 (no bubble filled: the papers' own planner), dynamic-only
+with any templates (kinder than any Oobleck), and both with the 94 s of a restart in FlashRecovery table III (7B on 32
+devices).
 
 Single failures: throughput after over before, every device of one pipeline lost in turn, 16, 32 and 64 micro-batches.
 8 and 16 devices: PP 4, DP 2 and 4 (paper: 0.9622 and 0.8900). 32 devices in tensor-parallel groups of 8: PP 2, DP 2, a
@@ -18,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.measure import Figures, spread
-from chaosd.recovery.facts import ClusterFacts
-from chaosd.recovery.models import (
+from chaos_planner.pipelines.facts.models import (
     ASCEND_910B_MEMORY_BYTES,
     CHAMELEON_REBUILD_S,
     FLASH_RESTART_S,
@@ -27,8 +27,9 @@ from chaosd.recovery.models import (
     built_in,
     uniform_cluster,
 )
-from chaosd.recovery.sim_adaptive import Adaptive
-from chaosd.recovery.sim_baselines import (
+from chaos_planner.pipelines.facts.site import ClusterFacts
+from chaos_planner.pipelines.simulators.adaptive import Adaptive
+from chaos_planner.pipelines.simulators.baselines import (
     Checkpointing,
     DynamicOnly,
     FreeTemplates,
@@ -40,8 +41,8 @@ from chaosd.recovery.sim_baselines import (
     Setting,
     Static,
 )
-from chaosd.recovery.sim_policies import PolicyReport, Scenario, simulate_policies
-from chaosd.recovery.sim_shapes import Ruler
+from chaos_planner.pipelines.simulators.policies import FailureScenario, PolicyReport, simulate_policies
+from chaos_planner.pipelines.simulators.ruler import Ruler
 
 MODEL = "llama2-7b"
 DETECTION_S = 6.0
@@ -84,7 +85,7 @@ def run(*, short: bool, seed: int) -> Figures:
 def _simulate(rebuild_s: float, seeds: range) -> PolicyReport:
     cluster = uniform_cluster(32, group_rebuild_s=rebuild_s)
     setting = Setting(ruler=Ruler(built_in(MODEL), cluster), dp=8, pp=4)
-    return simulate_policies(Scenario(setting=setting), seeds)
+    return simulate_policies(FailureScenario(setting=setting), seeds)
 
 
 def _by_seed(report: PolicyReport, name: str) -> dict[str, float]:

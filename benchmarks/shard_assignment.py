@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from benchmarks.measure import Figures, timed
-from chaosd.planner.shards import assign, assign_heap, shards_of
+from chaos_planner.overlay.shards import assign, assign_heap, shards_of
 
 OPTIMUM_INSTANCES = 200
 HEAP_INSTANCES = 400

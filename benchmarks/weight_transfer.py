@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.measure import Figures, spread
-from chaosd.recovery.facts import ClusterFacts, LayerFacts, ModelFacts
-from chaosd.recovery.models import LLAMA2_7B, decoder_facts, uniform_cluster
-from chaosd.recovery.plans import ExecutionPlan, Pipeline, Policy, Stage
-from chaosd.recovery.restorer import holdings, relabel, restore
+from chaos_planner.pipelines.facts.models import LLAMA2_7B, decoder_facts, uniform_cluster
+from chaos_planner.pipelines.facts.site import ClusterFacts, LayerFacts, ModelProfile
+from chaos_planner.pipelines.plans.execution import ExecutionPlan
+from chaos_planner.pipelines.plans.layout import Pipeline, Policy, Stage
+from chaos_planner.pipelines.transfers.restorer import holdings, relabel, restore
 
 LAYERS = (4, 8, 16, 32, 64)
 
@@ -66,7 +67,7 @@ def _less(ours: float, naive: float) -> float:
 
 
 def _measure(
-    model: ModelFacts, cluster: ClusterFacts, old: ExecutionPlan, failed: Sequence[int], new: ExecutionPlan
+    model: ModelProfile, cluster: ClusterFacts, old: ExecutionPlan, failed: Sequence[int], new: ExecutionPlan
 ) -> Run:
     found = restore(model, cluster, holdings(model, old, failed=failed), new)
     ordered_s, ordered_bytes = _one_source(model, cluster, old, failed, new)
@@ -99,7 +100,7 @@ def _kept_pipelines(old: ExecutionPlan, failed: Sequence[int], new: ExecutionPla
 
 
 def _one_source(
-    model: ModelFacts, cluster: ClusterFacts, old: ExecutionPlan, failed: Sequence[int], new: ExecutionPlan
+    model: ModelProfile, cluster: ClusterFacts, old: ExecutionPlan, failed: Sequence[int], new: ExecutionPlan
 ) -> tuple[float, int]:
     """Every missing layer from its first live replica, without a look at who else pulls from it."""
     busy_s: dict[tuple[str, int], float] = {}
@@ -132,10 +133,10 @@ def _random_case(rng: random.Random) -> Run:
     return _measure(_model(layers), uniform_cluster(stages * pipelines), old, failed, new)
 
 
-def _model(layers: int) -> ModelFacts:
+def _model(layers: int) -> ModelProfile:
     """Equal layers of Llama-2 7B's size; without embedding and head, as the paper counts layers."""
     layer: LayerFacts = decoder_facts(LLAMA2_7B).layers[1]
-    return ModelFacts(name=f"{layers} layers", layers=(layer,) * layers, global_micro_batches=16)
+    return ModelProfile(name=f"{layers} layers", layers=(layer,) * layers, global_micro_batches=16)
 
 
 def _even(layers: int, stages: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The planners of `chaosd.planner`, in the words of the protocols: how the machines of a site get their plans.
+"""The planners of `chaos_planner.overlay`, in the words of the protocols: how the machines of a site get their plans.
 
 Pure. Unknown rates are taken as one and the same rate, so that an unmeasured overlay still gets a sound tree and an
 even split.
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from chaos_planner.overlay.policies import ReplicationFacts, plan_replication
+from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
+from chaos_planner.overlay.trees import LinkFacts, tree
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
 from chaos_protocols.roster import LinkRecord
 from chaos_protocols.views import LinkKey, SourceFacts
-from chaosd.planner.policies import ReplicationFacts, plan_replication
-from chaosd.planner.shards import ranges, seconds_per_shard, shards_of
-from chaosd.planner.sync import LinkFacts, plan_sync
 
 RATE_UNKNOWN_BYTES_PER_S = 12.5e6
 """100 Mbit/s: the low end of the Chaos paper's links (section VI-A)."""
@@ -31,14 +31,14 @@ def _sync(
         key: LinkFacts(rate_bytes_per_s=rate or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
         for key, rate, rtt_s in links
     }
-    planned = plan_sync(members, facts, learners=listeners)
+    planned = tree(members, facts, learners=listeners)
     trees = tuple(
         Tree(
-            weight=tree.weight,
-            root=SiteId(tree.root),
-            parent=tuple(sorted((SiteId(child), SiteId(above)) for child, above in tree.parent)),
+            weight=each.weight,
+            root=SiteId(each.root),
+            parent=tuple(sorted((SiteId(child), SiteId(above)) for child, above in each.parent)),
         )
-        for tree in planned.trees
+        for each in planned.trees
     )
     return SyncPlan(trees=trees, reason=planned.reason[:1024])
 
@@ -48,8 +48,11 @@ _replicate = lru_cache(maxsize=256)(plan_replication)
 
 
 class DaemonPlanner:
-    """Implements `chaos_protocols.views.Planner`. `policy`: a name of `planner.policies.POLICIES`; all but `chaos` are
-    baselines, whose plan stands while its sources live."""
+    """Implements `chaos_protocols.views.Planner`.
+
+    `policy`: a name of `chaos_planner.overlay.policies.POLICIES`; all but `chaos` are baselines, whose plan stands
+    while its sources live.
+    """
 
     def __init__(self, policy: str = "chaos") -> None:
         self.policy = policy

@@ -1,8 +1,8 @@
 """Plans as they are agreed and carried over the wire: along which trees a round is averaged, who sends what to a
 joiner.
 
-Made by the planners of `chaosd.planner` from measured facts, committed with a roster entry (sync plan) or sent by the
-scheduler (replication plan), executed by the bulk machines `reduce.py` and `transfer.py`.
+Made by the planners of `chaos_planner.overlay` from measured facts, committed with a roster entry (sync plan) or sent
+by the scheduler (replication plan), executed by the bulk machines `reduce.py` and `transfer.py`.
 """
 
 from __future__ import annotations

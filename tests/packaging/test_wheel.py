@@ -1,10 +1,11 @@
-"""What is shipped: the wheel's content and metadata, and that the daemon needs neither torch nor the source tree."""
+"""What is shipped: the wheel's content and metadata, and that the daemon needs neither an extra nor the source tree."""
 
 from __future__ import annotations
 
 import email.message
 import email.parser
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -20,16 +21,19 @@ from tests.tidy.tree import PACKAGES, ROOT, python_files
 COMMAND_TIMEOUT_S = 60
 STARTS = 5
 
-WITHOUT_TORCH = """
+EXTRAS = ("torch", "scipy", "msgpack", "matplotlib")
+"""What a site's daemon is never asked to install."""
+
+WITHOUT_EXTRAS = f"""
 import importlib, pkgutil, sys
 
 class Refusal:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "torch":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in {EXTRAS!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Refusal())
-names = ["chaosd", "chaos_protocols"]
+names = ["chaosd", "chaos_planner", "chaos_protocols"]
 for package in list(names):
     found = pkgutil.walk_packages(importlib.import_module(package).__path__, package + ".")
     names += [module.name for module in found if not module.name.endswith("__main__")]
@@ -37,7 +41,7 @@ for name in names:
     importlib.import_module(name)
 print(sys.modules["chaosd"].__file__)
 print(len(names))
-assert "torch" not in sys.modules
+assert not set(sys.modules) & set({EXTRAS!r})
 """
 
 HEAVY = ("torch", "numpy", "scipy", "aiohttp", "pydantic", "cryptography", "asyncio")
@@ -83,18 +87,21 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_wheel_holds_every_module_of_the_three_packages_and_nothing_else(installed: Path) -> None:
+def test_the_wheel_holds_every_module_of_the_packages_and_nothing_else(installed: Path) -> None:
     shipped = {str(path.relative_to(installed)) for path in installed.rglob("*.py")}
     expected = {
         str(path.relative_to((ROOT / package).parent)) for package in PACKAGES for path in python_files((package,))
     }
     assert shipped == expected
     folders = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
-    assert folders == {"chaosd", "chaos", "chaos_protocols"}
+    assert folders == {"chaosd", "chaos", "chaos_planner", "chaos_protocols"}
 
 
 def test_the_wheel_says_that_it_is_typed(installed: Path) -> None:
-    assert all((installed / package / "py.typed").is_file() for package in ("chaosd", "chaos", "chaos_protocols"))
+    assert all(
+        (installed / package / "py.typed").is_file()
+        for package in ("chaosd", "chaos", "chaos_planner", "chaos_protocols")
+    )
 
 
 def test_the_metadata_name_version_licence_and_pythons(wheel: Path, metadata: email.message.Message) -> None:
@@ -110,10 +117,16 @@ def test_the_licence_is_shipped(installed: Path) -> None:
     assert path.read_text() == (ROOT / "LICENSE").read_text()
 
 
-def test_torch_is_required_only_by_extras(metadata: email.message.Message) -> None:
-    torch = [line for line in metadata.get_all("Requires-Dist", []) if line.startswith("torch")]
-    assert torch
-    assert all("extra ==" in line for line in torch)
+@pytest.mark.parametrize("library", EXTRAS)
+def test_what_no_daemon_needs_is_required_only_by_extras(metadata: email.message.Message, library: str) -> None:
+    lines = [line for line in metadata.get_all("Requires-Dist", []) if line.startswith(library)]
+    assert lines
+    assert all("extra ==" in line for line in lines)
+
+
+def test_the_solver_is_the_extra_that_the_planners_name(metadata: email.message.Message) -> None:
+    lines = [line for line in metadata.get_all("Requires-Dist", []) if line.startswith("scipy")]
+    assert any(re.search(r"extra == .planner.", line) for line in lines)
 
 
 def test_both_scripts_are_the_same_commands(installed: Path) -> None:
@@ -123,8 +136,8 @@ def test_both_scripts_are_the_same_commands(installed: Path) -> None:
     assert {"chaosd", "chaos-train"} <= set(lines)
 
 
-def test_every_module_of_the_daemon_is_imported_without_torch_from_the_wheel_alone(installed: Path) -> None:
-    result = run(installed, "-c", WITHOUT_TORCH)
+def test_every_module_of_the_daemon_is_imported_without_extras_from_the_wheel_alone(installed: Path) -> None:
+    result = run(installed, "-c", WITHOUT_EXTRAS)
     assert result.returncode == 0, result.stderr
     place, count = result.stdout.split()
     assert Path(place).is_relative_to(installed)

@@ -34,7 +34,10 @@ SIMULATOR = (
     *("oracles_recovery", "oracles_rounds", "planner", "story", "world"),
 )
 """Not `faults`: a `Trial` goes to the processes of a batch by pickle, which a compiled frozen class cannot."""
-PLANNERS = ("chaosd.plan_adapter", "chaosd.planner.shards", "chaosd.planner.sync")
+PLANNERS = (
+    "chaosd.plan_adapter",
+    *(f"chaos_planner.overlay.{name}" for name in ("baselines", "graph", "shards", "trees")),
+)
 ANNOTATIONS_ARE_READ = ("chaos_protocols.raft.effects",)
 """By msgspec, as those of its own structs are: mypyc erases what they say."""
 

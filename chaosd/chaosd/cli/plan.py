@@ -1,8 +1,8 @@
 """`chaosd plan`: what this site would do if these workers failed now, and why; nothing is changed.
 
-The same planner decides in the daemon. The facts come from files (profiler, monitor) or from the built-in model and
-equal devices; the answer is a table of candidates, the chosen plan as a timeline of one step, the transfers, and the
-reason.
+A calculation: nothing carries it out yet. The facts come from files (the profiler's, the operator's) or from the
+built-in model and equal devices; the answer is a table of candidates, the chosen plan as a timeline of one step, the
+transfers, and the reason.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chaosd.cli.options import EXIT_FAILED, JsonOption, fail
-from chaosd.cli.simulate import (
+from chaosd.cli.planning import (
     PlotOption,
     load_pyplot,
     print_json,
     read_model,
     read_text,
+    require_solver,
     save,
     show,
     table_of,
@@ -31,11 +32,11 @@ from chaosd.cli.simulate import (
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from chaosd.recovery.decisions import Decision
-    from chaosd.recovery.facts import ClusterFacts, ModelFacts
-    from chaosd.recovery.plans import ExecutionPlan
-    from chaosd.recovery.restorer import Restoration
-    from chaosd.recovery.timeline import Timeline
+    from chaos_planner.pipelines.estimates.timeline import Timeline
+    from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
+    from chaos_planner.pipelines.plans.execution import ExecutionPlan
+    from chaos_planner.pipelines.search.decisions import Decision
+    from chaos_planner.pipelines.transfers.restorer import Restoration
 
 ROWS_MAX = 48
 """Workers drawn in the terminal; the plot has them all."""
@@ -120,14 +121,15 @@ def plan_command(
     Exit codes: 0 planned, 1 no plan is possible (the line says what would make
     it possible), 2 wrong input.
     """
-    from chaosd.recovery.compile import streams_of
-    from chaosd.recovery.costs import Costs
-    from chaosd.recovery.decisions import NoPlan, Settings
-    from chaosd.recovery.planner import plan
-    from chaosd.recovery.restorer import holdings, restore
-    from chaosd.recovery.timeline import timeline
+    from chaos_planner.pipelines.costs.durations import Costs
+    from chaos_planner.pipelines.estimates.timeline import timeline
+    from chaos_planner.pipelines.search.decisions import NoPlan, Settings
+    from chaos_planner.pipelines.search.planner import plan
+    from chaos_planner.pipelines.streams.compile import streams_of
+    from chaos_planner.pipelines.transfers.restorer import holdings, restore
 
     with usage_errors():
+        require_solver()
         facts = read_model(model, profile, micro_batches)
         site = _site(cluster, devices, memory_gb, mtbf_h)
         before = _current(current, facts, site, dp, pp)
@@ -154,8 +156,8 @@ def plan_command(
 
 
 def _site(cluster: Path | None, devices: int, memory_gb: float | None, mtbf_h: float | None) -> ClusterFacts:
-    from chaosd.recovery import models
-    from chaosd.recovery.facts import ClusterFacts
+    from chaos_planner.pipelines.facts import models
+    from chaos_planner.pipelines.facts.site import ClusterFacts
 
     if cluster is not None:
         if memory_gb is not None:
@@ -167,17 +169,16 @@ def _site(cluster: Path | None, devices: int, memory_gb: float | None, mtbf_h: f
     return found if mtbf_h is None else replace(found, mtbf_s=mtbf_h * 3600)
 
 
-def _current(path: Path | None, model: ModelFacts, site: ClusterFacts, dp: int, pp: int) -> ExecutionPlan:
+def _current(path: Path | None, model: ModelProfile, site: ClusterFacts, dp: int, pp: int) -> ExecutionPlan:
     """The plan in use: from the file, or `dp` equal pipelines of `pp` stages on workers 0, 1, ..."""
-    from chaosd.recovery.plans import ExecutionPlan
-    from chaosd.recovery.sim_baselines import Setting
-    from chaosd.recovery.sim_shapes import Ruler
+    from chaos_planner.pipelines.plans.execution import ExecutionPlan
+    from chaos_planner.pipelines.search.equal_devices import EqualDevices
 
     if path is not None:
         return ExecutionPlan.from_json(read_text(path, "plan"))
     if len({(device.speed, device.memory_bytes) for device in site.devices}) > 1 or site.pair_rates:
         raise ValueError("the site's devices or links are unequal: give the plan in use with --current FILE")
-    return Setting(ruler=Ruler(model, site), dp=dp, pp=pp).first_plan()
+    return EqualDevices(model, site).symmetric_plan(dp, pp)
 
 
 def _check_lost(lost: frozenset[int], site: ClusterFacts) -> None:
@@ -286,7 +287,7 @@ def _pipelines(plan: ExecutionPlan) -> Text:
 
 def _kinds(plan: ExecutionPlan, drawn: Timeline, worker: int) -> list[tuple[str, float, float]]:
     """(kind, start, end) of the worker's spans."""
-    from chaosd.recovery.streams import Backward, Forward, ReduceLayer
+    from chaos_planner.pipelines.streams.instructions import Backward, Forward, ReduceLayer
 
     own = plan.stage_of_worker[worker][0]
     found: list[tuple[str, float, float]] = []

@@ -5,25 +5,35 @@ Simulations are seeded: the same command prints the same figures. Tables go to s
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, JsonOption, fail
+from chaosd.cli.options import JsonOption
+from chaosd.cli.planning import (
+    PlotOption,
+    bar,
+    load_pyplot,
+    print_json,
+    read_model,
+    require_solver,
+    save,
+    show,
+    table_of,
+    usage_errors,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
-    from chaosd.recovery.sim_elastic import ElasticReport
-    from chaosd.recovery.sim_policies import PolicyReport
-    from chaosd.recovery.sim_recovery import Comparison
+    from chaos_planner.pipelines.simulators.elastic import ElasticReport
+    from chaos_planner.pipelines.simulators.policies import PolicyReport
+    from chaos_planner.pipelines.simulators.recovery import ScaleComparison
 
 simulate_app = typer.Typer(no_args_is_help=True, help="Play failures and compare what policies make of them.")
 
 SeedOption = Annotated[int, typer.Option("--seed", help="first seed; the same seed gives the same figures")]
-PlotOption = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="draw into FILE (png, pdf, svg)")]
 
 COLOURS = ("black", "tab:red", "tab:blue", "tab:cyan", "tab:green", "tab:olive", "tab:brown", "tab:purple", "tab:gray")
 
@@ -58,16 +68,17 @@ def policies(
       $ chaosd simulate policies --runs 100 --plot policies.png
       $ chaosd simulate policies --rebuild-s 94 --failure-rate 0.02
     """
-    from chaosd.recovery import models
-    from chaosd.recovery.sim_baselines import Setting
-    from chaosd.recovery.sim_policies import Scenario, simulate_policies
-    from chaosd.recovery.sim_shapes import Ruler
+    from chaos_planner.pipelines.facts import models
+    from chaos_planner.pipelines.simulators.baselines import Setting
+    from chaos_planner.pipelines.simulators.policies import FailureScenario, simulate_policies
+    from chaos_planner.pipelines.simulators.ruler import Ruler
 
     with usage_errors():
+        require_solver()
         facts = read_model(model, profile, micro_batches)
         cluster = models.uniform_cluster(devices, failures_per_device_hour=failure_rate, group_rebuild_s=rebuild_s)
         setting = Setting(ruler=Ruler(facts, cluster), dp=dp, pp=pp)
-        scenario = Scenario(setting=setting, failures_per_device_hour=failure_rate, duration_h=hours)
+        scenario = FailureScenario(setting=setting, failures_per_device_hour=failure_rate, duration_h=hours)
         pyplot = load_pyplot() if plot else None
         with bar("policies", runs) as tick:
             report = simulate_policies(scenario, range(seed, seed + runs), progress=tick)
@@ -101,7 +112,7 @@ def elastic(
       $ chaosd simulate elastic
       $ chaosd simulate elastic --checkpoint-h 1 --months 1000
     """
-    from chaosd.recovery.sim_elastic import ElasticSettings, reproduce
+    from chaos_planner.pipelines.simulators.elastic import ElasticSettings, reproduce
 
     with usage_errors():
         settings = ElasticSettings(
@@ -143,7 +154,7 @@ def recovery(
       $ chaosd simulate recovery
       $ chaosd simulate recovery --devices 1000,10000,100000 --checkpoint-s 5 --plot recovery.png
     """
-    from chaosd.recovery.sim_recovery import ScaleSettings, compare
+    from chaos_planner.pipelines.simulators.recovery import ScaleSettings, compare
 
     with usage_errors():
         counts = whole_numbers("--devices", devices)
@@ -162,115 +173,6 @@ def recovery(
         _recovery_tables(rows, scale.period_s)
     if pyplot and plot:
         save(_recovery_plot(pyplot, rows), plot)
-
-
-# ---- shared with `chaosd plan` ----
-
-
-@contextlib.contextmanager
-def usage_errors() -> Iterator[None]:
-    """A wrong value becomes one line on stderr and exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        fail(f"error: {' '.join(str(error).split())}", EXIT_USAGE)
-
-
-def whole_numbers(option: str, text: str) -> list[int]:
-    """ "3,17" as numbers; `ValueError` naming the option."""
-    found: list[int] = []
-    for word in text.replace(" ", "").split(","):
-        if word:
-            if not word.isdecimal():
-                raise ValueError(f"{option} {text!r}: {word!r} is no whole number; write for example {option} 3,17")
-            found.append(int(word))
-    return found
-
-
-def read_text(path: Path, what: str) -> str:
-    """The file's text; `ValueError` that names it where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise ValueError(f"cannot read {what} {path}: {reason}") from None
-
-
-def read_model(name: str, profile: Path | None, micro_batches: int | None) -> Any:
-    """Facts of the built-in model, or of the profile file; `micro_batches` replaces the number in the file."""
-    from dataclasses import replace
-
-    from chaosd.recovery import models
-    from chaosd.recovery.facts import ModelFacts
-
-    if profile is None:
-        return models.built_in(name, global_micro_batches=64 if micro_batches is None else micro_batches)
-    facts = ModelFacts.from_json(read_text(profile, "profile"))
-    return facts if micro_batches is None else replace(facts, global_micro_batches=micro_batches)
-
-
-def load_pyplot() -> Any:
-    """matplotlib without a display; explains itself where it is not installed."""
-    try:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        fail("error: --plot needs matplotlib, which is not installed: pip install 'chaos-train[plot]'", EXIT_FAILED)
-    return plt
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure; one line where it cannot be written."""
-    try:
-        figure.savefig(path, dpi=130, bbox_inches="tight")
-    except (OSError, ValueError) as error:
-        fail(f"error: cannot write the plot {path}: {error}", EXIT_FAILED)
-    typer.echo(f"plot written to {path}", err=True)
-
-
-@contextlib.contextmanager
-def bar(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; yields what takes the number done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.update(task, completed=done)
-
-
-def print_json(value: object) -> None:
-    """One JSON document on stdout; infinities and nan become null."""
-    import json
-
-    def clean(part: Any) -> Any:
-        if isinstance(part, float) and not math.isfinite(part):
-            return None
-        if isinstance(part, dict):
-            return {str(key): clean(inner) for key, inner in part.items()}
-        return [clean(inner) for inner in part] if isinstance(part, list | tuple) else part
-
-    typer.echo(json.dumps(clean(value), indent=2))
-
-
-def show(*parts: Any) -> None:
-    """Print rich parts to stdout."""
-    from rich.console import Console
-
-    console = Console()
-    for part in parts:
-        console.print(part)
-
-
-def table_of(*columns: str, title: str) -> Any:
-    """An empty table in the house's style."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    return Table(*columns, title=title, box=SIMPLE_HEAD, pad_edge=False)
 
 
 # ---- tables and plots ----
@@ -358,8 +260,8 @@ def _elastic_plot(pyplot: Any, report: ElasticReport) -> Any:
     return figure
 
 
-def _recovery_tables(rows: tuple[Comparison, ...], period_s: float) -> None:
-    from chaosd.recovery.sim_recovery import TABLE_II, TABLE_III, flash_restart, vanilla_restart
+def _recovery_tables(rows: tuple[ScaleComparison, ...], period_s: float) -> None:
+    from chaos_planner.pipelines.simulators.recovery import TABLE_II, TABLE_III, flash_restart, vanilla_restart
 
     columns = ("model", "devices", "detection", "restart", "line fitted")
     second = table_of(*columns, title="FlashRecovery, table II (seconds)")
@@ -385,7 +287,7 @@ def _recovery_tables(rows: tuple[Comparison, ...], period_s: float) -> None:
     show(second, third, table)
 
 
-def _recovery_plot(pyplot: Any, rows: tuple[Comparison, ...]) -> Any:
+def _recovery_plot(pyplot: Any, rows: tuple[ScaleComparison, ...]) -> Any:
     figure, axes = pyplot.subplots(figsize=(8, 4))
     devices = [row.devices for row in rows]
     for name, label, style in (

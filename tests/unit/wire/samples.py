@@ -31,12 +31,12 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
             high_f = le if le is not None else lt
             drawn = st.floats(low_f, high_f, allow_nan=False, allow_infinity=False)
             return drawn.filter(lambda value: (gt is None or value > gt) and (lt is None or value < lt))
-        case inspect.StrType(pattern=pattern, max_length=limit):
+        case inspect.StrType(pattern=pattern, min_length=shortest, max_length=limit):
             if pattern is not None:
                 return st.from_regex(pattern.removesuffix("$") + r"\Z").filter(
                     lambda text: limit is None or len(text) <= limit
                 )
-            return st.text(max_size=min(limit or 20, 20))
+            return st.text(min_size=shortest or 0, max_size=max(shortest or 0, min(limit or 20, 20)))
         case inspect.BytesType(min_length=low_length, max_length=limit):
             floor = low_length or 0
             return st.binary(min_size=floor, max_size=max(floor, min(limit or 32, 32)))
@@ -46,7 +46,7 @@ def _of(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.tuples(*[_of(one) for one in items])
         case inspect.DictType(key_type=key, value_type=value):
             return st.dictionaries(_of(key), _of(value), max_size=3)
-        case inspect.StructType(cls=cls, fields=fields):
+        case inspect.StructType(cls=cls, fields=fields) | inspect.DataclassType(cls=cls, fields=fields):
             return st.builds(cls, **{field.name: _of(field.type) for field in fields})
     raise AssertionError(f"no strategy for {info}")
 

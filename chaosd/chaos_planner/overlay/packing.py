@@ -1,0 +1,266 @@
+"""Fractional packing of spanning trees: the best rate at which an overlay can average, and a few trees that reach it.
+
+Driven by `trees.pack`. Maximise the sum of x over spanning trees such that the trees on each link together carry at
+most its rate. There are too many trees to list, so columns are generated: the LP over the trees found so far prices the
+links, a minimum spanning tree under these prices is the tree most worth adding, and sum(rate * price) / (price of that
+tree) bounds the optimum from above. When the two meet within 0.1 % the packing is done. The optimum equals the least,
+over the partitions of the sites, of the rate that crosses the partition / (parts - 1); every all-reduce with in-path
+aggregation needs at least vector / that rate. A site's uplink that is slower than its links together is one more thing
+that trees share: a tree uses it once for each of its links there, so a link costs its own price and those of the
+uplinks at its ends, and the cheapest tree is a minimum spanning tree as before.
+
+A plan keeps few trees, since each costs buffers and headers on every site. Keeping the heaviest of a vertex of the LP
+can lose much of the rate, so two ways are tried. Pruning: the lightest are dropped one by one, and each time the rest
+share the links anew. Peeling, where pruning falls short: one tree at a time takes as much as it can without harm to the
+packing of what is left. Then trees that the prices of the kept ones ask for are tried in their places. On overlays
+whose links all have to be full eight trees still fall short of the bound; `Packing` says by how much.
+
+Source: Tutte 1961, Nash-Williams 1961 (the bound).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chaos_planner.overlay.graph import Edge, Overlay, WeightedEdges, spanning_tree
+from chaos_planner.solvers import optimize, sparse
+
+GAP_MAX = 0.001
+"""Column generation stops when the trees found are within this share of the bound."""
+
+COLUMNS_MAX = 2_000
+"""Trees generated at most; a dense overlay of 32 sites needs about 500."""
+
+EXCHANGES_MAX = 20
+"""Trees tried in place of kept ones, each some 10 ms; 60 gain less than 1 % more (random overlays of 6 to 24 sites)."""
+
+EXCHANGE_UNTIL = 0.995
+"""Share of the bound at which no better trees are looked for."""
+
+DROPS_TRIED = 4
+"""Of the trees kept and the one tried, so many of the lightest are tried as the one to leave out."""
+
+PRICE_NOISE = 0.15
+"""Spread of the prices, in shares of the highest, by which a failed exchange looks further afield."""
+
+PEELS_TRIED = 5
+"""Of the trees of a packing, so many of the heaviest are tried as the next to peel off."""
+
+PEEL_LOSS_MAX = 0.004
+"""Share of the rate that each peeled tree may cost the rest: none at all would leave it little to carry."""
+
+PEEL_SITES_MAX = 32
+"""Above this peeling would take more than a few seconds, and sparse overlays of that size seldom need it."""
+
+RATE_MIN = 1e-9
+"""A link that is used up, in shares of the fastest: above 0, so that prices stay finite."""
+
+WEIGHT_MIN = 1e-6
+"""A tree that would carry less than this share of the vector is not worth a stream."""
+
+TreeEdges: TypeAlias = tuple[Edge, ...]
+"""Its links in ascending order."""
+
+_Floats: TypeAlias = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """`trees`: weights that add up to 1, heaviest first. `bound_bytes_per_s`: no all-reduce can average faster."""
+
+    trees: tuple[WeightedEdges, ...]
+    rate_bytes_per_s: float
+    bound_bytes_per_s: float
+
+
+def packing_of(overlay: Overlay, *, trees_max: int | None = None) -> Packing:
+    """At most `trees_max` weighted trees (None: as many as the optimum takes) whose joint rate is near the bound."""
+    shared = _Shared(overlay)
+    scale = float(shared.rates.max())
+    rates = shared.rates / scale
+    trees, bound = _generate(shared, rates)
+    carried, _ = shared.out(trees, rates)
+    if trees_max is not None:
+        trees, carried = _few(shared, trees, carried, rates, trees_max, bound)
+    kept = sorted(
+        ((float(x), tree) for x, tree in zip(carried, trees, strict=True) if x > WEIGHT_MIN * carried.sum()),
+        key=lambda pair: (-pair[0], pair[1]),
+    )
+    total = sum(x for x, _ in kept)
+    return Packing(
+        trees=tuple((x / total, tree) for x, tree in kept),
+        rate_bytes_per_s=total * scale,
+        bound_bytes_per_s=max(bound, total) * scale,
+    )
+
+
+class _Shared:
+    """What trees share, one row each: the links in ascending order, then the uplinks that limit a site."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        self.sites = len(overlay.sites)
+        self._overlay = overlay
+        self._links = tuple(sorted(overlay.links))
+        self._limited = tuple(sorted(overlay.uplinks))
+        link_rates = [overlay.links[link].rate_bytes_per_s for link in self._links]
+        self.rates: _Floats = np.array(link_rates + [overlay.uplinks[site] for site in self._limited])
+        """Bytes per second of each row."""
+        self._row = {link: row for row, link in enumerate(self._links)}
+        self._uplink_row = {site: len(self._links) + place for place, site in enumerate(self._limited)}
+
+    def rows(self, link: Edge) -> list[int]:
+        """The rows that a tree with this link uses once for it."""
+        return [self._row[link], *(self._uplink_row[site] for site in link if site in self._uplink_row)]
+
+    def widest(self, rates: _Floats) -> TreeEdges:
+        """A spanning tree whose slowest link is as fast as possible at these rates."""
+        rate = {link: float(rates[self.rows(link)].min()) for link in self._links}
+        links = self._overlay.links
+        return spanning_tree(self._overlay, lambda link: (-rate[link], links[link].latency_s, link))
+
+    def cheapest(self, prices: _Floats) -> tuple[TreeEdges, float]:
+        """The spanning tree of the least price, among equals of the fastest links; and its price."""
+        price = {link: float(prices[self.rows(link)].sum()) for link in self._links}
+        links = self._overlay.links
+        tree = spanning_tree(self._overlay, lambda link: (price[link], -links[link].rate_bytes_per_s, link))
+        return tree, sum(price[link] for link in tree)
+
+    def uses(self, trees: Sequence[TreeEdges]) -> Any:
+        """How often the tree of the column uses what the row stands for (a scipy matrix)."""
+        pairs = [(row, column) for column, tree in enumerate(trees) for link in tree for row in self.rows(link)]
+        rows, columns = zip(*pairs, strict=True)
+        return sparse().csc_matrix((np.ones(len(pairs)), (rows, columns)), shape=(len(self.rates), len(trees)))
+
+    def out(self, trees: Sequence[TreeEdges], rates: _Floats) -> tuple[_Floats, _Floats]:
+        """Best rate of each of these trees together, and the price of each row (LP and its dual, by HiGHS)."""
+        found = optimize().linprog(-np.ones(len(trees)), A_ub=self.uses(trees), b_ub=rates, method="highs")
+        if found.status != 0:
+            raise ArithmeticError(
+                f"the packing of {len(trees)} trees over {len(self._links)} links was not solved: {found.message}"
+            )
+        return np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0)
+
+    def most(self, trees: Sequence[TreeEdges], place: int, left: _Floats, total: float) -> float:
+        """Most that the tree at this place can carry while all together carry nearly as much as they can."""
+        wanted = np.zeros(len(trees))
+        wanted[place] = -1.0
+        limits = sparse().vstack([self.uses(trees), sparse().csc_matrix(-np.ones((1, len(trees))))])
+        bounds = np.append(np.maximum(left, RATE_MIN), -total * (1 - PEEL_LOSS_MAX))
+        found = optimize().linprog(wanted, A_ub=limits, b_ub=bounds, method="highs")
+        return float(found.x[place]) if found.status == 0 else 0.0
+
+
+def _generate(shared: _Shared, rates: _Floats) -> tuple[list[TreeEdges], float]:
+    """Trees enough for a packing within the gap, and the upper bound that proves it."""
+    trees = [shared.widest(rates)]
+    known = set(trees)
+    bound = float("inf")
+    while len(trees) < COLUMNS_MAX:
+        carried, prices = shared.out(trees, rates)
+        cheapest, cost = shared.cheapest(prices)
+        if cost > 0:
+            bound = min(bound, float(rates @ prices) / cost)
+        if carried.sum() >= bound * (1 - GAP_MAX) or cheapest in known:
+            break
+        trees.append(cheapest)
+        known.add(cheapest)
+    return trees, bound
+
+
+def _few(
+    shared: _Shared,
+    trees: list[TreeEdges],
+    carried: _Floats,
+    rates: _Floats,
+    trees_max: int,
+    bound: float,
+) -> tuple[list[TreeEdges], _Floats]:
+    """At most `trees_max` trees that carry as much as found: the better of pruning and peeling."""
+    few, shares = _pruned(shared, trees, carried, rates, trees_max)
+    few, shares = _exchanged(shared, few, shares, rates, trees_max, bound)
+    if shares.sum() >= bound * EXCHANGE_UNTIL or shared.sites > PEEL_SITES_MAX:
+        return few, shares
+    peeled = _peeled(shared, rates, trees_max)
+    found = _exchanged(shared, peeled, shared.out(peeled, rates)[0], rates, trees_max, bound)
+    return found if found[1].sum() > shares.sum() else (few, shares)
+
+
+def _peeled(shared: _Shared, rates: _Floats, trees_max: int) -> list[TreeEdges]:
+    """Trees taken one at a time, each with as much as the packing of the rest of the links can spare."""
+    left = rates.copy()
+    chosen: list[TreeEdges] = []
+    for _ in range(trees_max - 1):
+        trees, _ = _generate(shared, np.maximum(left, RATE_MIN))
+        carried, _ = shared.out(trees, np.maximum(left, RATE_MIN))
+        heaviest = sorted(range(len(trees)), key=lambda place: (-carried[place], trees[place]))[:PEELS_TRIED]
+        spared = [shared.most(trees, place, left, float(carried.sum())) for place in heaviest]
+        best = max(range(len(spared)), key=lambda rank: spared[rank])
+        chosen.append(trees[heaviest[best]])
+        used = shared.uses(chosen[-1:]).toarray().ravel()
+        left = np.maximum(left - spared[best] * used, 0.0)
+    chosen.append(shared.widest(left))
+    return list(dict.fromkeys(chosen))
+
+
+def _pruned(
+    shared: _Shared,
+    trees: list[TreeEdges],
+    carried: _Floats,
+    rates: _Floats,
+    trees_max: int,
+) -> tuple[list[TreeEdges], _Floats]:
+    """Drops the lightest tree and shares the links anew among the rest, until few enough are left."""
+    while True:
+        order = sorted(range(len(trees)), key=lambda place: (-carried[place], trees[place]))
+        order = [place for place in order if carried[place] > 0]
+        if len(order) <= trees_max:
+            return [trees[place] for place in order], carried[order]
+        # Far above the limit a tenth goes at once: each LP costs milliseconds.
+        keep = max(trees_max, min(len(order) - 1, len(order) * 9 // 10))
+        trees = [trees[place] for place in order[:keep]]
+        carried, _ = shared.out(trees, rates)
+
+
+def _exchanged(
+    shared: _Shared,
+    trees: list[TreeEdges],
+    carried: _Floats,
+    rates: _Floats,
+    trees_max: int,
+    bound: float,
+) -> tuple[list[TreeEdges], _Floats]:
+    """Better trees of the same number: the one that the prices ask for comes in where leaving another out gains."""
+    draw = random.Random(0)  # the same inputs must give the same plan
+    failures = 0
+    for _ in range(EXCHANGES_MAX):
+        if carried.sum() >= bound * EXCHANGE_UNTIL:
+            break
+        _, prices = shared.out(trees, rates)
+        noise = PRICE_NOISE * failures * float(prices.max())
+        fresh, _ = shared.cheapest(np.array([price + noise * draw.random() for price in prices.tolist()]))
+        failures += 1
+        if fresh in trees:
+            continue
+        best_trees, best = _best_without_one(shared, [*trees, fresh], rates, trees_max)
+        if best.sum() > carried.sum() * (1 + 1e-6):
+            trees, carried, failures = best_trees, best, 0
+    return trees, carried
+
+
+def _best_without_one(
+    shared: _Shared, trees: list[TreeEdges], rates: _Floats, trees_max: int
+) -> tuple[list[TreeEdges], _Floats]:
+    """The best of these trees less one of the lightest; all of them if they are not too many."""
+    if len(trees) <= trees_max:
+        return trees, shared.out(trees, rates)[0]
+    weights, _ = shared.out(trees, rates)
+    lightest = sorted(range(len(trees)), key=lambda place: (weights[place], trees[place]))[:DROPS_TRIED]
+    tried = [trees[:place] + trees[place + 1 :] for place in lightest]
+    found = [(each, shared.out(each, rates)[0]) for each in tried]
+    return max(found, key=lambda pair: float(pair[1].sum()))
