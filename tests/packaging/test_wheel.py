@@ -29,7 +29,7 @@ class Refusal:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Refusal())
-names = ["chaosd", "chaos_protocols"]
+names = ["chaosd", "chaos_lab", "chaos_protocols"]
 for package in list(names):
     found = pkgutil.walk_packages(importlib.import_module(package).__path__, package + ".")
     names += [module.name for module in found if not module.name.endswith("__main__")]
@@ -83,18 +83,20 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_wheel_holds_every_module_of_the_three_packages_and_nothing_else(installed: Path) -> None:
+def test_the_wheel_holds_every_module_of_the_four_packages_and_nothing_else(installed: Path) -> None:
     shipped = {str(path.relative_to(installed)) for path in installed.rglob("*.py")}
     expected = {
         str(path.relative_to((ROOT / package).parent)) for package in PACKAGES for path in python_files((package,))
     }
     assert shipped == expected
     folders = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
-    assert folders == {"chaosd", "chaos", "chaos_protocols"}
+    assert folders == {"chaosd", "chaos_lab", "chaos", "chaos_protocols"}
 
 
 def test_the_wheel_says_that_it_is_typed(installed: Path) -> None:
-    assert all((installed / package / "py.typed").is_file() for package in ("chaosd", "chaos", "chaos_protocols"))
+    assert all(
+        (installed / package / "py.typed").is_file() for package in ("chaosd", "chaos_lab", "chaos", "chaos_protocols")
+    )
 
 
 def test_the_metadata_name_version_licence_and_pythons(wheel: Path, metadata: email.message.Message) -> None:
@@ -121,6 +123,12 @@ def test_both_scripts_are_the_same_commands(installed: Path) -> None:
     lines = path.read_text().split()
     assert lines.count("chaosd.cli:main") == 2
     assert {"chaosd", "chaos-train"} <= set(lines)
+
+
+def test_the_lab_is_a_plug_in_of_the_command_line(installed: Path) -> None:
+    (path,) = installed.glob("*.dist-info/entry_points.txt")
+    assert "[chaosd.commands]\nlab = chaos_lab.cli:register" in path.read_text()
+    assert "run" in run(installed, "-m", "chaosd", "lab", "--help").stdout
 
 
 def test_every_module_of_the_daemon_is_imported_without_torch_from_the_wheel_alone(installed: Path) -> None:

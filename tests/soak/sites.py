@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from chaosd.lab.children import environment, free_port, spawn
-from chaosd.lab.running import RunningSite
+from chaos_lab.children import environment, free_port, spawn
+from chaos_lab.running import RunningSite
 from tests.soak.disk import FILLER, Disk
 from tests.soak.network import PORT, Namespaces, NoNamespacesError
 

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
+from chaos_lab import choice, facilities
+from chaos_lab.choice import open_network
+from chaos_lab.errors import LabError, NetworkUnavailableError
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.network import Redraws
+from chaos_lab.scenario import LinkSpec, RedrawSpec, Scenario
+from chaos_lab.shaped import ShapedNetwork
+from chaos_lab.site import LabSite
 from chaosd.client import NoDaemonError
-from chaosd.lab import choice, facilities
-from chaosd.lab.choice import open_network
-from chaosd.lab.errors import LabError, NetworkUnavailableError
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.network import Redraws
-from chaosd.lab.scenario import LinkSpec, RedrawSpec, Scenario
-from chaosd.lab.shaped import ShapedNetwork
-from chaosd.lab.site import LabSite
 
 LINKS = [LinkSpec(between=("a", "b"), rate_mbit=80, latency_ms=4)]
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chaos_lab.children import end, spawn, uninterrupted
+from chaos_lab.errors import LabError
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.identity import Identity
-from chaosd.lab.children import end, spawn, uninterrupted
-from chaosd.lab.errors import LabError
 from chaosd.status import EventRecord, Status
 
 LOOK_S = 0.05

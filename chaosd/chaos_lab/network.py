@@ -7,8 +7,8 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from chaosd.lab.scenario import LinkSpec, RedrawSpec
-from chaosd.lab.site import LabSite
+from chaos_lab.scenario import LinkSpec, RedrawSpec
+from chaos_lab.site import LabSite
 
 Pair = tuple[str, str]
 

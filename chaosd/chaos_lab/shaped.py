@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from chaos_lab.children import free_port
+from chaos_lab.errors import LabError
+from chaos_lab.network import LabNetwork, Pair
+from chaos_lab.scenario import LinkSpec, Scenario
+from chaos_lab.site import LabSite
 from chaosd.client import NoDaemonError, RequestRefusedError
-from chaosd.lab.children import free_port
-from chaosd.lab.errors import LabError
-from chaosd.lab.network import LabNetwork, Pair
-from chaosd.lab.scenario import LinkSpec, Scenario
-from chaosd.lab.site import LabSite
 
 MBIT_BYTES_PER_S = 125_000
 
