@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
-import platform
 import ssl
-import sys
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -28,9 +25,6 @@ from chaosd.identity import Identity
 from chaosd.transport.errors import LinkClosed, RemoteProtocolError
 from chaosd.transport.nobody import NOBODY
 from chaosd.transport.settings import CLOSE_FLUSH_TIMEOUT_S, WRITE_BUFFER_BYTES_MAX
-
-CIPHER_SUITES = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
-"""AES-128 first: measured a fifth faster than AES-256, which the library would prefer; both are beyond attack."""
 
 READ_BYTES_SMALL = 16 << 10
 """One read of a connection that has proven nothing yet."""
@@ -350,7 +344,6 @@ def server_context(identity: Identity) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     identity.load_into(context)
-    _prefer_fast_ciphers(context)
     return context
 
 
@@ -360,27 +353,4 @@ def client_context() -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    _prefer_fast_ciphers(context)
     return context
-
-
-def _prefer_fast_ciphers(context: ssl.SSLContext) -> None:
-    """Order the TLS 1.3 cipher suites. Without the means to do it the library's order stays: slower, equally safe.
-
-    `SSLContext.set_ciphersuites` comes with Python 3.15. Before it only the C library can be asked, through the pointer
-    that CPython 3.11 to 3.13 keep as the first field of a context.
-    """
-    if hasattr(context, "set_ciphersuites"):
-        context.set_ciphersuites(CIPHER_SUITES)
-        return
-    library = getattr(sys.modules.get("_ssl"), "__file__", None)
-    if platform.python_implementation() != "CPython" or sys.version_info >= (3, 14) or library is None:
-        return
-    try:
-        function = ctypes.CDLL(library).SSL_CTX_set_ciphersuites
-    except (OSError, AttributeError):
-        return
-    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int
-    pointer = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
-    if function(pointer, CIPHER_SUITES.encode()) != 1:
-        _log.info("the TLS library refused the order of cipher suites; its own order stays")
