@@ -104,7 +104,7 @@ class Processes:
             peers=[self.sites[other] for pair in near for other in pair if other != site.name],
             min_sites=self.scenario.min_sites or sum(spec.start for spec in self.scenario.sites),
             failure_timeout_s=self.scenario.failure_timeout_s,
-            extra=self.network.configuration(site.name),
+            shapes=self.network.shapes(site.name),
         )
 
 

@@ -1,7 +1,7 @@
 """The network of a lab without root: all sites on the loopback interface, links shaped by the daemons themselves.
 
 Rates, latencies and cuts are told to the two daemons of a link over their local API; what is configured before a daemon
-starts stands in its configuration. No packet loss, no limit for a site's links together: `unmet` says so.
+starts stands in its file of shapes. No packet loss, no limit for a site's links together: `unmet` says so.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ShapedNetwork(LabNetwork):
     def attach(self, sites: Mapping[str, LabSite]) -> None:
         self._sites = sites
 
-    def configuration(self, site: str) -> list[str]:
+    def shapes(self, site: str) -> list[str]:
         lines = []
         for (near, far), shape in self._shapes.items():
             if near == site and far in self._sites and (shape.latency_ms or not math.isinf(shape.rate_mbit)):
@@ -141,7 +141,7 @@ class ShapedNetwork(LabNetwork):
         """Give the daemon of `near` the whole shape of its link to `far`; one that does not answer gets it later."""
         site = self._sites.get(near)
         if site is None or not site.daemon_runs():
-            return  # it will begin with its configuration, and `refresh`
+            return  # it will begin with its file of shapes, and `refresh`
         if site.status is None or "daemon" in site.stopped:
             self._untold.add((near, far))
             return

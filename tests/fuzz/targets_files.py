@@ -83,18 +83,13 @@ bulk_streams = 4
 probe = "off"
 worker_socket = "w.sock"
 api_socket = "/tmp/a.sock"
-lab = true
 log_level = "debug"
 [[peers]]
 site = "{SITE}"
 address = "hungary.example:7400"
-[[shapes]]
-site = "{SITE}"
-rate_mbit = 100.0
-latency_ms = 20
 """.encode()
     yield b""
-    yield b'listen = "0.0.0.0:7400"\npeers = 3\nshapes = [{}]\nmin_site = 2\n'
+    yield b'listen = "0.0.0.0:7400"\npeers = 3\nmin_site = 2\n'
 
 
 def _config(data: bytes) -> str:
@@ -239,7 +234,7 @@ TARGETS = (
         seeds=_config_seeds,
         worded=False,
         form=Form.TEXT,
-        tokens=(*(name.encode() + b" = 1" for name in FIELD_TEXTS), b"[[peers]]", b"[shapes]", b'"~x"', SITE.encode()),
+        tokens=(*(name.encode() + b" = 1" for name in FIELD_TEXTS), b"[[peers]]", b"[peers]", b'"~x"', SITE.encode()),
     ),
     Target(
         name="scenario",

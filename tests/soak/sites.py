@@ -182,7 +182,7 @@ class Sites:
             peers=far,
             min_sites=2,
             failure_timeout_s=self.failure_timeout_s,
-            extra=shapes,
+            shapes=shapes,
         )
 
     def _clear(self, *, keep: bool) -> None:

@@ -47,8 +47,8 @@ def _add_stand_in(app: typer.Typer, command: str, why: str) -> None:
         del words
         fail(
             f"`chaosd {command}` is not there: {why}. It is a plug-in of the package {package} (entry point "
-            f"'{command}' of the group {GROUP}). Install the project again: python -m pip install chaos-train, or in a checkout "
-            "python -m pip install -e .",
+            f"'{command}' of the group {GROUP}). Install the project again: python -m pip install chaos-train, "
+            "or in a checkout python -m pip install -e .",
             EXIT_USAGE,
         )
 

@@ -30,9 +30,6 @@ READ_BYTES_SMALL = 16 << 10
 """One read of a connection that has proven nothing yet."""
 READ_BYTES = 512 << 10
 
-FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
-"""Header of a TLS 1.3 record of 64 bytes (RFC 8446, section 5.2) whose content fails its check."""
-
 _log = logging.getLogger("chaosd.transport")
 
 
@@ -147,13 +144,6 @@ class TlsChannel(asyncio.BufferedProtocol):
         while sent < len(data):  # the library may write one record at a time
             sent += self._tls.write(memoryview(data)[sent:])
         self._flush()
-
-    def break_record(self) -> bool:
-        """Lab only: send what looks like a record but is none of this connection, as a broken network card would."""
-        if self._phase is not _Phase.OPEN or self._transport is None:
-            return False
-        self._transport.write(FORGED_RECORD)
-        return True
 
     async def room(self) -> None:
         """Wait until the kernel takes bytes again. Raises LinkClosed when the connection ends first."""
