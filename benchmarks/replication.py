@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.measure import Figures, spread
 from benchmarks.restart import join_by_restart
 from benchmarks.wan import bound_s, join, shape, wan_cluster
-from chaosd.lab.scenario import LinkSpec
+from chaos_lab.scenario import LinkSpec
 
 POLICIES = ("chaos", "single", "equal", "multi_source", "restart")
 NEWCOMER = "newcomer"

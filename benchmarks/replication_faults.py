@@ -17,9 +17,9 @@ from pathlib import Path
 from benchmarks.measure import Figures, spread
 from benchmarks.replication import LATENCIES_MS, NEWCOMER, PACE_S, RATES_MBIT, SCALE
 from benchmarks.wan import BenchmarkError, WanCluster, bound_s, join, shape, wan_cluster
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.scenario import LinkSpec
 from chaos_protocols.bulk import BLOCK_BYTES_MAX
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.scenario import LinkSpec
 
 MEMBERS = ("a", "b", "c", "d")
 SOURCES = ("b", "c", "d")

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.wan import BenchmarkError, WanCluster
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.scenario import LinkSpec
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.scenario import LinkSpec
 
 PIECE_BYTES = 1 << 20
 COPY_PORT = 7500

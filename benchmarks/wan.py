@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from chaosd.lab.children import free_port
-from chaosd.lab.errors import LabError
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.running import RunningSite, trains
-from chaosd.lab.scenario import LinkSpec
+from chaos_lab.children import free_port
+from chaos_lab.errors import LabError
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.running import RunningSite, trains
+from chaos_lab.scenario import LinkSpec
 from chaosd.status import EventRecord
 
 ROOT = Path(__file__).parents[1]

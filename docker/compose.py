@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaosd.lab.scenario import LinkSpec, Scenario, load_scenario
+from chaos_lab.scenario import LinkSpec, Scenario, load_scenario
 
 HERE = Path(__file__).resolve().parent
 OVERLAY = HERE / "six.toml"

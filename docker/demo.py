@@ -22,14 +22,14 @@ from pathlib import Path
 from compose import OVERLAY, address
 from engine import Compose, UnavailableError, engine, make_image, new_folder, remove_image
 
+from chaos_lab import rules
+from chaos_lab.cleaning import OWNER_FILE, namespace_prefix
+from chaos_lab.delay_client import DelayClient
+from chaos_lab.errors import LabError, NetworkUnavailableError
+from chaos_lab.facilities import probe, tool
+from chaos_lab.running import status_of, trains
+from chaos_lab.scenario import Scenario, load_scenario
 from chaosd.client import LocalClient
-from chaosd.lab import rules
-from chaosd.lab.cleaning import OWNER_FILE, namespace_prefix
-from chaosd.lab.delay_client import DelayClient
-from chaosd.lab.errors import LabError, NetworkUnavailableError
-from chaosd.lab.facilities import probe, tool
-from chaosd.lab.running import status_of, trains
-from chaosd.lab.scenario import Scenario, load_scenario
 from chaosd.status import Status
 
 EXIT_UNAVAILABLE = 3

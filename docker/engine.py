@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from chaosd.lab.cleaning import OWNER_FILE, lives, mark
+from chaos_lab.cleaning import OWNER_FILE, lives, mark
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -167,7 +167,7 @@ def _host_override() -> dict[str, object]:
     """For every service: this machine's programs, Python, environment and checkout at their own places, read-only."""
     from compose import OVERLAY
 
-    from chaosd.lab.scenario import load_scenario
+    from chaos_lab.scenario import load_scenario
 
     folders = ["/usr"]
     for folder in (sys.base_prefix, sys.prefix, str(ROOT)):

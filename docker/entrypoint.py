@@ -15,13 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+from chaos_lab import rules
+from chaos_lab.errors import LabError
+from chaos_lab.facilities import tool
+from chaos_lab.running import configuration, status_of
+from chaos_lab.scenario import LinkSpec, Scenario, load_scenario
 from chaosd.client import LocalClient
 from chaosd.identity import KEY_FILE, Identity
-from chaosd.lab import rules
-from chaosd.lab.errors import LabError
-from chaosd.lab.facilities import tool
-from chaosd.lab.running import configuration, status_of
-from chaosd.lab.scenario import LinkSpec, Scenario, load_scenario
 
 HERE = Path(__file__).resolve().parent
 OVERLAY = Path(os.environ.get("CHAOS_OVERLAY", HERE / "six.toml"))

@@ -1,4 +1,4 @@
-"""The local API: what the command line, the lab and scripts may ask of a running daemon, over HTTP on a unix socket.
+"""The local API: what the command line and scripts may ask of a running daemon, over HTTP on a unix socket.
 
 Driven by aiohttp on the daemon's loop; decides nothing but whether a request is well formed. The door is the file
 system: the socket belongs to the user who runs the daemon (mode 0600), nothing is bound to TCP, and every body, query
@@ -11,8 +11,6 @@ and number of followers has a limit, so that a mad script can be refused but can
 | GET /v1/events/follow?after=ID | one `EventRecord` a line, for ever; an empty line is a sign of life |
 | POST /v1/link {site, add} | `Outcome` |
 | POST /v1/leave {reason} | `Outcome` |
-| POST /v1/lab/shape | `Outcome`; 403 unless the daemon is a lab's |
-| POST /v1/lab/break | `Outcome`; 403 unless the daemon is a lab's |
 
 An error is `{"error": text}` with a status of 4xx or 5xx.
 """
@@ -25,7 +23,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -52,14 +50,10 @@ CLOSE_TIMEOUT_S = 1.0
 """An answer under way at the end of the daemon (that of `leave`) has so long to be written."""
 
 REQUESTS_MAX = 64
-"""Changes (link, leave, shape) under way at the same time."""
+"""Changes (link, leave) under way at the same time."""
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]
-Latency = Annotated[float, msgspec.Meta(ge=0.0, le=10.0)]
-Stream = Annotated[int, msgspec.Meta(ge=0, le=15)]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -74,36 +68,16 @@ class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
 
 
-class ShapeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole shape of the link to `site` (None: of all links); what is left out is unlimited or off."""
-
-    site: Text | None = None
-    rate_bytes_per_s: Rate | None = None
-    latency_s: Latency = 0.0
-    cut_in: bool = False
-    cut_out: bool = False
-    corrupt_probability: Probability = 0.0
-    corrupt_stream_min: Stream = 0
-
-
-class BreakRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`stream`: which bulk connection to `site`; None: the control connection."""
-
-    site: Text
-    stream: Stream | None = None
-
-
 class ApiSocketError(OSError):
     """The socket cannot be used; the text says why and what to do."""
 
 
 class LocalApi:
-    """Serves `control` at `path` between `start` and `close`. `lab`: links may be shaped on request."""
+    """Serves `control` at `path` between `start` and `close`. `further`: routes beside those of the module's head."""
 
-    def __init__(self, path: Path, control: Control, *, lab: bool = False) -> None:
+    def __init__(self, path: Path, control: Control, *, further: Sequence[web.RouteDef] = ()) -> None:
         self._path = path
         self._control = control
-        self._lab = lab
         self._closing = asyncio.Event()
         self._changes: set[asyncio.Task[Outcome]] = set()
         self._followers = 0
@@ -117,8 +91,7 @@ class LocalApi:
                 web.get("/v1/events/follow", self._follow),
                 web.post("/v1/link", self._link),
                 web.post("/v1/leave", self._leave),
-                web.post("/v1/lab/shape", self._shape),
-                web.post("/v1/lab/break", self._break),
+                *further,
             ]
         )
         quiet = logging.getLogger("chaosd.api.http")
@@ -155,7 +128,7 @@ class LocalApi:
             self._inode = None
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
-        return _json(self._control.status())
+        return json_answer(self._control.status())
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if "last" in request.query:
@@ -164,7 +137,7 @@ class LocalApi:
         else:
             count = _number(request, "limit", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
             after = _number(request, "after", default=0, low=0, high=EVENT_ID_MAX)
-        return _json(self._control.events(after, count))
+        return json_answer(self._control.events(after, count))
 
     async def _follow(self, request: web.Request) -> web.StreamResponse:
         after = _number(request, "after", default=-1, low=0, high=EVENT_ID_MAX)
@@ -214,33 +187,12 @@ class LocalApi:
             await asyncio.gather(upcoming, closing, return_exceptions=True)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
-        asked = await _body(request, LinkRequest)
+        asked = await read_body(request, LinkRequest)
         return await self._change(self._control.change_link(asked.site, add=asked.add), "link")
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
-        asked = await _body(request, LeaveRequest)
+        asked = await read_body(request, LeaveRequest)
         return await self._change(self._control.leave(asked.reason), "leave")
-
-    async def _shape(self, request: web.Request) -> web.StreamResponse:
-        if not self._lab:
-            raise _refusal(403, "links are shaped in a lab only; start the daemon with lab = true (--lab) to allow it")
-        asked = await _body(request, ShapeRequest)
-        outcome = self._control.shape(
-            asked.site,
-            rate_bytes_per_s=asked.rate_bytes_per_s,
-            latency_s=asked.latency_s,
-            cut_in=asked.cut_in,
-            cut_out=asked.cut_out,
-            corrupt_probability=asked.corrupt_probability,
-            corrupt_stream_min=asked.corrupt_stream_min,
-        )
-        return _json(outcome)
-
-    async def _break(self, request: web.Request) -> web.StreamResponse:
-        if not self._lab:
-            raise _refusal(403, "links are broken in a lab only; start the daemon with lab = true (--lab) to allow it")
-        asked = await _body(request, BreakRequest)
-        return _json(self._control.break_record(asked.site, stream=asked.stream))
 
     async def _change(self, change: Coroutine[Any, Any, Outcome], name: str) -> web.StreamResponse:
         """Runs a change to its end even if the asker goes away half-way: a change half made helps nobody."""
@@ -250,7 +202,7 @@ class LocalApi:
         task = asyncio.create_task(change, name=f"api {name}")
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
-        return _json(await asyncio.shield(task))
+        return json_answer(await asyncio.shield(task))
 
 
 def last_event_id(control: Control) -> int:
@@ -332,13 +284,16 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         if error.content_type == "application/json":
             raise
         text = f"{request.method} {request.path}: {error.reason}"
-        return _json({"error": text}, status=error.status)
+        return json_answer({"error": text}, status=error.status)
     except Exception as error:  # the API's user gets a line, the log the story
         log.exception("local API: %s %s failed", request.method, request.path)
-        return _json({"error": f"the daemon failed to answer: {type(error).__name__}; its log says more"}, status=500)
+        return json_answer(
+            {"error": f"the daemon failed to answer: {type(error).__name__}; its log says more"}, status=500
+        )
 
 
-async def _body(request: web.Request, kind: type[Request]) -> Request:
+async def read_body(request: web.Request, kind: type[Request]) -> Request:
+    """The body of a request as a `kind`, checked; a refusal with 400 that names the field."""
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -364,7 +319,8 @@ def _refusal(status: int, text: str) -> web.HTTPException:
     return kinds[status](text=body, content_type="application/json")
 
 
-def _json(value: object, status: int = 200) -> web.Response:
+def json_answer(value: object, status: int = 200) -> web.Response:
+    """An answer of the API."""
     return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
 

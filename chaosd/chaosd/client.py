@@ -1,4 +1,4 @@
-"""A small blocking client of the daemon's local API (api.py), for the command line and the lab.
+"""A small blocking client of the daemon's local API (api.py), for the command line and scripts.
 
 One HTTP request a call over the unix socket; nothing is kept open but a follower's stream. It says apart: no daemon
 answers (NoDaemonError), and the daemon answered with a refusal or in the language of another version
@@ -57,15 +57,15 @@ class LocalClient:
         self.path = Path(path)
 
     def status(self) -> Status:
-        return self._ask("GET", "/v1/status", Status)
+        return self.ask("GET", "/v1/status", Status)
 
     def events(self, *, after_id: int = 0, limit: int = 100) -> list[EventRecord]:
         """History after `after_id`, oldest first."""
-        return self._ask("GET", "/v1/events?" + urlencode({"after": after_id, "limit": limit}), list[EventRecord])
+        return self.ask("GET", "/v1/events?" + urlencode({"after": after_id, "limit": limit}), list[EventRecord])
 
     def last_events(self, count: int) -> list[EventRecord]:
         """The newest `count` records, oldest first."""
-        return self._ask("GET", "/v1/events?" + urlencode({"last": count}), list[EventRecord])
+        return self.ask("GET", "/v1/events?" + urlencode({"last": count}), list[EventRecord])
 
     def follow_events(self, *, after_id: int | None = None) -> Iterator[EventRecord]:
         """Records after `after_id` (None: from now on) as they come, until the daemon stops."""
@@ -85,40 +85,13 @@ class LocalClient:
 
     def change_link(self, site: str, *, add: bool) -> Outcome:
         """Connect-link or disconnect-link between the daemon's site and `site` (id, unique prefix of it, or name)."""
-        return self._ask("POST", "/v1/link", Outcome, {"site": site, "add": add}, timeout_s=CHANGE_TIMEOUT_S)
+        return self.ask("POST", "/v1/link", Outcome, {"site": site, "add": add}, timeout_s=CHANGE_TIMEOUT_S)
 
     def leave(self, reason: str = "asked for by the operator") -> Outcome:
         """The daemon's site leaves the run gracefully, then the daemon stops."""
-        return self._ask("POST", "/v1/leave", Outcome, {"reason": reason}, timeout_s=CHANGE_TIMEOUT_S)
+        return self.ask("POST", "/v1/leave", Outcome, {"reason": reason}, timeout_s=CHANGE_TIMEOUT_S)
 
-    def shape(
-        self,
-        site: str | None = None,
-        *,
-        rate_bytes_per_s: float | None = None,
-        latency_s: float = 0.0,
-        cut_in: bool = False,
-        cut_out: bool = False,
-        corrupt_probability: float = 0.0,
-        corrupt_stream_min: int = 0,
-    ) -> Outcome:
-        """Lab only: the whole shape of the daemon's link to `site` (None: of all its links)."""
-        body = {
-            "site": site,
-            "rate_bytes_per_s": rate_bytes_per_s,
-            "latency_s": latency_s,
-            "cut_in": cut_in,
-            "cut_out": cut_out,
-            "corrupt_probability": corrupt_probability,
-            "corrupt_stream_min": corrupt_stream_min,
-        }
-        return self._ask("POST", "/v1/lab/shape", Outcome, body)
-
-    def break_record(self, site: str, *, stream: int | None = None) -> Outcome:
-        """Lab only: spoil the TLS stream of one connection to `site` (None: control), so that it must be dropped."""
-        return self._ask("POST", "/v1/lab/break", Outcome, {"site": site, "stream": stream})
-
-    def _ask(
+    def ask(
         self,
         method: str,
         target: str,
@@ -127,6 +100,7 @@ class LocalClient:
         *,
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> Answer:
+        """One request to any route; its answer as a `kind`."""
         connection, response = self._send(method, target, body, timeout_s)
         try:
             data = response.read(ANSWER_BYTES_MAX + 1)

@@ -25,7 +25,7 @@ from chaos_protocols.kept import RESULTS_QUEUED_MAX
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaos_protocols.settings import KeepSettings, SiteSettings
 
-__all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "ShapeConfig", "SiteConfig", "load_config", "parse_address"]
+__all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config", "parse_address"]
 from chaosd.config_file import (
     API_SOCKET_NAME,
     CHECKPOINT_DIR_NAME,
@@ -47,8 +47,6 @@ VALUE_CHARACTERS_SHOWN = 80
 FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
 BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 CONGESTION_NAME_MAX = 15
-RATE_MAX_MBIT = 1e6
-LATENCY_MAX_MS = 10_000.0
 CHECKPOINTS_KEPT_MAX = 64
 
 
@@ -122,16 +120,6 @@ class PeerConfig(_Frozen):
     address: Address = Field(description="host:port where the neighbour listens")
 
 
-class ShapeConfig(_Frozen):
-    """Lab only: how this site's sending to `site` (to all neighbours when left out) is slowed from the start."""
-
-    site: Id | None = Field(default=None, description="id of the neighbour; all neighbours when left out")
-    rate_mbit: Number | None = Field(
-        default=None, gt=0, le=RATE_MAX_MBIT, description="megabit per second; unlimited when left out"
-    )
-    latency_ms: Number = Field(default=0.0, ge=0, le=LATENCY_MAX_MS, description="one-way delay added, in milliseconds")
-
-
 class SiteConfig(_Frozen):
     """One site's settings (texts: config_file.FIELD_TEXTS); the defaults work on one machine. Paths are absolute."""
 
@@ -161,8 +149,6 @@ class SiteConfig(_Frozen):
     checkpoints_kept: Whole = Field(default=3, ge=1, le=CHECKPOINTS_KEPT_MAX)
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
-    lab: Flag = Field(default=False)
-    shapes: tuple[ShapeConfig, ...] = Field(default=(), max_length=SITES_MAX)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
 
     @property
@@ -186,7 +172,7 @@ class SiteConfig(_Frozen):
         return self
 
 
-ELEMENTS: dict[str, type[BaseModel]] = {"peers": PeerConfig, "shapes": ShapeConfig}
+ELEMENTS: dict[str, type[BaseModel]] = {"peers": PeerConfig}
 PLAIN_WORDS = {
     "bool_type": "must be true or false",
     "int_type": "must be a whole number",
@@ -248,8 +234,6 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
         problems += [(field, f"site {site} is named twice") for site in sorted({i for i in ids if ids.count(i) > 1})]
     if config.checkpoint == "fixed" and not config.checkpoint_every_rounds and not config.checkpoint_every_s:
         problems.append(("checkpoint", "fixed needs checkpoint_every_rounds or checkpoint_every_s"))
-    if config.shapes and not config.lab:
-        problems.append(("shapes", "needs lab = true"))
     return problems
 
 

@@ -49,8 +49,6 @@ FIELD_TEXTS = {
     "checkpoints_kept": "how many checkpoints stay",
     "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
-    "lab": "allow links to be shaped and cut on request: for experiments only",
-    "shapes": "lab only: rate and delay of the links from the start",
     "log_level": "how much is logged: debug, info, warning or error",
 }
 """One sentence a field, used by errors, by `chaosd start --help` and by the file that `chaosd init` writes."""
@@ -61,8 +59,8 @@ class ConfigError(ValueError):
 
 
 def flag_name(field: str) -> str:
-    """The option of `chaosd start` for a field; the lists are given one element at a time."""
-    return "--" + {"peers": "peer", "shapes": "shape"}.get(field, field).replace("_", "-")
+    """The option of `chaosd start` for a field; the list of peers is given one at a time."""
+    return "--" + {"peers": "peer"}.get(field, field).replace("_", "-")
 
 
 def default_data_dir() -> Path:

@@ -29,21 +29,3 @@ class Control(Protocol):
     async def leave(self, reason: str) -> Outcome:
         """Leave gracefully and stop the daemon."""
         ...
-
-    def shape(
-        self,
-        site: str | None,
-        *,
-        rate_bytes_per_s: float | None,
-        latency_s: float,
-        cut_in: bool,
-        cut_out: bool,
-        corrupt_probability: float,
-        corrupt_stream_min: int,
-    ) -> Outcome:
-        """Lab only (`lab = true` in the config): shape or cut the link to `site`, or all links."""
-        ...
-
-    def break_record(self, site: str, *, stream: int | None) -> Outcome:
-        """Lab only: spoil the TLS stream of one connection to `site` (None: control), so that it must be dropped."""
-        ...

@@ -26,8 +26,7 @@ from chaosd.history import History
 from chaosd.identity import Identity
 from chaosd.journal import Journal
 from chaosd.operations import Operations
-from chaosd.rounds_log import RoundsLog
-from chaosd.transport import LinkShape, Transport, TransportSettings
+from chaosd.transport import Transport, TransportSettings
 from chaosd.watchdog import watch
 
 log = logging.getLogger("chaosd")
@@ -45,20 +44,36 @@ class Daemon:
         self._interrupts = 0
         self._refused: set[SiteId] = set()
         host, port = parse_address(config.listen)
-        self.transport = Transport(
-            identity=identity,
-            run=config.run,
-            incarnation=journal.incarnation,
-            events=self,
-            settings=TransportSettings(
+        self.transport = self.make_transport(
+            TransportSettings(
                 listen_host=host,
                 listen_port=port,
                 advertise_address=config.advertise if config.advertise != config.listen else None,
                 bulk_streams=config.bulk_streams,
                 congestion=config.congestion,
-            ),
+            )
         )
         self.driver: Driver
+
+    # -- its parts: what a daemon for experiments makes in another way
+
+    def make_transport(self, settings: TransportSettings) -> Transport:
+        """The links to the neighbours, with this daemon as their `TransportEvents`."""
+        return Transport(
+            identity=self.identity,
+            run=self.config.run,
+            incarnation=self._journal.incarnation,
+            events=self,
+            settings=settings,
+        )
+
+    def make_api(self, operations: Operations) -> LocalApi:
+        """The local API."""
+        return LocalApi(self.config.api_socket, operations)
+
+    def before_start(self, driver: Driver) -> None:
+        """Everything is made and nothing runs yet."""
+        driver.remember_vector(self.config.data_dir / "vector.msgpack")
 
     # -- life
 
@@ -73,12 +88,9 @@ class Daemon:
             self.config, machine, self.identity, self._journal, self._history, self.transport
         )
         operations = Operations(driver, self.config, self._history)
-        api = LocalApi(self.config.api_socket, operations, lab=self.config.lab)
+        api = self.make_api(operations)
         try:
-            self._shape_at_start()
-            if self.config.lab:
-                driver.rounds_log = RoundsLog(self.config.data_dir / "rounds.jsonl")
-            driver.remember_vector(self.config.data_dir / "vector.msgpack")
+            self.before_start(driver)
             await api.start()
             await driver.workers.start()
             self._catch_signals(loop)
@@ -137,12 +149,6 @@ class Daemon:
         log.info("leaving the run; Ctrl+C again forces")
         self.driver.feed(LeaveRequested(request="", reason="Ctrl+C in the daemon"))
 
-    def _shape_at_start(self) -> None:
-        for shape in self.config.shapes:
-            rate = None if shape.rate_mbit is None else shape.rate_mbit * 125_000
-            site = None if shape.site is None else SiteId(shape.site)
-            self.transport.shape(site, LinkShape(rate_bytes_per_s=rate, latency_s=shape.latency_ms / 1000))
-
     # -- TransportEvents: who may connect is decided here, the rest is the driver's
 
     def admits(self, site: SiteId, purpose: str) -> str | None:
@@ -185,7 +191,10 @@ class Daemon:
         self.driver.bulk_lost(site, stream, reason)
 
 
-def run_daemon(config: SiteConfig) -> int:
+MakeDaemon = Callable[[SiteConfig, Identity, Journal, History], Daemon]
+
+
+def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
     """Run one site's daemon until it ends; the exit status. Raises IdentityError, JournalError, HistoryError,
     ListenError or WorkerServerError, each with a remedy, when it cannot start."""
     logging.basicConfig(
@@ -199,7 +208,7 @@ def run_daemon(config: SiteConfig) -> int:
         History.open(data_dir / "history.sqlite") as history,
     ):
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(Daemon(config, identity, journal, history).run())
+            return runner.run(make(config, identity, journal, history).run())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

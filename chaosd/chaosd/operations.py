@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 
@@ -18,7 +17,6 @@ from chaosd.daemon_status import build_status, event_record
 from chaosd.driver import Driver
 from chaosd.history import History, HistoryRecord
 from chaosd.status import EventRecord, Outcome, Status
-from chaosd.transport import LinkShape
 
 FOLLOWER_QUEUE_MAX = 1000
 LEAVE_TIMEOUT_S = 60.0
@@ -86,34 +84,3 @@ class Operations:
         known = ", ".join(f"{one.name} ({short(one.site)})" for one in records)
         what = "more than one site matches" if matches else "no site of the roster matches"
         return Outcome(done=False, reason=f"{what} '{text[:64]}'; there are: {known or 'none'}", duration_s=0.0)
-
-    def shape(
-        self,
-        site: str | None,
-        *,
-        rate_bytes_per_s: float | None,
-        latency_s: float,
-        cut_in: bool,
-        cut_out: bool,
-        corrupt_probability: float,
-        corrupt_stream_min: int,
-    ) -> Outcome:
-        if not self._config.lab:
-            return Outcome(done=False, reason="only a daemon started with lab = true shapes its links", duration_s=0.0)
-        shape = LinkShape(
-            rate_bytes_per_s=rate_bytes_per_s,
-            latency_s=latency_s,
-            cut_in=cut_in,
-            cut_out=cut_out,
-            corrupt_probability=corrupt_probability,
-            corrupt_stream_min=corrupt_stream_min,
-            corrupt_random=random.Random(corrupt_probability) if corrupt_probability else None,
-        )
-        self._driver.transport.shape(None if site is None else SiteId(site), shape)
-        return Outcome(done=True, reason="shaped", duration_s=0.0)
-
-    def break_record(self, site: str, *, stream: int | None) -> Outcome:
-        if not self._config.lab:
-            return Outcome(done=False, reason="only a daemon started with lab = true breaks its links", duration_s=0.0)
-        done = self._driver.transport.break_record(SiteId(site), stream)
-        return Outcome(done=done, reason="broken" if done else "there is no such connection", duration_s=0.0)

@@ -1,4 +1,4 @@
-"""In the lab only: who contributed what weight to which round, one JSON line a round.
+"""For experiments: who contributed what weight to which round, one JSON line a round.
 
 With it a run can be replayed afterwards in a single process, member for member and weight for weight
 (tests/integration).

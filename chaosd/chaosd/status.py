@@ -1,6 +1,6 @@
-"""What a daemon tells about itself: the schema behind `chaosd status --json`, the lab's table and the API.
+"""What a daemon tells about itself: the schema behind `chaosd status --json`, the API and tables of many sites.
 
-Filled in by the daemon (`daemon_status.py`), served by `api.py`, read by the CLI and the lab. Rates are bytes per
+Filled in by the daemon (`daemon_status.py`), served by `api.py`, read by the CLI and whoever asks. Rates are bytes per
 second, times seconds; `None` means not known (yet), never zero.
 """
 

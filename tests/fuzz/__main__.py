@@ -15,7 +15,7 @@ from tests.fuzz.targets import TARGETS
 ROOT = Path(__file__).resolve().parents[2]
 CRASHES_SHOWN_MAX = 3
 """One defect has many faces."""
-OURS = (ROOT / "chaosd" / "chaosd", ROOT / "protocols" / "chaos_protocols")
+OURS = (ROOT / "chaosd" / "chaosd", ROOT / "chaosd" / "chaos_lab", ROOT / "protocols" / "chaos_protocols")
 
 
 def main() -> int:

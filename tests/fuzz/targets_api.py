@@ -15,11 +15,13 @@ from typing import Any
 
 import msgspec
 
+from chaos_lab.api import LabRoutes
 from chaos_protocols.worker import LeaveRequested, RoundContributed, WorkerHello, encode
 from chaosd.api import LocalApi
 from chaosd.arena import Arena, ArenaError
 from chaosd.worker_channel import Channel
 from tests.fuzz.engine import Target
+from tests.unit.lab.fake_transport import FakeLabTransport
 from tests.unit.local_api import FakeControl
 from tests.unit.worker_kit import hello_message, memory, specs
 
@@ -42,7 +44,7 @@ class _Served:
         self.loop = asyncio.new_event_loop()
         self.complaints: list[str] = []
         self.control = FakeControl(records=30)
-        self.api = LocalApi(self.path, self.control, lab=True)
+        self.api = LocalApi(self.path, self.control, further=LabRoutes(FakeLabTransport()).routes())
         self.loop.run_until_complete(self.api.start())
         logging.getLogger("chaosd.api").addFilter(self._heard)
         logging.getLogger("aiohttp.server").addFilter(lambda record: False)  # it tells each bad request at length

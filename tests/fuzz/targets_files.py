@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
+from chaos_lab.scenario import ScenarioError, load_scenario
 from chaos_protocols.state_spec import contribution_spec
 from chaosd.config import load_config
 from chaosd.config_file import FIELD_TEXTS, ConfigError
 from chaosd.identity import KEY_FILE, Identity, IdentityError
 from chaosd.journal import FILE, Journal, JournalDamagedError
 from chaosd.journal_records import FILE_HEADER_BYTES, file_header, frame, scan
-from chaosd.lab.scenario import ScenarioError, load_scenario
 from chaosd.monitor.iperf import parse
 from chaosd.monitor.probe import ProbeError
 from chaosd.vector_file import read_vector
@@ -83,18 +83,13 @@ bulk_streams = 4
 probe = "off"
 worker_socket = "w.sock"
 api_socket = "/tmp/a.sock"
-lab = true
 log_level = "debug"
 [[peers]]
 site = "{SITE}"
 address = "hungary.example:7400"
-[[shapes]]
-site = "{SITE}"
-rate_mbit = 100.0
-latency_ms = 20
 """.encode()
     yield b""
-    yield b'listen = "0.0.0.0:7400"\npeers = 3\nshapes = [{}]\nmin_site = 2\n'
+    yield b'listen = "0.0.0.0:7400"\npeers = 3\nmin_site = 2\n'
 
 
 def _config(data: bytes) -> str:
@@ -239,7 +234,7 @@ TARGETS = (
         seeds=_config_seeds,
         worded=False,
         form=Form.TEXT,
-        tokens=(*(name.encode() + b" = 1" for name in FIELD_TEXTS), b"[[peers]]", b"[shapes]", b'"~x"', SITE.encode()),
+        tokens=(*(name.encode() + b" = 1" for name in FIELD_TEXTS), b"[[peers]]", b"[peers]", b'"~x"', SITE.encode()),
     ),
     Target(
         name="scenario",

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from chaosd.lab import children
-from chaosd.lab.running import RunningSite
+from chaos_lab import children
+from chaos_lab.running import RunningSite
 
 ROOT = Path(__file__).resolve().parents[2]
 HEART = ROOT / "examples" / "heart" / "train.py"

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from chaosd.lab.scenario import load_scenario
+from chaos_lab.scenario import load_scenario
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 EXIT_UNAVAILABLE = 3

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from chaosd.lab.cleaning import namespace_prefix
-from chaosd.lab.errors import LabError, NetworkUnavailableError
-from chaosd.lab.facilities import RUN_NETNS, Facilities, probe
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.scenario import LinkSpec
+from chaos_lab.cleaning import namespace_prefix
+from chaos_lab.errors import LabError, NetworkUnavailableError
+from chaos_lab.facilities import RUN_NETNS, Facilities, probe
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.scenario import LinkSpec
 
 TRAFFIC = str(Path(__file__).parent / "lab_traffic.py")
 COPY_S = 2.0

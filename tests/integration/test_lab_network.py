@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from tests.integration.test_lab import LIMIT_S, TWO_SITES, await_sites, clean, leftovers, processes_of, short, start
 
-from chaosd.lab.cleaning import namespace_prefix
-from chaosd.lab.errors import NetworkUnavailableError
-from chaosd.lab.facilities import RUN_NETNS, probe
+from chaos_lab.cleaning import namespace_prefix
+from chaos_lab.errors import NetworkUnavailableError
+from chaos_lab.facilities import RUN_NETNS, probe
 
 __all__ = ["short"]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.integration.transport_rig import LOOPS, Site, run, start, until
 
+from chaos_lab.links.shape import LinkShape
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange
 from chaos_protocols.transfer import TransferSettings
 from chaosd.replication import ReplicationEngine
 from chaosd.replication_blocks import cells_digest
-from chaosd.transport import LinkShape
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
-from chaosd.transport import DialError, LinkShape
+from chaos_lab.links.shape import LinkShape
+from chaosd.transport import DialError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

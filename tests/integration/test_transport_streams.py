@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
-from chaosd.transport import LinkShape
+from chaos_lab.links.shape import LinkShape
 from chaosd.transport import link as link_module
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)

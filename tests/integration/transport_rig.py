@@ -9,9 +9,10 @@ from pathlib import Path
 
 import uvloop
 
+from chaos_lab.links.transport import LabTransport
 from chaos_protocols.names import SiteId
 from chaosd.identity import Identity
-from chaosd.transport import RemoteProtocolError, Transport, TransportSettings
+from chaosd.transport import RemoteProtocolError, TransportSettings
 
 LOOPS = ("uvloop", "asyncio")
 RUN = "hearts"
@@ -105,7 +106,7 @@ class Site:
     def __init__(self, folder: Path, name: str, *, run: str = RUN, incarnation: int = 1, **settings: object) -> None:
         self.identity = identity(folder, name)
         self.events = Recorder()
-        self.transport = Transport(
+        self.transport = LabTransport(
             identity=self.identity,
             run=run,
             incarnation=incarnation,

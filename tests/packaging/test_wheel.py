@@ -33,7 +33,7 @@ class Refusal:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Refusal())
-names = ["chaosd", "chaos_planner", "chaos_protocols"]
+names = ["chaosd", "chaos_lab", "chaos_planner", "chaos_protocols"]
 for package in list(names):
     found = pkgutil.walk_packages(importlib.import_module(package).__path__, package + ".")
     names += [module.name for module in found if not module.name.endswith("__main__")]
@@ -94,13 +94,13 @@ def test_the_wheel_holds_every_module_of_the_packages_and_nothing_else(installed
     }
     assert shipped == expected
     folders = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
-    assert folders == {"chaosd", "chaos", "chaos_planner", "chaos_protocols"}
+    assert folders == {"chaosd", "chaos", "chaos_lab", "chaos_planner", "chaos_protocols"}
 
 
 def test_the_wheel_says_that_it_is_typed(installed: Path) -> None:
     assert all(
         (installed / package / "py.typed").is_file()
-        for package in ("chaosd", "chaos", "chaos_planner", "chaos_protocols")
+        for package in ("chaosd", "chaos", "chaos_lab", "chaos_planner", "chaos_protocols")
     )
 
 
@@ -134,6 +134,12 @@ def test_both_scripts_are_the_same_commands(installed: Path) -> None:
     lines = path.read_text().split()
     assert lines.count("chaosd.cli:main") == 2
     assert {"chaosd", "chaos-train"} <= set(lines)
+
+
+def test_the_lab_is_a_plug_in_of_the_command_line(installed: Path) -> None:
+    (path,) = installed.glob("*.dist-info/entry_points.txt")
+    assert "[chaosd.commands]\nlab = chaos_lab.cli:register" in path.read_text()
+    assert "run" in run(installed, "-m", "chaosd", "lab", "--help").stdout
 
 
 def test_every_module_of_the_daemon_is_imported_without_extras_from_the_wheel_alone(installed: Path) -> None:

@@ -15,8 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from chaosd.lab.children import ended_by_signals
-from chaosd.lab.errors import LabError
+from chaos_lab.children import ended_by_signals
+from chaos_lab.errors import LabError
 from tests.soak.fire import Fire, ViolationError
 from tests.soak.nemesis import Ground, Kind, draw_faults
 from tests.soak.sites import LINKS, NAMES, SPARE_LINKS, Site, Sites

@@ -14,8 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from chaos_lab.errors import LabError
 from chaosd.client import NoDaemonError, RequestRefusedError
-from chaosd.lab.errors import LabError
 from tests.soak.full_disk import FullDisk
 from tests.soak.nemesis import ON_SITES, SCHEDULER, Fault, Kind
 from tests.soak.oracles import Oracles

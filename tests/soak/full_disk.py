@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import time
 
+from chaos_lab.children import end
 from chaosd.client import NoDaemonError, RequestRefusedError
-from chaosd.lab.children import end
 from tests.soak.sites import SPARE_LINKS, Site, Sites
 
 WORDS = ("could not be written", "could not be synced", "cannot be opened")

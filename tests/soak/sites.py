@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from chaosd.lab.children import environment, free_port, spawn
-from chaosd.lab.running import RunningSite
+from chaos_lab.children import environment, free_port, spawn
+from chaos_lab.running import RunningSite
 from tests.soak.disk import FILLER, Disk
 from tests.soak.network import PORT, Namespaces, NoNamespacesError
 
@@ -182,7 +182,7 @@ class Sites:
             peers=far,
             min_sites=2,
             failure_timeout_s=self.failure_timeout_s,
-            extra=shapes,
+            shapes=shapes,
         )
 
     def _clear(self, *, keep: bool) -> None:

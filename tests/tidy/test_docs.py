@@ -16,11 +16,11 @@ import typer
 from tests.tidy.tree import ROOT, python_files
 
 from chaos import Coordinator
+from chaos_lab.scenario import Kind, load_scenario
 from chaos_protocols.negotiation import ConnectLink, DisconnectLink, ScaleIn, ScaleOut
 from chaos_protocols.settings import SiteSettings
 from chaosd.cli.app import app
 from chaosd.config import SiteConfig, load_config
-from chaosd.lab.scenario import Kind, load_scenario
 
 README = ROOT / "README.md"
 OPERATING = ROOT / "docs" / "operating.md"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("chaosd/chaosd", "chaosd/chaos_planner", "sdk/chaos", "protocols/chaos_protocols")
+PACKAGES = ("chaosd/chaosd", "chaosd/chaos_planner", "chaosd/chaos_lab", "sdk/chaos", "protocols/chaos_protocols")
 CODE_FOLDERS = ("chaosd", "sdk", "protocols", "tests", "benchmarks", "examples", "docker")
 BYTES_MAX = 2 << 20
 """Longer files are data."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from aiohttp import web
 
 from chaosd.api import LocalApi
 from chaosd.status import (
@@ -113,24 +117,6 @@ class FakeControl:
         self.asked.append(("leave", reason))
         return self.outcome
 
-    def shape(
-        self,
-        site: str | None,
-        *,
-        rate_bytes_per_s: float | None,
-        latency_s: float,
-        cut_in: bool,
-        cut_out: bool,
-        corrupt_probability: float,
-        corrupt_stream_min: int,
-    ) -> Outcome:
-        self.asked.append(("shape", site, rate_bytes_per_s, latency_s, cut_in, cut_out, corrupt_probability))
-        return self.outcome
-
-    def break_record(self, site: str, *, stream: int | None) -> Outcome:
-        self.asked.append(("break", site, stream))
-        return self.outcome
-
 
 class ServedApi:
     """A LocalApi on a loop of its own thread, so that the blocking client and the commands can be tried against it."""
@@ -150,7 +136,7 @@ def served(
     path: Path,
     control: FakeControl,
     *,
-    lab: bool = False,
+    further: Sequence[web.RouteDef] = (),
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
 ) -> Iterator[ServedApi]:
     """The API of `control` at `path` while the block runs."""
@@ -159,7 +145,7 @@ def served(
     thread.start()
 
     async def start() -> LocalApi:
-        api = LocalApi(path, control, lab=lab)
+        api = LocalApi(path, control, further=further)
         await api.start()
         return api
 
@@ -173,3 +159,21 @@ def served(
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=10)
         loop.close()
+
+
+def ask_raw(path: Path, request: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as raw:
+        raw.settimeout(5)
+        raw.connect(str(path))
+        raw.sendall(request)
+        answer = b""
+        while part := raw.recv(65536):
+            answer += part
+    return answer
+
+
+def post(path: Path, target: str, body: bytes) -> tuple[int, dict[str, object]]:
+    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    answer = ask_raw(path, head.encode() + body)
+    start, _, content = answer.partition(b"\r\n\r\n")
+    return int(start.split()[1]), json.loads(content)

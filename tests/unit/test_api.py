@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import uvloop
 from aiohttp import ClientSession, UnixConnector
-from tests.unit.local_api import THERE, FakeControl, record, served
+from tests.unit.local_api import THERE, FakeControl, ask_raw, post, record, served
 
 from chaosd import api as api_module
 from chaosd.api import ApiSocketError, LocalApi, last_event_id
@@ -35,24 +35,6 @@ def control() -> FakeControl:
 def client(path: Path, control: FakeControl) -> Iterator[LocalClient]:
     with served(path, control):
         yield LocalClient(path)
-
-
-def ask_raw(path: Path, request: bytes) -> bytes:
-    with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(5)
-        raw.connect(str(path))
-        raw.sendall(request)
-        answer = b""
-        while part := raw.recv(65536):
-            answer += part
-    return answer
-
-
-def post(path: Path, target: str, body: bytes) -> tuple[int, dict[str, object]]:
-    head = f"POST {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    answer = ask_raw(path, head.encode() + body)
-    start, _, content = answer.partition(b"\r\n\r\n")
-    return int(start.split()[1]), json.loads(content)
 
 
 def test_the_status_arrives_as_it_was_given(client: LocalClient, control: FakeControl) -> None:
@@ -98,30 +80,13 @@ def test_link_leave_and_their_outcomes_pass_through(client: LocalClient, control
     assert control.asked == [("link", "beta", True), ("link", "beta", False), ("leave", "maintenance")]
 
 
-def test_shaping_is_refused_unless_the_daemon_is_a_labs(client: LocalClient, control: FakeControl) -> None:
-    with pytest.raises(RequestRefusedError, match="in a lab only") as caught:
-        client.shape(THERE, latency_s=0.1)
-    assert caught.value.status == 403
+@pytest.mark.parametrize("target", ["/v1/lab/shape", "/v1/lab/break", "/v1/shape", "/v1/lab"])
+def test_no_route_of_a_daemon_shapes_or_breaks_links(
+    client: LocalClient, path: Path, control: FakeControl, target: str
+) -> None:
+    status, answer = post(path, target, json.dumps({"site": THERE}).encode())
+    assert status == 404 and "error" in answer
     assert control.asked == []
-
-
-def test_a_lab_shapes_links(path: Path, control: FakeControl) -> None:
-    with served(path, control, lab=True):
-        assert LocalClient(path).shape(THERE, rate_bytes_per_s=1e6, latency_s=0.02, cut_out=True).done
-    assert control.asked == [("shape", THERE, 1e6, 0.02, False, True, 0.0)]
-
-
-def test_links_are_broken_in_a_lab_only(path: Path, client: LocalClient, control: FakeControl) -> None:
-    with pytest.raises(RequestRefusedError, match="in a lab only") as caught:
-        client.break_record(THERE)
-    assert caught.value.status == 403
-    assert control.asked == []
-
-
-def test_a_lab_breaks_a_connection(path: Path, control: FakeControl) -> None:
-    with served(path, control, lab=True):
-        assert LocalClient(path).break_record(THERE, stream=1).done
-    assert control.asked == [("break", THERE, 1)]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +112,6 @@ def test_a_malformed_request_is_refused_with_the_field_and_reaches_nobody(
     assert control.asked == []
 
 
-@pytest.mark.parametrize("body", [{"latency_s": 11}, {"rate_bytes_per_s": 0}, {"corrupt_probability": 1.5}])
-def test_a_shape_outside_its_range_is_refused(path: Path, control: FakeControl, body: dict[str, float]) -> None:
-    with served(path, control, lab=True):
-        assert post(path, "/v1/lab/shape", json.dumps(body).encode())[0] == 400
-    assert control.asked == []
-
-
 def test_a_body_beyond_the_limit_is_refused(client: LocalClient, path: Path) -> None:
     status, answer = post(path, "/v1/leave", b" " * (api_module.BODY_BYTES_MAX + 1))
     assert status == 413
@@ -165,14 +123,14 @@ def test_a_body_beyond_the_limit_is_refused(client: LocalClient, path: Path) -> 
 )
 def test_a_query_outside_its_range_is_refused_with_the_range(client: LocalClient, query: str) -> None:
     with pytest.raises(RequestRefusedError, match="must be a whole number from") as caught:
-        client._ask("GET", f"/v1/events?{query}", list[object])
+        client.ask("GET", f"/v1/events?{query}", list[object])
     assert caught.value.status == 400
 
 
 @pytest.mark.parametrize(("method", "target", "status"), [("GET", "/v1/nothing", 404), ("GET", "/v1/leave", 405)])
 def test_an_unknown_route_gets_an_error_as_json(client: LocalClient, method: str, target: str, status: int) -> None:
     with pytest.raises(RequestRefusedError, match=target) as caught:
-        client._ask(method, target, Outcome)
+        client.ask(method, target, Outcome)
     assert caught.value.status == status
 
 
@@ -247,12 +205,12 @@ def test_a_daemon_that_is_stuck_is_told_from_one_that_is_not_there(path: Path) -
         stuck.bind(str(path))
         stuck.listen()
         with pytest.raises(NoDaemonError, match=r"no answer within 0\.05 s"):
-            LocalClient(path)._ask("GET", "/v1/status", Outcome, timeout_s=0.05)
+            LocalClient(path).ask("GET", "/v1/status", Outcome, timeout_s=0.05)
 
 
 def test_an_answer_of_another_language_is_told_as_such(path: Path, control: FakeControl) -> None:
     with served(path, control), pytest.raises(RequestRefusedError, match="another version"):
-        LocalClient(path)._ask("GET", "/v1/status", list[int])
+        LocalClient(path).ask("GET", "/v1/status", list[int])
 
 
 def test_a_follower_gets_history_and_news_once_each_and_ends_with_the_daemon(path: Path, control: FakeControl) -> None:

@@ -44,14 +44,9 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         min_sites = 3
         failure_timeout_s = 2
         probe = "off"
-        lab = true
         [[peers]]
         site = "{ONE}"
         address = "[::1]:7400"
-        [[shapes]]
-        site = "{ONE}"
-        rate_mbit = 100
-        latency_ms = 20.5
     """
     config = load_config(write(tmp_path, text))
     assert (config.name, config.run, config.found, config.min_sites, config.probe) == (
@@ -62,7 +57,6 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         "off",
     )
     assert [(peer.site, peer.address) for peer in config.peers] == [(ONE, "[::1]:7400")]
-    assert [(shape.site, shape.rate_mbit, shape.latency_ms) for shape in config.shapes] == [(ONE, 100.0, 20.5)]
     assert config.settings.beat_s == config.heartbeat_interval_s == 0.5
     assert config.settings.failure_timeout_s == 2.0
 
@@ -136,7 +130,7 @@ def test_an_unknown_field_that_resembles_none_gets_the_list(tmp_path: Path) -> N
         ("peers = 3", "peers = 3: must be a list"),
         ("peers = [3]", "peers[0] = 3: must be a table of fields"),
         ("name = 'a\tb'", "must be 1 to 64 printable characters"),
-        ("lab = true\n[[shapes]]\nrate_mbit = -1", "shapes[0].rate_mbit = -1: must be greater than 0"),
+        ("lab = true", "lab: there is no such field"),
     ],
 )
 def test_a_value_outside_its_range_or_type_is_refused(tmp_path: Path, toml: str, expected: str) -> None:
@@ -150,7 +144,6 @@ def test_a_value_outside_its_range_or_type_is_refused(tmp_path: Path, toml: str,
         ({"listen": "0.0.0.0:7400"}, "advertise: 0.0.0.0 is no address that others can dial"),
         ({"listen": "[::]:7400"}, "advertise: :: is no address that others can dial"),
         ({"trust": [ONE, ONE]}, f"--trust (command line): site {ONE} is named twice"),
-        ({"shapes": [{"rate_mbit": 1.0}]}, "--shape (command line): needs lab = true"),
         ({"api_socket": "/x", "worker_socket": "/x"}, "--worker-socket (command line): must differ from api_socket"),
     ],
 )

@@ -16,11 +16,11 @@ import pytest
 from tests.unit.local_api import FakeControl, served
 from typer.testing import CliRunner
 
+from chaos_lab.children import free_port
 from chaosd import doctor
 from chaosd.config import PeerConfig, SiteConfig, load_config
 from chaosd.doctor import Check, Level, examine
 from chaosd.identity import Identity
-from chaosd.lab.children import free_port
 from chaosd.transport.tls import server_context
 
 

@@ -11,8 +11,9 @@ import importlib.util
 import typer
 
 from chaosd.cli import doctor, events, init, leave, link, start, status
+from chaosd.cli.plug_ins import installed, plug_in
 
-FURTHER_COMMANDS = ("plan", "simulate", "lab", "checkpoints")
+FURTHER_COMMANDS = ("plan", "simulate", "checkpoints")
 """Modules of this package with a `register(app)` of their own, added where they are installed."""
 
 app = typer.Typer(
@@ -51,3 +52,5 @@ for module in (init, start, status, events, link, leave, doctor):
 for further in FURTHER_COMMANDS:
     if importlib.util.find_spec(f"chaosd.cli.{further}") is not None:
         importlib.import_module(f"chaosd.cli.{further}").register(app)
+
+plug_in(app, installed())

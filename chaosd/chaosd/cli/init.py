@@ -79,18 +79,11 @@ found = {found}
 # api_socket = "{data}/api.sock"
 # {texts[log_level]}
 # log_level = "info"
-# {texts[lab]}
-# lab = false
 
 # {texts[peers]}: one such table each, at the end of the file.
 # [[peers]]
 # site = "0123456789abcdef0123456789abcdef"
 # address = "host.example:7400"
-#
-# {texts[shapes]} (site left out: all links).
-# [[shapes]]
-# rate_mbit = 100.0
-# latency_ms = 20.0
 """
 
 NEXT = """\

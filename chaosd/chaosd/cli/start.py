@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -17,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def _flag(field: str, text: str = "") -> Any:
     """The option of a field: its name and its help come from the field."""
-    negation = f"/--no-{field}" if field in ("found", "lab") else ""
+    negation = f"/--no-{field}" if field == "found" else ""
     return typer.Option(flag_name(field) + negation, help=FIELD_TEXTS[field] + text, show_default=False)
 
 
@@ -51,8 +52,6 @@ def start(
     checkpoints_kept: Annotated[int | None, _flag("checkpoints_kept")] = None,
     worker_socket: Annotated[Path | None, _flag("worker_socket")] = None,
     api_socket: Annotated[Path | None, _flag("api_socket")] = None,
-    lab: Annotated[bool | None, _flag("lab")] = None,
-    shape: Annotated[list[str] | None, _flag("shapes", ": SITE=MBIT/MS or all=MBIT/MS, repeatable")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,
 ) -> None:
     """Run this site's daemon in the foreground. Ctrl+C leaves the run gracefully, a second Ctrl+C forces.
@@ -70,6 +69,12 @@ def start(
     except ConfigError as error:
         fail(f"the configuration cannot be used:\n{error}", EXIT_USAGE)
     from chaosd.daemon import run_daemon
+
+    become(lambda: run_daemon(loaded))
+
+
+def become(run: Callable[[], int]) -> NoReturn:
+    """Be the daemon that `run` runs: end with its status, or say in a line why it cannot start."""
     from chaosd.history import HistoryError
     from chaosd.identity import IdentityError
     from chaosd.journal import JournalError
@@ -77,19 +82,17 @@ def start(
     from chaosd.worker_server import WorkerServerError
 
     try:
-        code = run_daemon(loaded)
+        code = run()
     except (ConfigError, IdentityError, JournalError, HistoryError, ListenError, WorkerServerError, OSError) as error:
         fail(f"the daemon cannot start: {error}", EXIT_USAGE)
     raise typer.Exit(code)
 
 
 def overrides_of(given: dict[str, Any]) -> dict[str, object]:
-    """The flags that were given, as fields: `--peer` and `--shape` texts taken apart. Raises ConfigError."""
+    """The flags that were given, as fields: `--peer` texts taken apart. Raises ConfigError."""
     fields = {field: value for field, value in given.items() if value is not None and value != []}
     if "peer" in fields:
         fields["peers"] = [_peer(text) for text in fields.pop("peer")]
-    if "shape" in fields:
-        fields["shapes"] = [_shape(text) for text in fields.pop("shape")]
     return fields
 
 
@@ -104,18 +107,3 @@ def _peer(text: str) -> dict[str, str]:
     if not at:
         raise ConfigError(f"--peer (command line) = {text!r}: must be SITE@HOST:PORT")
     return {"site": site, "address": address}
-
-
-def _shape(text: str) -> dict[str, object]:
-    site, _, amounts = text.partition("=")
-    rate, slash, latency = amounts.partition("/")
-    try:
-        shape: dict[str, object] = {"latency_ms": float(latency) if slash else 0.0}
-        if rate != "max":
-            shape["rate_mbit"] = float(rate)
-    except ValueError:
-        raise ConfigError(
-            f"--shape (command line) = {text!r}: must be SITE=MBIT/MS, as in all=100/20 (all links: "
-            "100 Mbit/s and 20 ms) or all=max/20 (20 ms, any rate)"
-        ) from None
-    return shape if site == "all" else {**shape, "site": site}

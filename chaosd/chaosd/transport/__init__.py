@@ -1,4 +1,4 @@
-"""Links to other sites: TLS, handshake, framing, bulk streams, shaping for the lab. Knows not what messages mean."""
+"""Links to other sites: TLS, handshake, framing, bulk streams. Knows not what messages mean."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from chaosd.transport.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from chaosd.transport.settings import LinkInfo, LinkShape, TransportEvents, TransportSettings
+from chaosd.transport.settings import LinkInfo, TransportEvents, TransportSettings
 from chaosd.transport.transport import Transport
 
 __all__ = [
     "DialError",
     "LinkClosed",
     "LinkInfo",
-    "LinkShape",
     "ListenError",
     "LocalProtocolError",
     "RemoteProtocolError",

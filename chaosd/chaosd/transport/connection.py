@@ -131,7 +131,7 @@ class Connection:
         self._reader.forget()
 
     def mute(self) -> None:
-        """Receive nothing more, but leave the socket as it is (a closed connection behind a cut)."""
+        """Receive nothing more, but leave the socket as it is (its end is held back by `paths`)."""
         self._reader.stop()
         self.channel.set_reading(False)
 

@@ -1,10 +1,11 @@
 """A link: one control connection and the bulk streams to one start of one neighbour. Decides what is sent when.
 
-Driven by the transport (sends, closes, shapes) and by its connections (frames, ends). It knows what belongs together
+Driven by the transport (sends, closes) and by its connections (frames, ends). It knows what belongs together
 and reports upwards; it does not dial and does not judge.
 
-Sending is direct while no shape is set: a control frame is one write, a bulk frame is written in pieces, each after
-the kernel took enough of those before. With a shape both go through the `LinkShaper` of the site.
+A control frame is one write, a bulk frame is written in pieces, each after the kernel took enough of those before. A
+subclass may put something between a link and its connections (see `paths`): it overrides what stands under "the way to
+the connections" below, and `Stream.write_next`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,7 @@ from chaosd.transport.connection import Connection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
 from chaosd.transport.handshake import Session
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo, LinkShape
-from chaosd.transport.shaper import LinkShaper
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo
 from chaosd.transport.sockets import round_trip_s, streams_for, window_bytes
 
 GIVE_WAY_FACTOR = 3
@@ -34,7 +34,7 @@ JOIN_BYTES_MAX = 16 << 10
 """A payload up to one TLS record is sent together with its header; copying it is cheaper than a second record."""
 
 
-class LinkState(Enum):
+class SocketLinkPhase(Enum):
     """A link is reported to the driver while UP."""
 
     COMING_UP = "coming up"
@@ -85,7 +85,7 @@ class Stream:
         self._piece_s = 0.0
 
     async def send(self, header: bytes, payload: memoryview) -> None:
-        """Returns when the last byte was handed to the kernel or the delay line. Raises LinkClosed.
+        """Returns when the last byte was handed over, so that the payload may change. Raises LinkClosed.
 
         A cancelled send whose frame had begun is finished in the background: half a frame would break the stream.
         """
@@ -95,7 +95,7 @@ class Stream:
         try:
             if not self.connection.is_open:
                 raise LinkClosed(f"bulk stream {self.connection.stream} is closed")
-            pieces = cut(header, self._link.spoil(self.connection.stream or 0, payload))
+            pieces = cut(header, payload)
             begun = True
             await self._write(pieces)
         except asyncio.CancelledError:
@@ -135,20 +135,15 @@ class Stream:
                 if self._link.is_averaging:
                     await self._give_way()
                 begun_s = loop.time()
-                await self._write_next(pieces)
+                await self.write_next(pieces)
                 self._piece_s = loop.time() - begun_s
             else:
-                await self._write_next(pieces)
+                await self.write_next(pieces)
 
-    async def _write_next(self, pieces: deque[bytes | memoryview]) -> None:
-        """One piece."""
+    async def write_next(self, pieces: deque[bytes | memoryview]) -> None:
+        """Take the next piece and hand it over. Raises LinkClosed. A piece that was taken counts as handed over even if
+        the wait is cancelled; one that was not stays in `pieces`."""
         while pieces:
-            shaper = self._link.shaper
-            if shaper is not None:
-                piece = pieces.popleft()
-                self._link.progress.sent_bytes += len(piece)
-                await shaper.bulk(self.connection, piece)
-                return
             channel = self.connection.channel
             if channel.paused or not channel.is_open:
                 await channel.room()
@@ -181,13 +176,10 @@ class Link:
         self.streams_wanted = streams
         self.progress = progress
         self.address = ""
-        self.state = LinkState.COMING_UP
-        self.shaper: LinkShaper | None = None
+        self.state = SocketLinkPhase.COMING_UP
         self.control: Connection | None = None
         self.streams: dict[int, Stream] = {}
         self._reports = reports
-        self._cut_in = False
-        self._hidden_end: tuple[str, bool] | None = None
 
     @property
     def is_averaging(self) -> bool:
@@ -220,27 +212,23 @@ class Link:
             if before is not None:
                 before.stop()
                 before.connection.abort("replaced by a new connection for the same stream")
-            self.streams[connection.stream] = Stream(connection, self)
-        if self.state is LinkState.UP:
-            connection.flow(not self._cut_in)
+            self.streams[connection.stream] = self.new_stream(connection)
+        if self.state is SocketLinkPhase.UP:
+            connection.flow(self.flows)
 
     def complete(self) -> None:
         """Everything stands: report it, then let frames through."""
-        self.state = LinkState.UP
+        self.state = SocketLinkPhase.UP
         self._reports.link_completed(self)
-        self._let_flow()
+        self.let_flow()
 
     def close(self, reason: str, *, end_of_file: bool = False) -> None:
         """Close every connection (what was sent before is handed over) and report the end, once."""
-        if self.state is LinkState.CLOSED:
+        if self.state is SocketLinkPhase.CLOSED:
             return
-        self.state = LinkState.CLOSED
+        self.state = SocketLinkPhase.CLOSED
         for connection in self.connections():
-            if self.shaper is not None:
-                connection.mute()
-                self.shaper.close(connection, reason)
-            else:
-                connection.close(reason)
+            self.close_connection(connection, reason)
         self._reports.link_ended(self, reason, end_of_file)
         self.control = None
         self.streams.clear()  # they hold this link
@@ -250,33 +238,15 @@ class Link:
         control = [self.control] if self.control is not None else []
         return control + [stream.connection for stream in self.streams.values()]
 
-    def shape(self, shape: LinkShape, shaper: LinkShaper | None) -> None:
-        """A shape for this link: what comes in is held here, what goes out goes through the shaper."""
-        self.shaper = shaper
-        if shape.cut_in == self._cut_in:
-            return
-        self._cut_in = shape.cut_in
-        if self.state is LinkState.UP:
-            self._let_flow()
-        if not self._cut_in and self._hidden_end is not None:
-            reason, end_of_file = self._hidden_end
-            self.close(reason, end_of_file=end_of_file)
-
     # -- sending ---------------------------------------------------------------------------------------------------
 
     def send_control(self, frame: bytes) -> bool:
         """False when the link is closed, or had to be closed since the neighbour takes nothing."""
         if len(frame) > CONTROL_FRAME_BYTES_MAX:
             raise LocalProtocolError(f"a control frame of {len(frame)} bytes; at most {CONTROL_FRAME_BYTES_MAX}")
-        if self.state is not LinkState.UP or self.control is None:
+        if self.state is not SocketLinkPhase.UP or self.control is None:
             return False
-        data = CONTROL_PREFIX.pack(len(frame)) + frame
-        if self.shaper is not None:
-            taken = self.shaper.control(self.control, data)
-        else:
-            taken = self.control.channel.waiting_bytes + len(data) <= CONTROL_QUEUE_BYTES_MAX
-            if taken:
-                self.control.channel.write(data)
+        taken = self.write_control(self.control, CONTROL_PREFIX.pack(len(frame)) + frame)
         if not taken:
             self.control.abort("the control queue is full")
             self.close(f"it did not take control frames: more than {CONTROL_QUEUE_BYTES_MAX} bytes were waiting")
@@ -290,22 +260,9 @@ class Link:
                 f"at most {BULK_HEADER_BYTES_MAX} and {BULK_PAYLOAD_BYTES_MAX} are allowed"
             )
         sender = self.streams.get(stream)
-        if self.state is not LinkState.UP or sender is None:
+        if self.state is not SocketLinkPhase.UP or sender is None:
             raise LinkClosed(f"bulk stream {stream} does not stand")
         await sender.send(header, payload)
-
-    def spoil(self, stream: int, payload: memoryview) -> memoryview:
-        """The payload, with one byte changed if the shape says so (lab only)."""
-        shape = self.shaper.shape if self.shaper is not None else None
-        if shape is None or shape.corrupt_random is None or not len(payload):
-            return payload
-        if stream < shape.corrupt_stream_min:
-            return payload
-        if shape.corrupt_random.random() >= shape.corrupt_probability:
-            return payload
-        spoiled = bytearray(payload)
-        spoiled[shape.corrupt_random.randrange(len(spoiled))] ^= shape.corrupt_random.randrange(1, 256)
-        return memoryview(spoiled)
 
     def state_streams(self) -> tuple[int, ...]:
         """Of the bulk streams, those that a state transfer is to use."""
@@ -337,13 +294,6 @@ class Link:
         if stream in self.streams:
             self.streams[stream].connection.forget_payload()
 
-    def break_record(self, stream: int | None) -> bool:
-        """Lab only: spoil the TLS stream of one connection (None: control). False where it does not stand."""
-        connection = self.control if stream is None else None
-        if stream is not None and stream in self.streams:
-            connection = self.streams[stream].connection
-        return self.state is LinkState.UP and connection is not None and connection.channel.break_record()
-
     # -- LinkOwner: what the connections tell ----------------------------------------------------------------------
 
     def control_received(self, frame: bytes) -> None:
@@ -359,15 +309,10 @@ class Link:
         self.progress.received_bytes += size_bytes
 
     def writable(self, connection: Connection) -> None:
-        if self.shaper is not None:
-            self.shaper.kick()
+        """Nothing to do: senders wait for room by themselves."""
 
     def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
-        if self.state is LinkState.CLOSED:
-            return
-        if self._cut_in:
-            if connection is self.control:  # behind a black hole nobody hears a connection end
-                self._hidden_end = (reason, end_of_file)
+        if self.state is SocketLinkPhase.CLOSED:
             return
         stream = connection.stream
         if stream is None:
@@ -375,14 +320,37 @@ class Link:
                 self.close(reason, end_of_file=end_of_file)
         elif stream in self.streams and self.streams[stream].connection is connection:
             self.streams.pop(stream).stop()
-            if self.state is LinkState.UP:
+            if self.state is SocketLinkPhase.UP:
                 self._reports.stream_ended(self, stream, reason)
             else:
                 self.close(f"bulk stream {stream} ended before the link was up: {reason}", end_of_file=end_of_file)
 
-    def _let_flow(self) -> None:
+    # -- the way to the connections --------------------------------------------------------------------------------
+
+    @property
+    def flows(self) -> bool:
+        """Whether frames that come in are let through, once the link is up."""
+        return True
+
+    def let_flow(self) -> None:
+        """Let frames through on every connection, or hold them back."""
         for connection in self.connections():
-            connection.flow(not self._cut_in)
+            connection.flow(self.flows)
+
+    def new_stream(self, connection: Connection) -> Stream:
+        """The sending side of a bulk connection of this link."""
+        return Stream(connection, self)
+
+    def write_control(self, connection: Connection, data: bytes) -> bool:
+        """Hand over a control frame with its prefix. False when more than CONTROL_QUEUE_BYTES_MAX would wait."""
+        if connection.channel.waiting_bytes + len(data) > CONTROL_QUEUE_BYTES_MAX:
+            return False
+        connection.channel.write(data)
+        return True
+
+    def close_connection(self, connection: Connection, reason: str) -> None:
+        """Close it after what was handed over before."""
+        connection.close(reason)
 
 
 def cut(header: bytes, payload: memoryview) -> deque[bytes | memoryview]:

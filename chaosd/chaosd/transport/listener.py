@@ -46,7 +46,7 @@ class Gatekeeper(Protocol):
     """The transport, as the listener sees it."""
 
     def judge(self, site: SiteId, hello: Hello, connection: Connection) -> tuple[Verdict | None, str]:
-        """The verdict on a proven site and the reason for the log; None = no answer at all (a cut in the lab)."""
+        """The verdict on a proven site and the reason for the log; None = no answer at all (see `paths`)."""
 
     def adopt(self, site: SiteId, hello: Hello, connection: Connection) -> None:
         """An accepted, established connection."""

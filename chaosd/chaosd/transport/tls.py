@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
-import platform
 import ssl
-import sys
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -29,15 +26,9 @@ from chaosd.transport.errors import LinkClosed, RemoteProtocolError
 from chaosd.transport.nobody import NOBODY
 from chaosd.transport.settings import CLOSE_FLUSH_TIMEOUT_S, WRITE_BUFFER_BYTES_MAX
 
-CIPHER_SUITES = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384"
-"""AES-128 first: measured a fifth faster than AES-256, which the library would prefer; both are beyond attack."""
-
 READ_BYTES_SMALL = 16 << 10
 """One read of a connection that has proven nothing yet."""
 READ_BYTES = 512 << 10
-
-FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
-"""Header of a TLS 1.3 record of 64 bytes (RFC 8446, section 5.2) whose content fails its check."""
 
 _log = logging.getLogger("chaosd.transport")
 
@@ -153,13 +144,6 @@ class TlsChannel(asyncio.BufferedProtocol):
         while sent < len(data):  # the library may write one record at a time
             sent += self._tls.write(memoryview(data)[sent:])
         self._flush()
-
-    def break_record(self) -> bool:
-        """Lab only: send what looks like a record but is none of this connection, as a broken network card would."""
-        if self._phase is not _Phase.OPEN or self._transport is None:
-            return False
-        self._transport.write(FORGED_RECORD)
-        return True
 
     async def room(self) -> None:
         """Wait until the kernel takes bytes again. Raises LinkClosed when the connection ends first."""
@@ -350,7 +334,6 @@ def server_context(identity: Identity) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     identity.load_into(context)
-    _prefer_fast_ciphers(context)
     return context
 
 
@@ -360,27 +343,4 @@ def client_context() -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    _prefer_fast_ciphers(context)
     return context
-
-
-def _prefer_fast_ciphers(context: ssl.SSLContext) -> None:
-    """Order the TLS 1.3 cipher suites. Without the means to do it the library's order stays: slower, equally safe.
-
-    `SSLContext.set_ciphersuites` comes with Python 3.15. Before it only the C library can be asked, through the pointer
-    that CPython 3.11 to 3.13 keep as the first field of a context.
-    """
-    if hasattr(context, "set_ciphersuites"):
-        context.set_ciphersuites(CIPHER_SUITES)
-        return
-    library = getattr(sys.modules.get("_ssl"), "__file__", None)
-    if platform.python_implementation() != "CPython" or sys.version_info >= (3, 14) or library is None:
-        return
-    try:
-        function = ctypes.CDLL(library).SSL_CTX_set_ciphersuites
-    except (OSError, AttributeError):
-        return
-    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_int
-    pointer = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
-    if function(pointer, CIPHER_SUITES.encode()) != 1:
-        _log.info("the TLS library refused the order of cipher suites; its own order stays")

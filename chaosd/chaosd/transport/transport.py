@@ -21,18 +21,17 @@ from chaosd.transport.connection import Connection
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded
 from chaosd.transport.errors import DialError, LinkClosed
 from chaosd.transport.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
-from chaosd.transport.link import Link, LinkState, Progress
+from chaosd.transport.link import Link, Progress, SocketLinkPhase
 from chaosd.transport.listener import Listener
+from chaosd.transport.paths import Paths
 from chaosd.transport.settings import (
     CLOSE_FLUSH_TIMEOUT_S,
     LinkInfo,
-    LinkShape,
     TransportEvents,
     TransportSettings,
     join_address,
     split_address,
 )
-from chaosd.transport.shapes import Shapes
 from chaosd.transport.tls import client_context
 from chaosd.transport.widening import Widening
 
@@ -44,10 +43,18 @@ YIELD_S = 0.5
 
 
 class Transport:
-    """See the module. All methods must be called on the loop that `start` ran on."""
+    """See the module. All methods must be called on the loop that `start` ran on. `paths`: the open network, unless
+    something else is to lie between the sites."""
 
     def __init__(
-        self, *, identity: Identity, run: str, incarnation: int, events: TransportEvents, settings: TransportSettings
+        self,
+        *,
+        identity: Identity,
+        run: str,
+        incarnation: int,
+        events: TransportEvents,
+        settings: TransportSettings,
+        paths: Paths | None = None,
     ) -> None:
         self._identity = identity
         self._run = run
@@ -70,7 +77,7 @@ class Transport:
         self._known: dict[SiteId, Session] = {}
         self._progress: dict[SiteId, Progress] = {}
         self._attempts_made = 0
-        self._shapes = Shapes()
+        self._paths = paths or Paths()
         self._connections: set[Connection] = set()
         self._widening = Widening(self._dialer)
         self._completion_timers: dict[Link, asyncio.TimerHandle] = {}
@@ -105,7 +112,7 @@ class Transport:
         gone = [connection.channel.gone for connection in self._connections]
         if gone:
             await asyncio.wait(gone, timeout=CLOSE_FLUSH_TIMEOUT_S)
-        self._shapes.stop()
+        self._paths.close()
         for connection in list(self._connections):
             connection.abort("the transport is closing")
         if rest := [connection.channel.gone for connection in self._connections]:
@@ -130,7 +137,7 @@ class Transport:
             raise DialError(str(error)) from None
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        while (link := self._links.get(site)) is None or link.state is not LinkState.UP or self._can_repair(link):
+        while (link := self._links.get(site)) is None or link.state is not SocketLinkPhase.UP or self._can_repair(link):
             shared = self._attempts.get(site)
             attempt = shared or self._new_attempt(site, address, link)
             try:
@@ -150,7 +157,11 @@ class Transport:
 
     def links(self) -> list[LinkInfo]:
         """The links that are up, by site."""
-        return [link.info(self._identity.site) for _, link in sorted(self._links.items()) if link.state is LinkState.UP]
+        return [
+            link.info(self._identity.site)
+            for _, link in sorted(self._links.items())
+            if link.state is SocketLinkPhase.UP
+        ]
 
     # -- traffic ---------------------------------------------------------------------------------------------------
 
@@ -190,21 +201,11 @@ class Transport:
         if (link := self._links.get(site)) is not None:
             link.forget_payload(stream)
 
-    def shape(self, site: SiteId | None, shape: LinkShape) -> None:
-        """Lab only: how the link to a site behaves from now on; None = every site without a shape of its own."""
-        self._shapes.set(site, shape, self._links)
-
-    def break_record(self, site: SiteId, stream: int | None) -> bool:
-        """Lab only: spoil the TLS stream of one connection to a site (None: control). False without one."""
-        link = self._links.get(site)
-        return link is not None and link.break_record(stream)
-
     # -- Gatekeeper: what the listener asks ------------------------------------------------------------------------
 
     def judge(self, site: SiteId, hello: Hello, connection: Connection) -> tuple[Verdict | None, str]:
-        shape = self._shapes.of(site)
-        if shape.cut_in or shape.cut_out:
-            return None, "the link is cut in the lab"
+        if not self._paths.answers(site):
+            return None, "nothing reaches this site"
         link = self._links.get(site)
         attempt = self._attempts.get(site)
         facts = admission.Facts(
@@ -233,7 +234,7 @@ class Transport:
         else:
             link = self._links[site]
         link.add(connection)
-        if link.state is LinkState.COMING_UP and not link.missing:
+        if link.state is SocketLinkPhase.COMING_UP and not link.missing:
             link.complete()
 
     # -- LinkReports: what links tell ------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ class Transport:
 
     async def _bring_up(self, attempt: Attempt) -> None:
         try:
-            await self._shapes.pass_dial(attempt.site)
+            await self._paths.before_dial(attempt.site)
             control, verdict = await attempt.control()
             bulk = await attempt.bulk(list(range(self._settings.streams_at_once)))
             connections = [control, *bulk]
@@ -334,9 +335,9 @@ class Transport:
 
     async def _repair(self, attempt: Attempt, link: Link) -> None:
         try:
-            await self._shapes.pass_dial(attempt.site)
+            await self._paths.before_dial(attempt.site)
             connections = await attempt.bulk(link.missing)
-            if link.state is not LinkState.UP:
+            if link.state is not SocketLinkPhase.UP:
                 raise DialError(f"the link to site {short(attempt.site)} was lost meanwhile")
             attempt.keep()
             for connection in connections:
@@ -348,7 +349,7 @@ class Transport:
 
     def _can_repair(self, link: Link) -> bool:
         own = link.session.dialer == self._identity.site
-        return link.state is LinkState.UP and own and bool(link.missing)
+        return link.state is SocketLinkPhase.UP and own and bool(link.missing)
 
     def _end_attempt(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         """However it ended, and even if it was cancelled before its first step."""
@@ -363,10 +364,9 @@ class Transport:
             restarted = incarnation != standing.incarnation
             standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
         progress = self._progress.setdefault(site, Progress())
-        link = Link(self, site, incarnation, session, streams, progress)
+        link = self._paths.link(self, site, incarnation, session, streams, progress)
         link.address = address
         self._links[site] = link
-        self._shapes.apply(site, link)
         return link
 
     def _address_seen_from(self, connection: Connection) -> str:

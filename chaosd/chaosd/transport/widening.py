@@ -13,7 +13,7 @@ import logging
 from chaos_protocols.names import short
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded, let_go
 from chaosd.transport.errors import DialError
-from chaosd.transport.link import Link, LinkState
+from chaosd.transport.link import Link, SocketLinkPhase
 
 _log = logging.getLogger("chaosd.transport")
 
@@ -46,7 +46,7 @@ class Widening:
         )
         try:
             connections = await attempt.bulk(link.extra)
-            if link.state is LinkState.UP:
+            if link.state is SocketLinkPhase.UP:
                 attempt.keep()
                 for connection in connections:
                     link.add(connection)

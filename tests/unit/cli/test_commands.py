@@ -231,7 +231,7 @@ def test_the_file_that_init_writes_shows_every_field_with_its_true_default(run: 
     path.write_text("\n".join(line for line in settings if not line.startswith("trust")))  # an example, not a default
     after = load_config(path)
     assert after == before
-    assert set(after.model_fields_set) == set(SiteConfig.model_fields) - {"peers", "trust", "shapes"}
+    assert set(after.model_fields_set) == set(SiteConfig.model_fields) - {"peers", "trust"}
 
 
 def test_init_overwrites_neither_key_nor_file(run: Run, tmp_path: Path) -> None:
@@ -279,12 +279,10 @@ def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
     monkeypatch.setitem(sys.modules, "chaosd.daemon", daemon)
     (tmp_path / "chaosd.toml").write_text('name = "from the file"\nmin_sites = 2\n')
     words = ["--min-sites", 4, "--peer", f"{THERE}@127.0.0.1:7401", "--trust", HERE, "--trust", THERE]
-    run("start", *words, "--lab", "--shape", "all=100/20", "--shape", f"{THERE}=max/5", "--data-dir", "d", code=7)
+    run("start", *words, "--data-dir", "d", code=7)
     config = started[0]
-    assert (config.name, config.min_sites, config.lab, config.found) == ("from the file", 4, True, False)
+    assert (config.name, config.min_sites, config.found) == ("from the file", 4, False)
     assert (config.peers[0].site, config.trust) == (THERE, (HERE, THERE))
-    shapes = [(shape.site, shape.rate_mbit, shape.latency_ms) for shape in config.shapes]
-    assert shapes == [(None, 100.0, 20.0), (THERE, None, 5.0)]
     assert config.data_dir == tmp_path / "d"
 
 
@@ -310,8 +308,6 @@ def test_a_daemon_that_cannot_start_says_so_in_a_line_and_ends_with_2(
         (["--min-sites", 0], "--min-sites (command line) = 0: must be"),
         (["--peer", "nobody"], "--peer (command line) = 'nobody': must be SITE@HOST:PORT"),
         (["--peer", "nobody@h:1"], "must be a site id"),
-        (["--lab", "--shape", "all=fast"], "must be SITE=MBIT/MS"),
-        (["--shape", "all=100/20"], "needs lab = true"),
         (["--config", "none.toml"], "no such file"),
     ],
 )

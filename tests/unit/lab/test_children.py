@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chaosd.lab.children import end, ended_by_signals, spawn, uninterrupted
+from chaos_lab.children import end, ended_by_signals, spawn, uninterrupted
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PARENT = """\

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from chaosd.lab import cleaning
-from chaosd.lab.cleaning import FOLDER_PREFIX, NAMESPACE, OWNER_FILE, clean, lives, mark, namespace_prefix, owner
+from chaos_lab import cleaning
+from chaos_lab.cleaning import FOLDER_PREFIX, NAMESPACE, OWNER_FILE, clean, lives, mark, namespace_prefix, owner
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from chaosd.lab.delay_line import HeldBack, packet_numbers
+from chaos_lab.delay_line import HeldBack, packet_numbers
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the delay line is for Linux only (setns, epoll)")
 
@@ -69,7 +69,7 @@ def test_a_latency_that_shrinks_lets_nobody_overtake() -> None:
 
 def test_the_process_refuses_nonsense_and_ends_with_its_input() -> None:
     """`serve` as it runs, over pipes; no queue is opened, so no root is needed."""
-    from chaosd.lab.delay_line import DelayLine
+    from chaos_lab.delay_line import DelayLine
 
     (commands, order), (answers, answer) = os.pipe(), os.pipe()
     thread = threading.Thread(target=lambda: DelayLine().serve(commands, answer), daemon=True)

@@ -10,15 +10,15 @@ from typing import Any, cast
 
 import pytest
 
+from chaos_lab import choice, facilities
+from chaos_lab.choice import open_network
+from chaos_lab.errors import LabError, NetworkUnavailableError
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.network import Redraws
+from chaos_lab.scenario import LinkSpec, RedrawSpec, Scenario
+from chaos_lab.shaped import ShapedNetwork
+from chaos_lab.site import LabSite
 from chaosd.client import NoDaemonError
-from chaosd.lab import choice, facilities
-from chaosd.lab.choice import open_network
-from chaosd.lab.errors import LabError, NetworkUnavailableError
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.network import Redraws
-from chaosd.lab.scenario import LinkSpec, RedrawSpec, Scenario
-from chaosd.lab.shaped import ShapedNetwork
-from chaosd.lab.site import LabSite
 
 LINKS = [LinkSpec(between=("a", "b"), rate_mbit=80, latency_ms=4)]
 
@@ -53,11 +53,11 @@ def shaped(sites: dict[str, FakeSite], *, scale: float = 1.0) -> ShapedNetwork:
     return network
 
 
-def test_a_configured_link_stands_in_the_configuration_of_both_ends_scaled() -> None:
+def test_a_configured_link_stands_in_the_shapes_of_both_ends_scaled() -> None:
     network = shaped(sites_of("abc"), scale=0.5)
     lines = ["[[shapes]]", 'site = "B"', "latency_ms = 4.0", "rate_mbit = 40.0"]
-    assert network.configuration("a") == lines
-    assert 'site = "A"' in network.configuration("b") and network.configuration("c") == []
+    assert network.shapes("a") == lines
+    assert 'site = "A"' in network.shapes("b") and network.shapes("c") == []
 
 
 def test_both_daemons_of_a_link_are_told_its_new_rate() -> None:
@@ -111,7 +111,7 @@ def test_redraws_come_at_once_and_then_at_their_interval_and_follow_the_seed() -
         redraws, seen = Redraws(network, spec), []
         for now_s in (50, 51, 59.9, 60, 69, 71):
             redraws.step(now_s)
-            rate = next(line for line in network.configuration("c") if line.startswith("rate_mbit"))
+            rate = next(line for line in network.shapes("c") if line.startswith("rate_mbit"))
             seen.append(float(rate.removeprefix("rate_mbit = ")))
         assert redraws.done == 3
         return seen
@@ -173,7 +173,7 @@ def test_a_redraw_with_impossible_bounds_is_refused(bounds: tuple[float, float])
 def test_a_link_without_a_rate_is_unlimited() -> None:
     network = shaped(sites_of("ab"))
     network.set_link("a", "b", rate_mbit=math.inf, latency_ms=0)
-    assert network.configuration("a") == []
+    assert network.shapes("a") == []
 
 
 def test_the_lack_of_root_is_told_before_anything_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from chaosd.lab import rules
-from chaosd.lab.routes import next_hops
-from chaosd.lab.rules import Arriving
+from chaos_lab import rules
+from chaos_lab.routes import next_hops
+from chaos_lab.rules import Arriving
 
 
 def arriving(device: str = "to2", *, cut: bool = False, loss: float = 0.0, queue: int | None = None) -> Arriving:

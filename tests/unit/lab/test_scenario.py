@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chaosd.lab.scenario import ScenarioError, load_scenario
+from chaos_lab.scenario import ScenarioError, load_scenario
 
 HEART = Path(__file__).resolve().parents[3] / "examples" / "heart"
 GOOD = """

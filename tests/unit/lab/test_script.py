@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from chaosd.lab import actions, watching
-from chaosd.lab.actions import Script, Steps
-from chaosd.lab.processes import Processes
-from chaosd.lab.scenario import ActionSpec, Scenario
-from chaosd.lab.watching import Incident, Watch
+from chaos_lab import actions, watching
+from chaos_lab.actions import Script, Steps
+from chaos_lab.processes import Processes
+from chaos_lab.scenario import ActionSpec, Scenario
+from chaos_lab.watching import Incident, Watch
 
 
 class Clock:

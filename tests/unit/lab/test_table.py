@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 from tests.unit.lab.test_verdict import write_report, write_rounds
 
-from chaosd.lab.processes import Processes
-from chaosd.lab.report import judge
-from chaosd.lab.scenario import Scenario
-from chaosd.lab.table import Screen, named, names_of, render
-from chaosd.lab.watching import Incident, Watch
+from chaos_lab.processes import Processes
+from chaos_lab.report import judge
+from chaos_lab.scenario import Scenario
+from chaos_lab.table import Screen, named, names_of, render
+from chaos_lab.watching import Incident, Watch
 from chaosd.status import EventRecord
 
 

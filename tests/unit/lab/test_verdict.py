@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from chaosd.lab.processes import Processes
-from chaosd.lab.report import judge, show
-from chaosd.lab.scenario import Scenario
-from chaosd.lab.site import LabSite
-from chaosd.lab.table import render
-from chaosd.lab.watching import Incident, Watch
+from chaos_lab.processes import Processes
+from chaos_lab.report import judge, show
+from chaos_lab.scenario import Scenario
+from chaos_lab.site import LabSite
+from chaos_lab.table import render
+from chaos_lab.watching import Incident, Watch
 from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, WorkerStatus
 
 CHECKS = {"rounds_at_least": 3, "survivors_go_on_within_s": 1.0, "mean_auc_at_least_alone_minus": 0.05}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from chaosd.lab.errors import LabError
-from chaosd.lab.processes import Processes
-from chaosd.lab.site import LabSite
+from chaos_lab.errors import LabError
+from chaos_lab.processes import Processes
+from chaos_lab.site import LabSite
 from chaosd.status import EventRecord
 
 EVENTS_KEPT = 5_000

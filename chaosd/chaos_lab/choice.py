@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
-from chaosd.lab.errors import NetworkUnavailableError
-from chaosd.lab.namespaces import NamespaceNetwork
-from chaosd.lab.network import LabNetwork
-from chaosd.lab.scenario import Scenario
-from chaosd.lab.shaped import ShapedNetwork
+from chaos_lab.errors import NetworkUnavailableError
+from chaos_lab.namespaces import NamespaceNetwork
+from chaos_lab.network import LabNetwork
+from chaos_lab.scenario import Scenario
+from chaos_lab.shaped import ShapedNetwork
 
 Choice = Literal["auto", "namespaces", "shaped"]
 

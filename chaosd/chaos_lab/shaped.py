@@ -1,7 +1,7 @@
 """The network of a lab without root: all sites on the loopback interface, links shaped by the daemons themselves.
 
 Rates, latencies and cuts are told to the two daemons of a link over their local API; what is configured before a daemon
-starts stands in its configuration. No packet loss, no limit for a site's links together: `unmet` says so.
+starts stands in its file of shapes. No packet loss, no limit for a site's links together: `unmet` says so.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from chaos_lab.children import free_port
+from chaos_lab.errors import LabError
+from chaos_lab.network import LabNetwork, Pair
+from chaos_lab.scenario import LinkSpec, Scenario
+from chaos_lab.site import LabSite
 from chaosd.client import NoDaemonError, RequestRefusedError
-from chaosd.lab.children import free_port
-from chaosd.lab.errors import LabError
-from chaosd.lab.network import LabNetwork, Pair
-from chaosd.lab.scenario import LinkSpec, Scenario
-from chaosd.lab.site import LabSite
 
 MBIT_BYTES_PER_S = 125_000
 
@@ -76,7 +76,7 @@ class ShapedNetwork(LabNetwork):
     def attach(self, sites: Mapping[str, LabSite]) -> None:
         self._sites = sites
 
-    def configuration(self, site: str) -> list[str]:
+    def shapes(self, site: str) -> list[str]:
         lines = []
         for (near, far), shape in self._shapes.items():
             if near == site and far in self._sites and (shape.latency_ms or not math.isinf(shape.rate_mbit)):
@@ -141,7 +141,7 @@ class ShapedNetwork(LabNetwork):
         """Give the daemon of `near` the whole shape of its link to `far`; one that does not answer gets it later."""
         site = self._sites.get(near)
         if site is None or not site.daemon_runs():
-            return  # it will begin with its configuration, and `refresh`
+            return  # it will begin with its file of shapes, and `refresh`
         if site.status is None or "daemon" in site.stopped:
             self._untold.add((near, far))
             return

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from chaosd.lab.delay_line import Queue
-from chaosd.lab.errors import LabError, NetworkUnavailableError
+from chaos_lab.delay_line import Queue
+from chaos_lab.errors import LabError, NetworkUnavailableError
 
 TOOL_TIMEOUT_S = 30.0
 """None of the tools waits for anything but the kernel's own lock."""

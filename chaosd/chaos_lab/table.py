@@ -8,10 +8,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from chaos_lab.site import LabSite
+from chaos_lab.watching import QUIET_KINDS, Watch
 from chaos_protocols.names import SiteId, short
 from chaosd.cli.render import event_line, rate_text
-from chaosd.lab.site import LabSite
-from chaosd.lab.watching import QUIET_KINDS, Watch
 
 EVENTS_SHOWN = 8
 INCIDENTS_SHOWN = 12

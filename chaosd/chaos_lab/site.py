@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaosd.lab.running import RunningSite
-from chaosd.lab.scenario import SiteSpec
+from chaos_lab.running import RunningSite
+from chaos_lab.scenario import SiteSpec
 
 
 class LabSite(RunningSite):

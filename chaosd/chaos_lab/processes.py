@@ -12,12 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaosd.lab.cleaning import FOLDER_PREFIX, OWNER_FILE, SHARED_FOLDER, mark
-from chaosd.lab.errors import LabError
-from chaosd.lab.network import LabNetwork
-from chaosd.lab.scenario import Scenario
-from chaosd.lab.shaped import ShapedNetwork
-from chaosd.lab.site import LabSite
+from chaos_lab.cleaning import FOLDER_PREFIX, OWNER_FILE, SHARED_FOLDER, mark
+from chaos_lab.errors import LabError
+from chaos_lab.network import LabNetwork
+from chaos_lab.scenario import Scenario
+from chaos_lab.shaped import ShapedNetwork
+from chaos_lab.site import LabSite
 
 START_TIMEOUT_S = 30.0
 SOCKET_PATH_BYTES_MAX = 103
@@ -104,7 +104,7 @@ class Processes:
             peers=[self.sites[other] for pair in near for other in pair if other != site.name],
             min_sites=self.scenario.min_sites or sum(spec.start for spec in self.scenario.sites),
             failure_timeout_s=self.scenario.failure_timeout_s,
-            extra=self.network.configuration(site.name),
+            shapes=self.network.shapes(site.name),
         )
 
 

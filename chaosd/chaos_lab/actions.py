@@ -12,12 +12,12 @@ import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
+from chaos_lab.errors import LabError
+from chaos_lab.processes import Processes
+from chaos_lab.scenario import ActionSpec, LinkSpec
+from chaos_lab.site import LabSite
+from chaos_lab.watching import Incident, Watch
 from chaosd.client import LocalClient
-from chaosd.lab.errors import LabError
-from chaosd.lab.processes import Processes
-from chaosd.lab.scenario import ActionSpec, LinkSpec
-from chaosd.lab.site import LabSite
-from chaosd.lab.watching import Incident, Watch
 from chaosd.status import Outcome
 
 Steps = Generator[None, None, str]

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from chaos_lab.api import LabClient
+from chaos_lab.children import end, spawn, uninterrupted
+from chaos_lab.errors import LabError
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.identity import Identity
-from chaosd.lab.children import end, spawn, uninterrupted
-from chaosd.lab.errors import LabError
 from chaosd.status import EventRecord, Status
 
 LOOK_S = 0.05
@@ -32,9 +33,10 @@ class RunningSite:
         self.data_dir = data_dir or folder
         folder.mkdir(parents=True, exist_ok=True)
         self.identity = Identity.create(self.data_dir)
-        self.client = LocalClient(self.data_dir / "api.sock")
+        self.client = LabClient(self.data_dir / "api.sock")
         self.worker_socket = self.data_dir / "worker.sock"
-        self.config_path, self.report_path = folder / "chaosd.toml", folder / "report.json"
+        self.config_path, self.shapes_path = folder / "chaosd.toml", folder / "shapes.toml"
+        self.report_path = folder / "report.json"
         self.daemon_log, self.worker_log = folder / "daemon.log", folder / "worker.log"
         self.daemon: subprocess.Popen[bytes] | None = None
         self.worker: subprocess.Popen[bytes] | None = None
@@ -54,8 +56,10 @@ class RunningSite:
         min_sites: int,
         failure_timeout_s: float | None = None,
         extra: Iterable[str] = (),
+        shapes: Iterable[str] = (),
     ) -> None:
-        """Write its configuration."""
+        """Write its configuration, and how its links behave from the start (lines of TOML, see `daemon`)."""
+        self.shapes_path.write_text("".join(f"{line}\n" for line in shapes), encoding="utf-8")
         text = configuration(
             name=self.name,
             run=run,
@@ -71,7 +75,8 @@ class RunningSite:
         self.config_path.write_text(text, encoding="utf-8")
 
     def daemon_command(self) -> list[str]:
-        return [sys.executable, "-m", "chaosd", "start", "--config", str(self.config_path)]
+        files = ["--config", str(self.config_path), "--shapes", str(self.shapes_path)]
+        return [sys.executable, "-m", "chaos_lab.daemon", *files]
 
     def spawn_daemon(
         self, command: Sequence[str], *, folder: Path | None = None, variables: dict[str, str] | None = None
@@ -192,7 +197,6 @@ def configuration(
         f"found = {str(found).lower()}",
         f"min_sites = {min_sites}",
         "trust = [" + ", ".join(f'"{site}"' for site in trust) + "]",
-        "lab = true",
     ]
     if failure_timeout_s is not None:
         lines.append(f"failure_timeout_s = {float(failure_timeout_s)}")

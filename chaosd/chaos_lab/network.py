@@ -7,8 +7,8 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from chaosd.lab.scenario import LinkSpec, RedrawSpec
-from chaosd.lab.site import LabSite
+from chaos_lab.scenario import LinkSpec, RedrawSpec
+from chaos_lab.site import LabSite
 
 Pair = tuple[str, str]
 
@@ -85,8 +85,8 @@ class LabNetwork(ABC):
         """The sites that use this network, before the first of them starts."""
         return
 
-    def configuration(self, site: str) -> list[str]:
-        """What a site's configuration must hold for this network: lines of TOML."""
+    def shapes(self, site: str) -> list[str]:
+        """What the file of shapes of a site's daemon must hold for this network: lines of TOML."""
         return []
 
     def refresh(self, site: LabSite) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from chaos_lab.links.shape import LinkShape
+from chaos_lab.links.shaper import LinkShaper
 from chaosd.transport.errors import LinkClosed
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, LinkShape, TransportSettings, join_address, split_address
-from chaosd.transport.shaper import LinkShaper
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, TransportSettings, join_address, split_address
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

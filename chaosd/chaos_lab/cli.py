@@ -1,4 +1,7 @@
-"""`chaosd lab`: a whole cluster on this machine, from a scenario file; and what is left of one that was killed."""
+"""`chaosd lab`: a whole cluster on this machine, from a scenario file; and what is left of one that was killed.
+
+A plug-in of the daemon's command line: found by the entry point `lab` of the group chaosd.commands.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,10 @@ def run(
     """
     from rich.console import Console
 
-    from chaosd.lab.choice import Choice
-    from chaosd.lab.errors import LabError
-    from chaosd.lab.run import run_scenario
-    from chaosd.lab.scenario import ScenarioError, load_scenario
+    from chaos_lab.choice import Choice
+    from chaos_lab.errors import LabError
+    from chaos_lab.run import run_scenario
+    from chaos_lab.scenario import ScenarioError, load_scenario
 
     if network not in get_args(Choice):
         fail(f"--network {network}: choose one of {', '.join(get_args(Choice))}", EXIT_USAGE)
@@ -75,8 +78,8 @@ def clean() -> None:
 
     The next run on network namespaces does the same. Labs that still run are not touched.
     """
-    from chaosd.lab.cleaning import clean as clean_up
-    from chaosd.lab.errors import LabError
+    from chaos_lab.cleaning import clean as clean_up
+    from chaos_lab.errors import LabError
 
     try:
         done = clean_up()

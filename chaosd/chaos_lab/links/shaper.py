@@ -1,4 +1,4 @@
-"""Makes the way out to one site slow, late, broken or black, in user space, for the lab. Decides when bytes go out.
+"""Makes the way out to one site slow, late or black, in user space. Decides when bytes go out.
 
 Driven by the links (bytes in) and by the loop's timers; needs no privileges. One token bucket and one delay line per
 site and direction, shared by the control connection and the bulk streams of the link; control frames go first.
@@ -14,9 +14,10 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from chaos_lab.links.shape import LinkShape
 from chaosd.transport.connection import Connection
 from chaosd.transport.errors import LinkClosed
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, LinkShape
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX
 
 AHEAD_S = 0.005
 """How far before its turn a piece may be taken from the queue: above the resolution of the loop's timers (1 ms)."""

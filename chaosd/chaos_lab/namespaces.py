@@ -19,14 +19,14 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chaosd.lab import rules
-from chaosd.lab.cleaning import clean, namespace_prefix, remove_namespace
-from chaosd.lab.delay_client import DelayClient
-from chaosd.lab.errors import LabError
-from chaosd.lab.facilities import RUN_NETNS, Facilities, ToolError, inside, probe, tool
-from chaosd.lab.network import LabNetwork, Pair
-from chaosd.lab.routes import next_hops
-from chaosd.lab.scenario import LinkSpec, doubtful_link
+from chaos_lab import rules
+from chaos_lab.cleaning import clean, namespace_prefix, remove_namespace
+from chaos_lab.delay_client import DelayClient
+from chaos_lab.errors import LabError
+from chaos_lab.facilities import RUN_NETNS, Facilities, ToolError, inside, probe, tool
+from chaos_lab.network import LabNetwork, Pair
+from chaos_lab.routes import next_hops
+from chaos_lab.scenario import LinkSpec, doubtful_link
 
 SITES_MAX = 200
 SEGMENTS_MAX = 65_535

@@ -8,15 +8,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from chaosd.lab.actions import Script
-from chaosd.lab.children import ended_by_signals
-from chaosd.lab.choice import Choice, open_network
-from chaosd.lab.network import Redraws
-from chaosd.lab.processes import Processes
-from chaosd.lab.report import Verdict, judge, show
-from chaosd.lab.scenario import Scenario
-from chaosd.lab.table import Screen
-from chaosd.lab.watching import Watch
+from chaos_lab.actions import Script
+from chaos_lab.children import ended_by_signals
+from chaos_lab.choice import Choice, open_network
+from chaos_lab.network import Redraws
+from chaos_lab.processes import Processes
+from chaos_lab.report import Verdict, judge, show
+from chaos_lab.scenario import Scenario
+from chaos_lab.table import Screen
+from chaos_lab.watching import Watch
 
 LOOK_S = 0.1
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from typing import Any
 
-from chaosd.lab.errors import LabError
+from chaos_lab.errors import LabError
 
 END_TIMEOUT_S = 5.0
 
@@ -21,7 +21,7 @@ class DelayClient:
         self._open: set[tuple[str, int]] = set()
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "chaosd.lab.delay_line"],
+            [sys.executable, "-m", "chaos_lab.delay_line"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

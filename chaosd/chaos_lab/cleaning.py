@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from chaosd.lab.facilities import RUN_NETNS, ToolError, tool
+from chaos_lab.facilities import RUN_NETNS, ToolError, tool
 
 FOLDER_PREFIX = "chaos-lab-"
 OWNER_FILE = "owner"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from chaosd.lab.watching import Watch
+from chaos_lab.watching import Watch
 
 
 @dataclass
