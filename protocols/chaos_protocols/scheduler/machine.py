@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import assert_never
 
 from chaos_protocols.commands import Command, Settled, SetVoters
@@ -54,6 +55,17 @@ ForScheduler = JoinRequest | StateRequest | LevelReport | LeaveRequest | LinkReq
 """Messages that only a scheduler acts on."""
 
 
+class Phase(Enum):
+    """Where this site stands as the scheduler of the present term."""
+
+    FOLLOWING = "following"
+    """Another site leads, or nobody."""
+    ELECTED = "elected"
+    """It leads, but its roster may not be the newest yet."""
+    AT_WORK = "at work"
+    """It leads, and what the schedulers before left half-done is known."""
+
+
 @dataclass(slots=True)
 class InFlight:
     """The one proposal under way."""
@@ -71,8 +83,6 @@ class Term:
     nothing of an older one is left: whoever waits asks the next scheduler."""
 
     def __init__(self, host: Host, turned_back: TurnedBack, *, since_s: float) -> None:
-        self.taken_over = False
-        """The roster here has become the newest, and what the schedulers before left half-done is known."""
         self.in_flight: InFlight | None = None
         self.negotiations = RunningNegotiations(host)
         self.reports = Reports(host)
@@ -89,35 +99,40 @@ class SchedulerMachine:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.leading = False
+        self.phase = Phase.FOLLOWING
         self.pace = Pace()
-        self._turned_back = TurnedBack()
-        self.term = Term(host, self._turned_back, since_s=0.0)
+        """Kept over the terms, as are those that were turned back: each says why."""
+        self.turned_back = TurnedBack()
+        self.term = Term(host, self.turned_back, since_s=0.0)
         """Empty while this site does not lead."""
 
     # -- the role
 
     def lead(self, *, now_s: float) -> None:
         """This site became the leader. It begins when its roster is the newest (`at_work`)."""
-        self.term = Term(self.host, self._turned_back, since_s=now_s)
-        self.leading = True
+        self.term = Term(self.host, self.turned_back, since_s=now_s)
+        self.phase = Phase.ELECTED
 
     def retire(self) -> None:
         """Not the leader any more: forget everything."""
-        self.term = Term(self.host, self._turned_back, since_s=0.0)
-        self.leading = False
+        self.term = Term(self.host, self.turned_back, since_s=0.0)
+        self.phase = Phase.FOLLOWING
 
     def at_work(self, *, now_s: float) -> bool:
         """Whether this site leads and its roster is the newest. Before that it answers nobody: in an older roster a
         member may be missing, or a leaver still be there."""
-        if self.leading and not self.term.taken_over and self.host.roster_is_newest():
-            self.term.taken_over = True
+        if self.phase is Phase.ELECTED and self.host.roster_is_newest():
+            self.phase = Phase.AT_WORK
             self.term.negotiations.take_over(now_s=now_s)
-        return self.leading and self.term.taken_over
+        return self.phase is Phase.AT_WORK
+
+    @property
+    def leading(self) -> bool:
+        return self.phase is not Phase.FOLLOWING
 
     @property
     def taken_over(self) -> bool:
-        return self.term.taken_over
+        return self.phase is Phase.AT_WORK
 
     @property
     def in_flight(self) -> InFlight | None:

@@ -124,6 +124,13 @@ def test_a_lost_subject_is_expected_in_every_state_but_the_last_ones(kind: Any) 
         assert listed == busy
 
 
+def test_only_what_a_site_wanted_for_itself_comes_to_nothing_with_it() -> None:
+    """Its removal does not, nor does that of a link to it."""
+    for negotiation in (scale_out(A), scale_in(graceful=True), connect()):
+        assert negotiation.concerns(C) and not negotiation.concerns(B)
+    assert not scale_in(graceful=False).concerns(C) and not disconnect(settle=True).concerns(C)
+
+
 def test_a_newcomer_is_admitted_when_all_neighbours_have_answered() -> None:
     join = scale_out(A, B)
     orders = join.begin(deadline_s=5.0)

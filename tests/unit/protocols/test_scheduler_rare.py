@@ -133,7 +133,7 @@ def test_of_those_that_left_before_they_were_in_a_bounded_number_is_remembered_t
     strangers = [SiteId(f"{number:032x}") for number in range(TURNED_BACK_MAX + 3)]
     for site in strangers:
         leave(bench, site)
-    assert list(bench.machine.scheduler._turned_back.sites) == strangers[3:]
+    assert list(bench.machine.scheduler.turned_back.sites) == strangers[3:]
 
 
 # ---- wishes
