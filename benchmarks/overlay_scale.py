@@ -22,9 +22,9 @@ from chaos_protocols import effects, events
 from chaos_protocols.commands import encode_roster
 from chaos_protocols.messages import LinkReport
 from chaos_protocols.names import SiteId, link_key
-from chaos_protocols.proposals import voters_wanted
 from chaos_protocols.raft import Configuration, HardState, Snapshot
 from chaos_protocols.roster import LinkRecord, Roster, SiteRecord
+from chaos_protocols.scheduler.voters import voters_wanted
 from chaos_protocols.site_facts import empty_roster
 from chaos_protocols.views import make_view
 

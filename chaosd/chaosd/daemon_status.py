@@ -37,7 +37,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         term=machine.raft.term,
         scheduler=machine.scheduler_site(),
         round=rounds.done,
-        round_s=machine.scheduler.round_s,
+        round_s=machine.scheduler.pace.round_s,
         result_digest=rounds.digest,
         sites=_sites(driver),
         links=_links(driver),

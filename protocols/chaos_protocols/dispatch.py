@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from chaos_protocols import asking, events, messages, requests
+from chaos_protocols import asking, events, messages
 from chaos_protocols.commands import readable
 from chaos_protocols.effects import ProbeLink
 from chaos_protocols.kept import results_max
@@ -236,44 +236,7 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
                 machine.tell(source, machine.settle_answer())
         case _:
             if machine.scheduler.at_work(now_s=machine.now_s):
-                _for_scheduler(machine, source, message)
-
-
-def _for_scheduler(
-    machine: SiteMachine,
-    source: SiteId,
-    message: messages.JoinRequest
-    | messages.StateRequest
-    | messages.LevelReport
-    | messages.LeaveRequest
-    | messages.LinkRequest
-    | messages.LinkReady
-    | messages.Report
-    | messages.SettleAnswer,
-) -> None:
-    scheduler, now_s = machine.scheduler, machine.now_s
-    match message:
-        case messages.Report(incarnation=incarnation):
-            record = machine.roster.record(source)  # a leaver may be the root of its last round
-            known = record or machine.roster.departure(source, incarnation)
-            if known is not None and known.incarnation == incarnation:
-                scheduler.take_report(source, message, now_s=now_s)
-        case messages.JoinRequest():
-            requests.join_requested(scheduler, source, message, now_s=now_s)
-        case messages.StateRequest():
-            requests.state_requested(scheduler, source, message, now_s=now_s)
-        case messages.LevelReport(transfer=transfer, waits=waits):
-            requests.level_reported(scheduler, source, transfer, waits=waits, now_s=now_s)
-        case messages.LeaveRequest():
-            requests.leave_requested(scheduler, source, message, now_s=now_s)
-        case messages.LinkRequest():
-            requests.link_requested(scheduler, source, message, now_s=now_s)
-        case messages.LinkReady():
-            requests.link_ready(scheduler, source, message, now_s=now_s)
-        case messages.SettleAnswer():
-            scheduler.settle_answered(source, message)
-        case _:
-            assert_never(message)
+                machine.scheduler.receive(source, message, now_s=machine.now_s)
 
 
 def beat(machine: SiteMachine) -> None:

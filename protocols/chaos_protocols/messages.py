@@ -5,7 +5,7 @@ Who handles what:
     neighbour to neighbour   Heartbeat, Farewell                                             liveness.py
     flooded                  LinkReport                                                      routing.py
     site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady,
-                             Report, SettleAnswer, LevelReport                                scheduler.py, negotiation/
+                             Report, SettleAnswer, LevelReport                                scheduler/
     scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, SettleQuestion site.py, joining.py
     agreement                RaftEnvelope                                                     raft/
 

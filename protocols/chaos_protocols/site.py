@@ -2,7 +2,7 @@
 
 It puts the parts together: the agreement decides what the roster is (`raft/`, `commands.py`); links are watched
 (`liveness.py`) and messages routed (`courier.py`); the scheduler's role is played where this site leads
-(`scheduler.py`); its own standing, worker and state are looked after (`standing.py`); rounds run (`rounds.py`). Each
+(`scheduler/`); its own standing, worker and state are looked after (`standing.py`); rounds run (`rounds.py`). Each
 event gets an id, which the messages it causes carry.
 """
 
@@ -33,7 +33,7 @@ from chaos_protocols.raft import Effect as RaftEffect
 from chaos_protocols.raft.messages import Configuration, LogEntry
 from chaos_protocols.roster import Roster, SiteRecord
 from chaos_protocols.rounds import RoundCompleted, RoundMachine, StateLost
-from chaos_protocols.scheduler import SchedulerMachine
+from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site_facts import SiteFacts, empty_roster, last_known_roster
 from chaos_protocols.standing import Standing
@@ -269,15 +269,14 @@ class SiteMachine:
         on until the entry's fate is known (protocols.md section 4)."""
         index, effects = self.raft.propose(encode_command(command), configuration=configuration, now_s=self.now_s)
         if index is not None:
-            assert self.scheduler.in_flight is not None
-            self.scheduler.in_flight.index = index
+            self.scheduler.appended(index)
             if first_round is not None:
                 self._hold = (index, self.raft.term)
                 self.rounds.hold_round = first_round
         self.raft_effects(effects)
         return index is not None
 
-    def hand_over(self, target: SiteId | None) -> None:
+    def transfer_leadership(self, target: SiteId | None) -> None:
         """Give the scheduler's role to another voter."""
         self.raft_effects(self.raft.transfer_leadership(target, now_s=self.now_s))
 
@@ -389,8 +388,7 @@ class SiteMachine:
         match notice:
             case RoundCompleted():
                 if self._completed_s is not None:
-                    took_s, known_s = self.now_s - self._completed_s, self.scheduler.round_s
-                    self.scheduler.round_s = took_s if known_s is None else known_s + 0.2 * (took_s - known_s)
+                    self.scheduler.pace.round_took(self.now_s - self._completed_s)
                 self._completed_s = self.now_s
                 self.standing.round_completed(notice)
             case StateLost(reason=reason):

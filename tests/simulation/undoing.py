@@ -26,14 +26,16 @@ class Undone:
 
 
 WAITS_ALONE = Patch(
-    "chaos_protocols.reconcile:settle",
-    "if laggards and others:",
-    "if laggards and not others:\n        return False\n    if laggards and others:",
+    "chaos_protocols.scheduler.round_resolution:RoundResolution._resolve",
+    "if outcome.pending and others:",
+    "if outcome.pending and not others:\n        return Decision(reason='')\n    if outcome.pending and others:",
 )
-"""Row 46: laggards that nobody can let go."""
+"""Row 46: pending members that nobody can let go."""
 WAITS_FOR_EVER = Patch(
     "chaos_protocols.asking:give_up_the_answer", "if standing.leaving and machine.now_s - agreed_s >", "if 0 >"
 )
 """Row 53: a leaver for which nothing is agreed. It ends what rows 10 and 35 end sooner."""
-WITHOUT_MIRRORS = Patch("chaos_protocols.reconcile:adopt", "if mirrors and not", "if False and not")
+WITHOUT_MIRRORS = Patch(
+    "chaos_protocols.scheduler.restore_point:RestorePoint._nobody_trains", "return not mirrors or", "return True or"
+)
 """Row 50: who is taken over while a mirror may bring a worker back. It hides row 43."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from tests.simulation.mutants.planting import Patch
 from tests.simulation.undoing import WAITS_FOR_EVER, Undone
 
-SPOKE = "chaos_protocols.adopting:spoke_lately"
+SCHEDULER = "chaos_protocols.scheduler"
+FAILURES = f"{SCHEDULER}.failures:FailureDetector"
+OUTCOME = f"{SCHEDULER}.round_resolution:outcome_of"
+PROGRESS = f"{SCHEDULER}.progress:ProgressWatch"
+REPORTS = f"{SCHEDULER}.reports:Reports"
 
 EARLY = (
     Undone(
         row=1,
-        patches=(Patch("chaos_protocols.reconcile:settle", "if answers[site].digest or answers[site].has_state", ""),),
+        patches=(Patch(OUTCOME, "if answer.digest or answer.has_state", ""),),
         stories=("61", "01"),
     ),
     Undone(
@@ -63,9 +67,9 @@ EARLY = (
         row=6,
         patches=(
             Patch(
-                "chaos_protocols.proposals:remove_site",
-                "if not negotiation.graceful and (roster.settling or not whole or counts):",
-                "if False:",
+                f"{SCHEDULER}.proposals:removal_of",
+                "settle = asked.settle or (not asked.graceful and (roster.settling or not whole or counts))",
+                "settle = asked.settle",
             ),
         ),
         stories=("97",),
@@ -75,8 +79,8 @@ EARLY = (
         row=8,
         patches=(
             Patch(
-                "chaos_protocols.proposals:release_site",
-                "if situation.roster.record(negotiation.site) is not None:",
+                f"{SCHEDULER}.proposals:release_site",
+                "if situation.roster.record(site) is not None:",
                 "if False:",
             ),
         ),
@@ -84,7 +88,7 @@ EARLY = (
     ),
     Undone(
         row=7,
-        patches=(Patch("chaos_protocols.reconcile:settle", "or answers[site].has_state", ""),),
+        patches=(Patch(OUTCOME, "or answer.has_state", ""),),
         stories=("111",),
         test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result",
     ),
@@ -110,9 +114,9 @@ EARLY = (
         row=11,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:find_progress",
-                "elif now_s - since_s > host.settings.negotiation_timeout_s and not roster.settling:",
-                "elif False:",
+                f"{PROGRESS}._leaver",
+                "if stands_still and not roster.settling:",
+                "if False:",
             ),
         ),
         stories=("105",),
@@ -122,9 +126,9 @@ EARLY = (
         row=12,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:find_progress",
-                'scheduler.feed(identifier, SubjectGone(reason="its transfer is no longer agreed"), now_s=now_s)',
-                "pass",
+                f"{PROGRESS}._transfer",
+                "return [Inform(negotiation=transfer.identifier, event=gone)]",
+                "return []",
             ),
         ),
         stories=("108",),
@@ -134,8 +138,8 @@ EARLY = (
         row=13,
         patches=(
             Patch(
-                "chaos_protocols.requests:level_reported",
-                'if not about and record is not None and record.state == "learner":',
+                f"{SCHEDULER}.admission:Admission.level_reported",
+                'if not known and record is not None and record.state == "learner":',
                 "if False:",
             ),
         ),
@@ -160,9 +164,9 @@ EARLY = (
     Undone(
         row=16,
         patches=(
-            Patch("chaos_protocols.proposals:remove_site", "if gone is not None:", "if False:"),
+            Patch(f"{SCHEDULER}.proposals:removal_of", "if gone is not None:", "if False:"),
             Patch(
-                "chaos_protocols.reconcile:_site_failed",
+                f"{SCHEDULER}.running:RunningNegotiations._site_failed",
                 'left = record is None and gone is not None and gone.cause == "left"',
                 "left = False",
             ),
@@ -200,14 +204,14 @@ EARLY = (
     ),
     Undone(
         row=20,
-        patches=(Patch("chaos_protocols.scheduler:SchedulerMachine.at_work", "and self.host.roster_is_newest()", ""),),
+        patches=(Patch(f"{SCHEDULER}.machine:SchedulerMachine.at_work", "and self.host.roster_is_newest()", ""),),
         stories=("88",),
     ),
     Undone(
         row=21,
         patches=(
             Patch(
-                "chaos_protocols.negotiation.scale_in:ScaleIn._failed_meanwhile",
+                f"{SCHEDULER}.negotiation.scale_in:ScaleIn._failed_meanwhile",
                 'S.FAILED, "", f"',
                 'S.FAILED, "failed", f"',
             ),
@@ -218,9 +222,9 @@ EARLY = (
         row=22,
         patches=(
             Patch(
-                "chaos_protocols.adopting:newest_round",
+                f"{REPORTS}.newest_round",
                 "roster.settled_round, *known)",
-                "roster.settled_round, *known, *(one.known_round for one, _ in scheduler.reports.values()))",
+                "roster.settled_round, *known, *(one.known_round for one, _ in self._newest.values()))",
             ),
         ),
         stories=("103",),
@@ -228,14 +232,14 @@ EARLY = (
     ),
     Undone(
         row=23,
-        patches=(Patch(SPOKE, " or report.epoch != scheduler.host.roster.epoch", ""),),
+        patches=(Patch(f"{REPORTS}.spoke_lately", " or report.epoch != facts.roster.epoch", ""),),
         stories=("89",),
     ),
     Undone(
         row=24,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:find_progress",
+                f"{PROGRESS}._transfer",
                 "now = (report.transfer_bytes, report.worker_round) if report else (0, 0)",
                 "now = (report.transfer_bytes, report.done_round) if report else (0, 0)",
             ),
@@ -245,7 +249,7 @@ EARLY = (
     ),
     Undone(
         row=25,
-        patches=(Patch("chaos_protocols.succession:choose_voters", "if stranger is not None:", "if False:"),),
+        patches=(Patch(f"{SCHEDULER}.voters:VoterChoice.step", "if stranger is not None:", "if False:"),),
         stories=("109",),
         test="test_found_defects:test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement",
     ),
@@ -276,7 +280,7 @@ EARLY = (
     Undone(
         row=28,
         patches=(
-            Patch("chaos_protocols.scheduler:SchedulerMachine._quorum_in_reach", "return all(", "return True or all("),
+            Patch(f"{SCHEDULER}.machine:SchedulerMachine._quorum_in_reach", "return all(", "return True or all("),
         ),
         stories=("65", "69"),
     ),
@@ -284,8 +288,8 @@ EARLY = (
         row=29,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:find_failures",
-                "if lost and record is None and _may_have_ended(scheduler, site, now_s):",
+                f"{FAILURES}._lost_sites",
+                "if away and record is None and self._may_have_ended(site, now_s):",
                 "if False:",
             ),
         ),

@@ -7,15 +7,16 @@ from tests.simulation.undoing import WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRROR
 
 SETTLING = "test_settling"
 OUTSIDERS = "test_outsiders"
-SPOKE = "chaos_protocols.adopting:spoke_lately"
+SCHEDULER = "chaos_protocols.scheduler"
+ADMISSION = f"{SCHEDULER}.admission:Admission"
+OUTCOME = f"{SCHEDULER}.round_resolution:outcome_of"
+PROGRESS = f"{SCHEDULER}.progress:ProgressWatch"
 
 LATE = (
     Undone(
         row=31,
         patches=(
-            Patch(
-                "chaos_protocols.requests:leave_requested", "if _admission_runs(scheduler, site) or (", "if False and ("
-            ),
+            Patch(f"{ADMISSION}._leaves_from_outside", "if self._admission_runs(site) or (", "if False and ("),
             Patch(
                 "chaos_protocols.standing:Standing.leave_requested",
                 "if self.alone() or not (self.takes_part() or self.join_asked):",
@@ -28,9 +29,9 @@ LATE = (
         row=32,
         patches=(
             Patch(
-                "chaos_protocols.requests:_judge_join",
-                'if (gone is not None and gone.cause == "left") or request.incarnation <=',
-                "if False and request.incarnation <=",
+                f"{ADMISSION}._negotiated",
+                'if (gone is not None and gone.cause == "left") or self._turned_back.has(',
+                "if False and self._turned_back.has(",
             ),
         ),
         stories=("100",),
@@ -44,7 +45,13 @@ LATE = (
     ),
     Undone(
         row=34,
-        patches=(Patch("chaos_protocols.succession:bridge", "if not untried:", "if not untried or leaving.bridged:"),),
+        patches=(
+            Patch(
+                f"{SCHEDULER}.negotiation.scale_in:ScaleIn.next_bridge",
+                "if not untried:",
+                "if not untried or self._bridged:",
+            ),
+        ),
         stories=("86",),
     ),
     Undone(
@@ -58,7 +65,7 @@ LATE = (
     ),
     Undone(
         row=36,
-        patches=(Patch("chaos_protocols.proposals:remove_site", "or not whole or counts)", "or not whole)"),),
+        patches=(Patch(f"{SCHEDULER}.proposals:removal_of", "or not whole or counts)", "or not whole)"),),
         stories=("94",),
         test="test_proposals:test_a_learner_that_was_promoted_since_its_loss_was_seen_is_settled_without",
     ),
@@ -66,8 +73,8 @@ LATE = (
         row=37,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:settle",
-                "if laggards and others:",
+                f"{SCHEDULER}.round_resolution:RoundResolution._resolve",
+                "if outcome.pending and others:",
                 "if False:",
             ),
         ),
@@ -97,7 +104,7 @@ LATE = (
         row=40,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:settle",
+                OUTCOME,
                 "any(roster.counts(site, furthest + 1) for",
                 "set(holders) - set(roster.learner_ids()) and any(True for",
             ),
@@ -116,14 +123,18 @@ LATE = (
     ),
     Undone(
         row=42,
-        patches=(Patch("chaos_protocols.reconcile:settle", "default=known", "default=roster.settled_round"),),
+        patches=(Patch(OUTCOME, "default=known", "default=roster.settled_round"),),
         stories=("99",),
         test=f"{SETTLING}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
     ),
     Undone(
         row=43,
         patches=(
-            Patch(SPOKE, "return now_s <= heard_s + scheduler.host.settings.failure_timeout_s", "return True"),
+            Patch(
+                f"{SCHEDULER}.reports:Reports.spoke_lately",
+                "return now_s <= heard_s + facts.settings.failure_timeout_s",
+                "return True",
+            ),
             WITHOUT_MIRRORS,
         ),
         stories=("110",),
@@ -144,8 +155,9 @@ LATE = (
     Undone(
         row=45,
         patches=(
-            Patch("chaos_protocols.reconcile:find_progress", "if stalled is not None:", "if idle:"),
-            Patch("chaos_protocols.reconcile:find_progress", "stalled - 1", "host.done_round"),
+            Patch(
+                f"{PROGRESS}._empty_round", "self._reports.empty_round() if idle", "self._facts.done_round + 1 if idle"
+            ),
         ),
         stories=("114",),
         test="test_scheduler_looks:test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for",
@@ -160,9 +172,9 @@ LATE = (
         row=47,
         patches=(
             Patch(
-                "chaos_protocols.requests:leave_requested",
-                "scheduler.turned_back[site] = request.incarnation",
-                "if gone is None: scheduler.turned_back[site] = request.incarnation",
+                f"{ADMISSION}._leaves_from_outside",
+                "self._turned_back.note(site,",
+                "if gone is None: self._turned_back.note(site,",
             ),
         ),
         stories=("113",),
@@ -188,7 +200,7 @@ LATE = (
         row=51,
         patches=(
             Patch(
-                "chaos_protocols.reconcile:find_failures",
+                f"{SCHEDULER}.failures:FailureDetector._lost_links",
                 "if not ended.intersection(key)",
                 "",
             ),
@@ -209,7 +221,7 @@ LATE = (
     ),
     Undone(
         row=54,
-        patches=(Patch("chaos_protocols.reconcile:settle", "+ 1) for site in held)", "+ 1) for site in holders)"),),
+        patches=(Patch(OUTCOME, "+ 1) for site in held)", "+ 1) for site in holders)"),),
         stories=("128",),
         test=f"{SETTLING}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
     ),
@@ -221,13 +233,17 @@ LATE = (
     ),
     Undone(
         row=56,
-        patches=(Patch("chaos_protocols.adopting:choose", "if _reads_its_checkpoint(scheduler, now_s):", "if False:"),),
+        patches=(
+            Patch(
+                f"{SCHEDULER}.restore_point:RestorePoint._choose", "if self._reads_its_checkpoint(now_s):", "if False:"
+            ),
+        ),
         stories=("126",),
         test="test_adopting:test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint",
     ),
     Undone(
         row=57,
-        patches=(Patch("chaos_protocols.succession:make_way", "if not candidates:", "if True:"),),
+        patches=(Patch(f"{SCHEDULER}.voters:transfer_leadership", "if not candidates:", "if True:"),),
         stories=("129",),
         test=f"{SETTLING}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
     ),

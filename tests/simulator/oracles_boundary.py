@@ -98,8 +98,9 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
         (standing.begun, standing.leaving, standing.finished, standing.refusal, standing.leave_answer),
         (standing.transfer, standing.worker_round, standing.serving.plan, standing.evicted_epoch),
         tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
-        (tuple(sorted(scheduler.answers.items())), len(scheduler.wishes), scheduler.in_flight is None),
-        tuple((site, report[0]) for site, report in sorted(scheduler.reports.items())),
+        tuple(sorted(scheduler.term.resolution.answers.items())),
+        (len(scheduler.term.negotiations.pending), scheduler.in_flight is None),
+        tuple((site, report[0]) for site, report in sorted(scheduler.term.reports.newest.items())),
         tuple((site, one.phase, one.wanted, one.farewell) for site, one in sorted(machine.links.neighbours.items())),
         tuple(sorted(machine.incarnations.items())),
     )

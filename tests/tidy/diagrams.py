@@ -19,7 +19,8 @@ from tests.tidy.tree import ROOT
 from chaos_protocols import messages
 from chaos_protocols.messages import JoinRequest
 from chaos_protocols.names import SiteId
-from chaos_protocols.negotiation import (
+from chaos_protocols.roster import ModelFacts
+from chaos_protocols.scheduler.negotiation import (
     Committed,
     Conclude,
     ConnectLink,
@@ -32,15 +33,15 @@ from chaos_protocols.negotiation import (
     Order,
     ProposalLost,
     Propose,
+    RoundNeverDone,
     ScaleIn,
     ScaleOut,
     Settlement,
     SubjectGone,
     Tell,
 )
-from chaos_protocols.negotiation.base import NegotiationEvent
-from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import ModelFacts
+from chaos_protocols.scheduler.negotiation.base import NegotiationEvent
+from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 
 PAGE = ROOT / "docs" / "protocols" / "negotiations.md"
 PROTOCOLS = ROOT / "protocols" / "chaos_protocols"
@@ -80,18 +81,18 @@ HEAD = """\
 # Negotiations and messages
 
 Generated from the code by `python -m tests.tidy.diagrams`; do not edit. The four negotiations are the machines of
-`chaos_protocols/negotiation/`, driven by the scheduler (`chaos_protocols/scheduler.py`). An arrow carries the event
-and, after the slash, what the negotiation orders then. Events that change nothing in a state are in the table below
-each diagram as a dot, those that only add to what is known as "noted"; an empty cell is a pair that never comes: if it
-does, that is a defect and raises `LocalProtocolError`.
+`chaos_protocols/scheduler/negotiation/`, driven by `chaos_protocols/scheduler/running.py`. An arrow carries the event
+and, after the slash, what the negotiation orders then; "propose" names the command that it makes when its turn comes.
+Events that change nothing in a state are in the table below each diagram as a dot, those that only add to what is known
+as "noted"; an empty cell is a pair that never comes: if it does, that is a defect and raises `LocalProtocolError`.
 """
 
 MESSAGES_HEAD = """\
 ## Messages between sites
 
 All control messages are declared in `chaos_protocols/messages.py`. A message to the scheduler is dropped by a site that
-does not lead. The machine named is the function that the `match` statements of `chaos_protocols/dispatch.py` hand the
-message to.
+does not lead. The machine named is the function that the `match` statements of `chaos_protocols/dispatch.py` and, for
+the scheduler, of `chaos_protocols/scheduler/machine.py` hand the message to.
 """
 
 
@@ -171,8 +172,8 @@ def _shown(orders: Iterable[Order]) -> str:
         match order:
             case Tell(message=message):
                 words.append(f"tell {type(message).__name__}")
-            case Propose(intent=intent):
-                words.append(f"propose {intent.value}")
+            case Propose(command=command):
+                words.append(f"propose {command.__name__}")
             case Conclude(outcome=outcome):
                 words.append(outcome)
     return ", ".join(dict.fromkeys(words)) or "nothing"
@@ -240,6 +241,7 @@ def _events() -> Iterator[NegotiationEvent]:
         for ready in (True, False):
             yield replace(good, site=site, other=other, ready=ready)
     yield from (Committed(), LevelReached(), Settlement(), EverybodyDone(), DeadlinePassed(), SubjectGone(reason=""))
+    yield RoundNeverDone(round=1)
     yield from (ProposalLost(reason="", final=final) for final in (True, False))
 
 
@@ -263,13 +265,17 @@ def message_names() -> list[str]:
 def message_handlers() -> dict[str, str]:
     """For every message the first call in its `case` that receives it, as `module.py: function`."""
     found: dict[str, str] = {}
-    tree = ast.parse((PROTOCOLS / "dispatch.py").read_text(encoding="utf-8"))
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and function.name in ("deliver", "_for_scheduler"):
-            for case in (node for node in ast.walk(function) if isinstance(node, ast.match_case)):
-                for name in _matched(case.pattern):
-                    found[name] = _handler(case.body)
+    for path, name in RECEIVERS:
+        tree = ast.parse((PROTOCOLS / path).read_text(encoding="utf-8"))
+        (receiver,) = (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == name)
+        for case in (node for node in ast.walk(receiver) if isinstance(node, ast.match_case)):
+            for message in _matched(case.pattern):
+                found[message] = _handler(case.body)
     return found
+
+
+RECEIVERS = (("dispatch.py", "deliver"), ("scheduler/machine.py", "receive"))
+"""The functions whose `match` gives each message to its part."""
 
 
 OWNERS = {
@@ -279,9 +285,9 @@ OWNERS = {
     "machine.orders": "`dispatch.py`: `LinkOrders`",
     "machine.overlay_changed": "`routing.py`, `site.py`: `overlay_changed`",
     "machine.tell": "`site.py`: `settle_answer`",
-    "requests": "`requests.py` (scheduler)",
-    "scheduler": "`scheduler.py`",
-    "machine.roster": "`scheduler.py`: `reports`",
+    "admission": "`scheduler/admission.py`",
+    "self._reported": "`scheduler/machine.py`: `receive`, `scheduler/reports.py`: `take`",
+    "self.term.resolution": "`scheduler/round_resolution.py`",
 }
 """Where the object at the beginning of a call lives."""
 
@@ -298,8 +304,8 @@ def _handler(body: list[ast.stmt]) -> str:
 
 def _matched(pattern: ast.pattern) -> Iterator[str]:
     for node in ast.walk(pattern):
-        if isinstance(node, ast.MatchClass) and isinstance(node.cls, ast.Attribute):
-            yield node.cls.attr
+        if isinstance(node, ast.MatchClass) and isinstance(node.cls, ast.Attribute | ast.Name):
+            yield ast.unparse(node.cls).removeprefix("messages.")
 
 
 def _first_sentence(thing: type) -> str:

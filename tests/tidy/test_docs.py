@@ -17,7 +17,7 @@ from tests.tidy.tree import ROOT, python_files
 
 from chaos import Coordinator
 from chaos_lab.scenario import Kind, load_scenario
-from chaos_protocols.negotiation import ConnectLink, DisconnectLink, ScaleIn, ScaleOut
+from chaos_protocols.scheduler.negotiation import ConnectLink, DisconnectLink, ScaleIn, ScaleOut
 from chaos_protocols.settings import SiteSettings
 from chaosd.cli.app import app
 from chaosd.config import SiteConfig, load_config
@@ -194,10 +194,10 @@ def test_the_operating_page_names_every_kind_of_event() -> None:
 
 
 def kind_of(call: ast.Call) -> Iterator[str]:
-    """The kind in `...record("kind", ...)` or `Record(kind="kind", ...)`, where it is written out."""
+    """The kind in `...record("kind", ...)`, `Record(kind="kind", ...)` or `Note(kind=...)`, where it is written out."""
     name = ast.unparse(call.func).rpartition(".")[2]
     given = [call.args[0]] if name == "record" and call.args else []
-    given += [word.value for word in call.keywords if name == "Record" and word.arg == "kind"]
+    given += [word.value for word in call.keywords if name in ("Record", "Note") and word.arg == "kind"]
     yield from (one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str))
 
 

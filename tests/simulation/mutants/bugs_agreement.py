@@ -90,7 +90,7 @@ AGREEMENT = (
                 "False",
             ),
             Patch(
-                "chaos_protocols.proposals:next_voters",
+                "chaos_protocols.scheduler.voters:next_voters",
                 "return with_vote(configuration, candidates[0])",
                 "return with_vote(with_vote(configuration, candidates[0]), candidates[-1])",
             ),
@@ -106,7 +106,7 @@ AGREEMENT = (
                 "if False:",
             ),
             # The second fence: the scheduler has one proposal under way at a time.
-            Patch("chaos_protocols.scheduler:SchedulerMachine.evaluate", "and self.in_flight is None", ""),
+            Patch("chaos_protocols.scheduler.machine:SchedulerMachine.evaluate", "and self.term.in_flight is None", ""),
         ),
         breaks=(1,),
     ),

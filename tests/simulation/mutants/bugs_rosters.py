@@ -15,7 +15,7 @@ ROSTERS = (
             ),
             # The second fence: there is no plan over links of a site that is gone.
             Patch(
-                "chaos_protocols.proposals:remove_site",
+                "chaos_protocols.scheduler.proposals:remove_site",
                 "left = [link for link in roster.links if site not in link.key]",
                 "left = list(roster.links)",
             ),
@@ -33,8 +33,8 @@ ROSTERS = (
         name="a leaver is recorded as failed",
         patches=(
             Patch(
-                "chaos_protocols.proposals:remove_site",
-                'cause="left" if negotiation.left else "failed"',
+                "chaos_protocols.scheduler.proposals:remove_site",
+                'cause="left" if removal.left else "failed"',
                 'cause="failed"',
             ),
         ),
@@ -56,9 +56,9 @@ ROSTERS = (
         name="requests to leave are forgotten",
         patches=(
             Patch(
-                "chaos_protocols.requests:leave_requested",
-                "    roster = scheduler.host.roster\n",
-                "    return\n    roster = scheduler.host.roster\n",
+                "chaos_protocols.scheduler.admission:Admission.leave_requested",
+                "    running = next(",
+                "    return\n    running = next(",
             ),
         ),
         breaks=(8,),
@@ -131,15 +131,15 @@ ROSTERS = (
         name="the log goes to a site that was never admitted",
         patches=(
             Patch(
-                "chaos_protocols.requests:join_requested",
-                "    accepted, final, reason = _judge_join(scheduler, site, request, now_s)\n",
-                "    accepted, final, reason = _judge_join(scheduler, site, request, now_s)\n"
+                "chaos_protocols.scheduler.admission:Admission.join_requested",
+                "    if answer is not None:\n",
                 "    from chaos_protocols.messages import RaftEnvelope\n"
                 "    from chaos_protocols.raft import messages as raft\n"
-                "    core = scheduler.host.raft._core\n"
-                "    snapshot = raft.Snapshot(index=1, term=1, configuration=scheduler.host.configuration, state=b'')\n"
+                "    core = self._facts.raft._core\n"
+                "    snapshot = raft.Snapshot(index=1, term=1, configuration=self._facts.configuration, state=b'')\n"
                 "    told = raft.SnapshotRequest(term=core.term, leader=core.site, snapshot=snapshot, tenure=0)\n"
-                "    scheduler.host.tell(site, RaftEnvelope(message=told))\n",
+                "    self._facts.tell(site, RaftEnvelope(message=told))\n"
+                "    if answer is not None:\n",
             ),
         ),
         breaks=(5,),

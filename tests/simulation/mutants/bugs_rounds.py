@@ -10,7 +10,8 @@ from __future__ import annotations
 from tests.simulation.mutants.planting import Bug, Patch
 
 ROUNDS_MODULE = "chaos_protocols.rounds:RoundMachine"
-RECONCILE = "chaos_protocols.reconcile"
+RESOLUTION = "chaos_protocols.scheduler.round_resolution"
+RESTORE_POINT = "chaos_protocols.scheduler.restore_point:RestorePoint"
 
 ROUNDS = (
     Bug(
@@ -59,23 +60,23 @@ ROUNDS = (
         name="settled without asking",
         patches=(
             Patch(
-                f"{RECONCILE}:settle",
-                "answers = {**scheduler.answers, host.site: host.settle_answer()}",
-                "answers = {**dict.fromkeys(asked, host.settle_answer()), **scheduler.answers,"
-                " host.site: host.settle_answer()}",
+                f"{RESOLUTION}:RoundResolution.step",
+                "answers = {**self._answers, facts.site: facts.settle_answer()}",
+                "answers = {**dict.fromkeys(asked, facts.settle_answer()), **self._answers,"
+                " facts.site: facts.settle_answer()}",
             ),
         ),
         breaks=(2,),
     ),
     Bug(
         name="settled at the slowest site's round",
-        patches=(Patch(f"{RECONCILE}:settle", "max(held.values()", "min(held.values()"),),
+        patches=(Patch(f"{RESOLUTION}:outcome_of", "max(held.values()", "min(held.values()"),),
         breaks=(2,),
     ),
     Bug(
         name="a newcomer counts as holder of a result",
         patches=(
-            Patch(f"{RECONCILE}:settle", "if answers[site].digest or answers[site].has_state", ""),
+            Patch(f"{RESOLUTION}:outcome_of", "if answer.digest or answer.has_state", ""),
             Patch("chaos_protocols.site:SiteMachine.settle_answer", "if not self.standing.begun:", "if False:"),
         ),
         breaks=(2, 8),
@@ -83,8 +84,8 @@ ROUNDS = (
     Bug(
         name="the settle rule is skipped after a failure",
         patches=(
-            Patch("chaos_protocols.proposals:remove_site", "settle=negotiation.settle,", "settle=False,"),
-            Patch("chaos_protocols.proposals:remove_site", "if negotiation.settle:", "if False:"),
+            Patch("chaos_protocols.scheduler.proposals:remove_site", "settle=removal.settle,", "settle=False,"),
+            Patch("chaos_protocols.scheduler.proposals:remove_site", "if removal.settle:", "if False:"),
         ),
         breaks=(2, 5, 8),
     ),
@@ -183,19 +184,19 @@ ROUNDS = (
     ),
     Bug(
         name="an older state is adopted silently",
-        patches=(Patch("chaos_protocols.adopting:choose", "if one.round >= newest]", "]"),),
+        patches=(Patch(f"{RESTORE_POINT}._best_worker", "if one.round >= newest]", "]"),),
         breaks=(2,),
     ),
     Bug(
         name="any state is adopted while members train",
         patches=(
             Patch(
-                f"{RECONCILE}:adopt",
-                "if roster.settling or (roster.model is not None and host.active) or scheduler.anybody_active():",
+                f"{RESTORE_POINT}.step",
+                "if roster.settling or (roster.model is not None and facts.active) or self._reports.anybody_active():",
                 "if roster.settling:",
             ),
             # The second fence: a worker without the newest round is not taken.
-            Patch("chaos_protocols.adopting:choose", "if one.round >= newest]", "]"),
+            Patch(f"{RESTORE_POINT}._best_worker", "if one.round >= newest]", "]"),
         ),
         breaks=(2, 4),
     ),

@@ -64,8 +64,8 @@ def alive(bench: Bench, *sites: SiteId, seconds: float, step_s: float = 0.1) -> 
     for _ in range(round(seconds / step_s)):
         for site in sites:
             bench.handle(events.LinkProgressed(site=site))
-            if scheduler.leading and site in scheduler.reports:
-                told, _ = scheduler.reports[site]
+            if scheduler.leading and site in scheduler.term.reports.newest:
+                told, _ = scheduler.term.reports.newest[site]
                 bench.hear(site, msgspec.structs.replace(told, epoch=bench.machine.roster.epoch))
         bench.wait(step_s)
 

@@ -10,10 +10,10 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, le
 from tests.unit.protocols.scheduler_kit import alive, lose, report
 
 from chaos_protocols import events
-from chaos_protocols.adopting import CHECKPOINT_RATE_MIN_BYTES_PER_S
 from chaos_protocols.messages import JoinRequest, StateRequest
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
 
 LATEST = 7
 """The newest round that anybody has reported."""
@@ -159,9 +159,8 @@ def test_a_site_that_asks_again_has_not_got_it_from_its_disk_and_another_one_is_
 
 def test_a_request_of_a_former_start_offers_no_state() -> None:
     bench = without_state(B)
-    scheduler = bench.machine.scheduler
     old = StateRequest(incarnation=0, worker_round=LATEST, model=MODEL, reason="")
-    scheduler.state_requests[B] = (old, bench.now_s)
+    bench.machine.scheduler.term.restore_point.offered_inside(B, old)
     alive(bench, B, seconds=1.0)
     assert adopted(bench) is None
 
@@ -178,10 +177,11 @@ def test_a_newcomer_with_the_newest_checkpoint_may_bring_the_state() -> None:
 def test_a_newcomer_that_cannot_be_reached_any_more_brings_nothing() -> None:
     bench = without_state(B)
     joins(bench, D)
-    request, at_s = bench.machine.scheduler.join_requests[D]
+    restore_point = bench.machine.scheduler.term.restore_point
+    request = restore_point.join_requests[D]
     lose(bench, D)
     newest = msgspec.structs.replace(request, worker_round=LATEST)
-    bench.machine.scheduler.join_requests[D] = (newest, at_s)
+    restore_point.offered_outside(D, newest)
     alive(bench, B, seconds=1.0)
     assert adopted(bench) is None
 

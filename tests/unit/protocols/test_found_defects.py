@@ -22,7 +22,6 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, down, lose, plan, report
 
 from chaos_protocols import events
-from chaos_protocols.adopting import newest_round
 from chaos_protocols.commands import (
     RedoRound,
     apply_command,
@@ -122,14 +121,14 @@ def raft(message: RaftMessage) -> RaftEnvelope:
 
 def test_round_that_only_a_removed_site_has_reported_is_not_waited_for() -> None:
     """It may have been void, or the first round to come of a learner: nobody alive could ever bring its state."""
-    scheduler = leader_of(B).machine.scheduler
+    reports = leader_of(B).machine.scheduler.term.reports
     told = Report(incarnation=1, epoch=EPOCH, done_round=50, active=False, transfer_bytes=0, known_round=50)
-    scheduler.take_report(C, told, now_s=0.0)
-    assert newest_round(scheduler) == 0
-    scheduler.take_report(B, msgspec.structs.replace(told, known_round=7, incarnation=2), now_s=0.0)
-    assert newest_round(scheduler) == 0
-    scheduler.take_report(B, msgspec.structs.replace(told, known_round=7), now_s=0.0)
-    assert newest_round(scheduler) == 7
+    reports.take(C, told, now_s=0.0)
+    assert reports.newest_round() == 0
+    reports.take(B, msgspec.structs.replace(told, known_round=7, incarnation=2), now_s=0.0)
+    assert reports.newest_round() == 0
+    reports.take(B, msgspec.structs.replace(told, known_round=7), now_s=0.0)
+    assert reports.newest_round() == 7
 
 
 def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same() -> None:
@@ -191,7 +190,9 @@ def test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement() ->
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     assert bench.machine.roster.record(C) is None and C in bench.machine.configuration.learners
     assert bench.machine.believes(C)
-    bench.machine.scheduler.negotiations.clear()
+    negotiations = bench.machine.scheduler.term.negotiations
+    for name in tuple(negotiations.all):
+        negotiations.forget(name)
     alive(bench, B, C, seconds=0.5)
     assert C not in (*bench.machine.configuration.learners, *bench.machine.configuration.voters)
     assert not bench.machine.believes(C)

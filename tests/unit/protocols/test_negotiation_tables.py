@@ -6,31 +6,32 @@ from typing import Any
 
 import pytest
 
+from chaos_protocols.commands import AddLink, AddSite, PromoteSite, RemoveLink, RemoveSite, Replicate, SetVoters
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.messages import JoinRequest, LeaveAnswer
 from chaos_protocols.names import SiteId
-from chaos_protocols.negotiation import (
+from chaos_protocols.roster import ModelFacts
+from chaos_protocols.scheduler.negotiation import (
     Committed,
     Conclude,
     ConnectLink,
     DeadlinePassed,
     DisconnectLink,
     EverybodyDone,
-    Intent,
     LevelReached,
     LinkAnswered,
     ProposalLost,
     Propose,
+    RoundNeverDone,
     ScaleIn,
     ScaleOut,
     Settlement,
     SubjectGone,
     Tell,
 )
-from chaos_protocols.negotiation.links import LinkState
-from chaos_protocols.negotiation.scale_in import ScaleInState
-from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.roster import ModelFacts
+from chaos_protocols.scheduler.negotiation.links import LinkState
+from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
+from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 
 A, B, C = SiteId("a"), SiteId("b"), SiteId("c")
 MODEL = ModelFacts(spec_digest="d", state_bytes=8, shard_bytes=4)
@@ -42,6 +43,7 @@ EVENTS = {
     LevelReached: LevelReached(),
     Settlement: Settlement(),
     EverybodyDone: EverybodyDone(),
+    RoundNeverDone: RoundNeverDone(round=9),
     SubjectGone: SubjectGone(reason="gone"),
     DeadlinePassed: DeadlinePassed(),
 }
@@ -100,6 +102,20 @@ def test_the_table_names_only_methods_that_exist(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
+def test_a_state_either_has_a_command_to_propose_or_says_that_it_has_none(kind: Any) -> None:
+    for state in MAKERS[kind][0]:
+        negotiation = MAKERS[kind][1]()
+        negotiation.state = state
+        if state in kind.COMMANDS:
+            assert callable(getattr(negotiation, kind.COMMANDS[state]))
+            assert (state, ProposalLost) in kind.TABLE, "it hears that the proposal was lost"
+        else:
+            assert (state, ProposalLost) not in kind.TABLE
+            with pytest.raises(LocalProtocolError, match="proposes nothing"):
+                negotiation.command(None)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
 def test_a_lost_subject_is_expected_in_every_state_but_the_last_ones(kind: Any) -> None:
     for state in MAKERS[kind][0]:
         listed = (state, SubjectGone) in kind.TABLE
@@ -108,13 +124,20 @@ def test_a_lost_subject_is_expected_in_every_state_but_the_last_ones(kind: Any) 
         assert listed == busy
 
 
+def test_only_what_a_site_wanted_for_itself_comes_to_nothing_with_it() -> None:
+    """Its removal does not, nor does that of a link to it."""
+    for negotiation in (scale_out(A), scale_in(graceful=True), connect()):
+        assert negotiation.concerns(C) and not negotiation.concerns(B)
+    assert not scale_in(graceful=False).concerns(C) and not disconnect(settle=True).concerns(C)
+
+
 def test_a_newcomer_is_admitted_when_all_neighbours_have_answered() -> None:
     join = scale_out(A, B)
     orders = join.begin(deadline_s=5.0)
     assert [order.site for order in orders if isinstance(order, Tell)] == [A, B]
     assert join.handle(ANSWER) == []
     other = LinkAnswered(site=B, other=C, ready=False, rtt_s=0, rate_bytes_per_s=0, reason="policy")
-    assert join.handle(other) == [Propose(intent=Intent.ADD_SITE)]
+    assert join.handle(other) == [Propose(command=AddSite)]
     assert join.state is ScaleOutState.ADMITTING
 
 
@@ -122,7 +145,7 @@ def test_a_newcomer_is_admitted_at_the_deadline_with_those_that_answered() -> No
     join = scale_out(A, B)
     join.begin(deadline_s=5.0)
     join.handle(ANSWER)
-    assert join.handle(DeadlinePassed()) == [Propose(intent=Intent.ADD_SITE)]
+    assert join.handle(DeadlinePassed()) == [Propose(command=AddSite)]
 
 
 def test_a_join_without_any_link_fails_and_says_why() -> None:
@@ -139,7 +162,7 @@ def test_the_whole_way_of_a_newcomer() -> None:
     join.begin(deadline_s=5.0)
     join.handle(ANSWER)
     assert join.handle(Committed()) == []
-    assert join.handle(LevelReached()) == [Propose(intent=Intent.PROMOTE_SITE)]
+    assert join.handle(LevelReached()) == [Propose(command=PromoteSite)]
     (end,) = join.handle(Committed())
     assert isinstance(end, Conclude)
     assert (end.outcome, join.state, join.concluded) == ("done", ScaleOutState.DONE, True)
@@ -147,21 +170,37 @@ def test_the_whole_way_of_a_newcomer() -> None:
 
 def test_a_restored_site_skips_the_connecting() -> None:
     restore = ScaleOut("s", joiner=C, request=None, cause="worker restarted", now_s=0.0)
-    assert restore.begin(deadline_s=0.0) == [Propose(intent=Intent.REPLICATE)]
+    assert restore.begin(deadline_s=0.0) == [Propose(command=Replicate)]
 
 
 def test_a_graceful_leave_tells_the_last_round_and_then_that_all_have_it() -> None:
     leave = scale_in(graceful=True)
-    assert leave.begin() == [Propose(intent=Intent.REMOVE_SITE)]
-    leave.last_round = 7
-    (told,) = leave.handle(Committed())
+    assert leave.begin() == [Propose(command=RemoveSite)]
+    (told,) = leave.handle(Committed(last_round=7))
     assert told == Tell(site=C, message=LeaveAnswer(incarnation=1, last_round=7, finished=False))
     finished, release = leave.handle(EverybodyDone())
     assert finished == Tell(site=C, message=LeaveAnswer(incarnation=1, last_round=7, finished=True))
-    assert release == Propose(intent=Intent.RELEASE_SITE)
+    assert release == Propose(command=SetVoters)
     (end,) = leave.handle(Committed())
     assert isinstance(end, Conclude)
     assert end.outcome == "done"
+
+
+def test_a_leaver_need_not_wait_for_a_round_that_never_comes() -> None:
+    leave = scale_in(graceful=True)
+    leave.handle(Committed(last_round=7))
+    assert leave.handle(RoundNeverDone(round=7)) == [] and leave.last_round == 6
+    assert leave.handle(RoundNeverDone(round=9)) == [] and leave.last_round == 6
+
+
+def test_the_last_word_of_a_learner_counts_when_its_promotion_is_proposed() -> None:
+    join = scale_out(A)
+    join.begin(deadline_s=5.0)
+    join.handle(ANSWER)
+    join.handle(Committed())
+    join.handle(LevelReached(waits=True))
+    assert join._waits
+    assert join.handle(LevelReached(waits=False)) == [] and not join._waits
 
 
 def test_a_leaver_that_dies_before_its_last_round_has_still_left() -> None:
@@ -186,7 +225,7 @@ def test_a_link_is_proposed_when_both_ends_have_it() -> None:
     assert len(link.begin({A: "a", C: "c"}, deadline_s=1.0)) == 2
     assert link.handle(ANSWER) == []
     both = LinkAnswered(site=C, other=A, ready=True, rtt_s=0.02, rate_bytes_per_s=2e6, reason="")
-    assert link.handle(both) == [Propose(intent=Intent.ADD_LINK)]
+    assert link.handle(both) == [Propose(command=AddLink)]
     assert (link.rtt_s, link.rate_bytes_per_s) == (0.02, 2e6)
 
 
@@ -202,7 +241,7 @@ def test_one_refusing_end_ends_the_link_and_answers_the_user() -> None:
 def test_a_proposal_that_may_succeed_later_is_made_again() -> None:
     removal = disconnect(settle=False)
     again = removal.handle(ProposalLost(reason="not now", final=False))
-    assert again == [Propose(intent=Intent.REMOVE_LINK)]
+    assert again == [Propose(command=RemoveLink)]
     _, end = removal.handle(ProposalLost(reason="never", final=True))
     assert isinstance(end, Conclude)
     assert end.outcome == "refused"

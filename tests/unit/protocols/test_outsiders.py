@@ -231,7 +231,8 @@ def test_a_stranger_is_counted_neither_as_active_nor_in_a_settling() -> None:
     bench.hear(D, Report(incarnation=1, epoch=7, done_round=FAR, active=True, transfer_bytes=0))
     bench.hear(D, SettleAnswer(epoch=7, done_round=FAR, digest="ee", has_state=True))
     scheduler = bench.machine.scheduler
-    assert D not in scheduler.reports and D not in scheduler.active_sites() and not scheduler.answers
+    reports = scheduler.term.reports
+    assert D not in reports.newest and D not in reports.active_sites() and not scheduler.term.resolution.answers
 
 
 def test_no_state_is_served_to_a_site_that_no_plan_names() -> None:

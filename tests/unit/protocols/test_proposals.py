@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, E, link, roster_of
 
-from chaos_protocols import proposals
 from chaos_protocols.commands import (
+    AddLink,
     AddSite,
     Command,
     PromoteSite,
@@ -21,7 +21,10 @@ from chaos_protocols.commands import (
 )
 from chaos_protocols.messages import JoinRequest
 from chaos_protocols.names import VOTERS_MAX, SiteId
-from chaos_protocols.negotiation import (
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import Departure, Roster
+from chaos_protocols.scheduler import proposals, voters
+from chaos_protocols.scheduler.negotiation import (
     Committed,
     ConnectLink,
     DeadlinePassed,
@@ -35,11 +38,9 @@ from chaos_protocols.negotiation import (
     ScaleOut,
     SubjectGone,
 )
-from chaos_protocols.negotiation.scale_in import ScaleInState
-from chaos_protocols.negotiation.scale_out import ScaleOutState
-from chaos_protocols.proposals import CannotPropose, Situation
-from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Departure, Roster
+from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
+from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
+from chaos_protocols.scheduler.proposals import CannotPropose, Situation
 from chaos_protocols.views import changed_views, connects
 
 SITES = tuple(SiteId(f"{number:032x}") for number in range(12))
@@ -47,7 +48,6 @@ SITES = tuple(SiteId(f"{number:032x}") for number in range(12))
 
 def situation(roster: Roster, *, active: tuple[SiteId, ...] = (), first_round: int = 5, done: int = 3) -> Situation:
     return Situation(
-        scheduler=A,
         roster=roster,
         configuration=Configuration(voters=(A,), learners=tuple(one for one in roster.site_ids() if one != A)),
         planner=PLANNER,
@@ -76,8 +76,27 @@ def restoring(site: SiteId) -> ScaleOut:
     return ScaleOut("state", joiner=site, request=None, cause="", now_s=0.0, state=ScaleOutState.ADMITTING)
 
 
+def promoting(site: SiteId) -> ScaleOut:
+    return ScaleOut("state", joiner=site, request=None, cause="", now_s=0.0, state=ScaleOutState.PROMOTING)
+
+
 def leaving(site: SiteId, *, graceful: bool = True, settle: bool = False, incarnation: int = 1) -> ScaleIn:
     return ScaleIn("in", site=site, incarnation=incarnation, graceful=graceful, settle=settle, cause="why", now_s=0.0)
+
+
+def releasing(site: SiteId) -> ScaleIn:
+    wish = leaving(site)
+    wish.handle(Committed(last_round=4))
+    wish.handle(EverybodyDone())
+    return wish
+
+
+def connecting(one: SiteId, other: SiteId) -> ConnectLink:
+    """Both ends have the link."""
+    wish = ConnectLink("link", one=one, other=other, request=None, cause="", now_s=0.0)
+    wish.handle(answer(one, other=other))
+    wish.handle(answer(other, other=one))
+    return wish
 
 
 def unlinking(one: SiteId, other: SiteId, *, settle: bool = False, asked: bool = True) -> DisconnectLink:
@@ -95,8 +114,9 @@ def refusal(call: Any, *arguments: Any) -> CannotPropose:
 
 
 def test_a_joiner_listens_from_the_round_whose_state_it_gets_and_its_sources_train() -> None:
-    command, configuration = proposals.add_site(situation(roster_of(A, B), active=(B,)), joining(A, B))
-    assert isinstance(command, AddSite)
+    proposal = joining(A, B).command(situation(roster_of(A, B), active=(B,)))
+    command, configuration = proposal.command, proposal.configuration
+    assert isinstance(command, AddSite) and proposal.first_round == 5
     assert command.replication.round == 4 and command.views[-1].first_round == 5
     assert command.views[-1].listeners == (D,) and {one.source for one in command.replication.ranges} == {B}
     assert {one.key for one in command.links} == {(A, D), (B, D)}, "a link with who has no state is a link all the same"
@@ -104,25 +124,27 @@ def test_a_joiner_listens_from_the_round_whose_state_it_gets_and_its_sources_tra
 
 
 def test_a_joiner_whose_neighbours_have_no_state_is_told_to_connect_elsewhere() -> None:
-    error = refusal(proposals.add_site, situation(roster_of(A, B)), joining(A))
+    error = refusal(joining(A).command, situation(roster_of(A, B)))
     assert error.final and "whose worker trains" in error.reason
 
 
 def test_a_restored_site_gets_the_state_from_its_neighbours_and_stays_what_it_is() -> None:
-    command, configuration = proposals.replicate(situation(roster_of(A, B, C), active=(A, B, C)), restoring(C))
-    assert isinstance(command, Replicate) and configuration is None
+    proposal = restoring(C).command(situation(roster_of(A, B, C), active=(A, B, C)))
+    command = proposal.command
+    assert isinstance(command, Replicate) and proposal.configuration is None and proposal.first_round == 5
     assert {one.source for one in command.replication.ranges} == {A, B}
 
 
 def test_no_state_can_be_given_to_who_is_gone_or_has_no_neighbour_with_it() -> None:
-    assert refusal(proposals.replicate, situation(roster_of(A, B), active=(A,)), restoring(D)).final
-    assert refusal(proposals.replicate, situation(roster_of(A, B)), restoring(B)).final
-    assert refusal(proposals.promote_site, situation(roster_of(A, B)), restoring(D)).final
+    assert refusal(restoring(D).command, situation(roster_of(A, B), active=(A,))).final
+    assert refusal(restoring(B).command, situation(roster_of(A, B))).final
+    assert refusal(promoting(D).command, situation(roster_of(A, B))).final
 
 
 def test_a_promoted_learner_contributes_from_the_named_round_and_is_no_listener_then() -> None:
-    command, _ = proposals.promote_site(situation(roster_of(A, B, learners=(D,))), restoring(D))
-    assert isinstance(command, PromoteSite)
+    proposal = promoting(D).command(situation(roster_of(A, B, learners=(D,))))
+    command = proposal.command
+    assert isinstance(command, PromoteSite) and not command.waits and proposal.first_round == 5
     assert D in command.views[-1].members and D not in command.views[-1].listeners
 
 
@@ -130,8 +152,10 @@ def test_a_promoted_learner_contributes_from_the_named_round_and_is_no_listener_
 
 
 def removed(roster: Roster, wish: ScaleIn, **facts: Any) -> tuple[RemoveSite, Configuration]:
-    command, configuration = proposals.remove_site(situation(roster, **facts), wish)
+    proposal = wish.command(situation(roster, **facts))
+    command, configuration = proposal.command, proposal.configuration
     assert isinstance(command, RemoveSite) and configuration is not None
+    assert proposal.first_round == (None if command.settle else 5), "a planned change holds this site back"
     return command, configuration
 
 
@@ -166,17 +190,17 @@ def test_a_failure_that_splits_the_overlay_is_settled_over_what_is_left() -> Non
 
 def test_a_leave_that_would_split_the_overlay_waits() -> None:
     roster = roster_of(A, B, C, links=(link(A, B), link(B, C)))
-    error = refusal(proposals.remove_site, situation(roster), leaving(B))
+    error = refusal(leaving(B).command, situation(roster))
     assert error.split and not error.final
 
 
 def test_who_has_joined_again_is_not_removed_for_its_former_life() -> None:
-    assert refusal(proposals.remove_site, situation(roster_of(A, B, C)), leaving(C, incarnation=9)).final
-    assert refusal(proposals.release_site, situation(roster_of(A, B, C)), leaving(C)).final
+    assert refusal(leaving(C, incarnation=9).command, situation(roster_of(A, B, C))).final
+    assert refusal(releasing(C).command, situation(roster_of(A, B, C))).final
 
 
 def test_who_is_out_of_every_view_is_not_removed_twice() -> None:
-    assert refusal(proposals.remove_site, situation(roster_of(A, B)), leaving(C)).final
+    assert refusal(leaving(C).command, situation(roster_of(A, B))).final
 
 
 def test_a_leaver_lost_before_its_last_round_keeps_its_name() -> None:
@@ -190,37 +214,41 @@ def test_a_leaver_lost_before_its_last_round_keeps_its_name() -> None:
 
 
 def test_a_released_site_is_out_of_the_agreement() -> None:
-    command, configuration = proposals.release_site(situation(roster_of(A, B)), leaving(C))
-    assert command == SetVoters() and configuration is not None and C not in configuration.learners
+    proposal = releasing(C).command(situation(roster_of(A, B)))
+    assert proposal.command == SetVoters() and proposal.first_round is None
+    assert proposal.configuration is not None and C not in proposal.configuration.learners
 
 
 # ---- links
 
 
 def test_a_link_is_added_with_what_was_measured() -> None:
-    wish = ConnectLink("link", one=C, other=B, request=None, cause="", now_s=0.0)
-    wish.rtt_s = 0.5
     roster = roster_of(A, B, C, links=(link(A, B), link(A, C)))
-    command, _ = proposals.add_link(situation(roster), wish)
-    assert isinstance(command, proposals.AddLink) and command.link.key == (B, C) and command.link.rtt_s == 0.5
-    stranger = ConnectLink("link", one=B, other=D, request=None, cause="", now_s=0.0)
-    assert refusal(proposals.add_link, situation(roster), stranger).final
+    proposal = connecting(C, B).command(situation(roster))
+    command = proposal.command
+    assert isinstance(command, AddLink) and command.link.key == (B, C) and proposal.first_round == 5
+    assert (command.link.rtt_s, command.link.rate_bytes_per_s) == (0.02, 1e7)
+    assert refusal(connecting(B, D).command, situation(roster)).final
 
 
 def test_a_spare_link_is_removed_from_a_coming_round_on() -> None:
-    command, _ = proposals.remove_link(situation(roster_of(A, B, C)), unlinking(B, C))
-    assert isinstance(command, RemoveLink) and not command.settle and command.views[-1].first_round == 5
+    proposal = unlinking(B, C).command(situation(roster_of(A, B, C)))
+    command = proposal.command
+    assert isinstance(command, RemoveLink) and not command.settle and proposal.first_round == 5
+    assert command.views[-1].first_round == 5
 
 
 def test_a_users_removal_that_would_split_is_refused_and_a_dead_link_is_removed_all_the_same() -> None:
     line = roster_of(A, B, C, links=(link(A, B), link(B, C)))
-    assert refusal(proposals.remove_link, situation(line), unlinking(B, C)).final
-    command, _ = proposals.remove_link(situation(line), unlinking(B, C, asked=False))
-    assert isinstance(command, RemoveLink) and command.settle
+    assert refusal(unlinking(B, C).command, situation(line)).final
+    dead = unlinking(B, C, asked=False)
+    proposal = dead.command(situation(line))
+    assert isinstance(proposal.command, RemoveLink) and proposal.command.settle and proposal.first_round is None
+    assert dead.settle, "it ends when the round is resolved"
 
 
 def test_a_link_that_is_gone_is_not_removed_again() -> None:
-    assert refusal(proposals.remove_link, situation(roster_of(A, B)), unlinking(B, C)).final
+    assert refusal(unlinking(B, C).command, situation(roster_of(A, B))).final
 
 
 # ---- voters
@@ -231,7 +259,7 @@ def configuration(voters: tuple[SiteId, ...], learners: tuple[SiteId, ...] = ())
 
 
 def test_voters_are_odd_in_number_and_bounded() -> None:
-    assert [proposals.voters_wanted(count) for count in (0, 1, 2, 3, 4, 5, 8, 9, 50)] == [
+    assert [voters.voters_wanted(count) for count in (0, 1, 2, 3, 4, 5, 8, 9, 50)] == [
         1, 1, 1, 3, 3, 5, 7, 7, VOTERS_MAX
     ]  # fmt: skip
 
@@ -241,7 +269,7 @@ def test_the_voters_wanted_are_reached_one_step_at_a_time() -> None:
     roster = roster_of(*members)
     found = configuration((members[0],), members[1:4])
     steps = []
-    while (following := proposals.next_voters(roster, found, members[0])) is not None:
+    while (following := voters.next_voters(roster, found, members[0])) is not None:
         assert len({*following.voters} ^ {*found.voters}) <= 1, "one voter changes at a time"
         found = following
         steps.append(len(found.voters))
@@ -250,16 +278,16 @@ def test_the_voters_wanted_are_reached_one_step_at_a_time() -> None:
 
 def test_a_voter_that_is_no_member_loses_its_vote_and_a_surplus_one_too() -> None:
     roster = roster_of(A, B)
-    stranger = proposals.next_voters(roster, configuration((A, B, E)), A)
+    stranger = voters.next_voters(roster, configuration((A, B, E)), A)
     assert stranger == configuration((A, B), (E,))
-    surplus = proposals.next_voters(roster, configuration((A, B)), A)
+    surplus = voters.next_voters(roster, configuration((A, B)), A)
     assert surplus == configuration((A,), (B,))
-    assert proposals.next_voters(roster, configuration((A,), (B,)), A) is None
+    assert voters.next_voters(roster, configuration((A,), (B,)), A) is None
 
 
 def test_a_scheduler_that_is_no_member_is_never_the_surplus() -> None:
-    assert proposals.next_voters(roster_of(A), configuration((B,), (A,)), B) is None
-    assert proposals.next_voters(roster_of(A, B), configuration((A, B)), B) == configuration((B,), (A,))
+    assert voters.next_voters(roster_of(A), configuration((B,), (A,)), B) is None
+    assert voters.next_voters(roster_of(A, B), configuration((A, B)), B) == configuration((B,), (A,))
 
 
 def test_a_voter_is_not_made_a_learner_by_the_way() -> None:
@@ -315,29 +343,24 @@ def test_a_proposal_that_was_lost_is_made_again_unless_it_never_can_be() -> None
     assert [type(one) for one in join.handle(again)] == [Propose]
     assert join.handle(answer(B)) == [], "a late answer is noted"
     assert joining(A).handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
-    promoting = restoring(C)
-    promoting.handle(Committed())
-    promoting.handle(LevelReached())
-    assert [type(one) for one in promoting.handle(again)] == [Propose]
-    assert promoting.handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
+    promotion = restoring(C)
+    promotion.handle(Committed())
+    promotion.handle(LevelReached())
+    assert [type(one) for one in promotion.handle(again)] == [Propose]
+    assert promotion.handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
     assert [type(one) for one in restoring(C).handle(again)] == [Propose]
     assert restoring(C).handle(answer(A)) == []
     for wish in (unlinking(A, B), leaving(C)):
         assert [type(one) for one in wish.handle(again)] == [Propose]
-    releasing = leaving(C)
-    releasing.handle(Committed())
-    releasing.handle(EverybodyDone())
-    assert [type(one) for one in releasing.handle(again)] == [Propose]
-    assert releasing.handle(never)[-1].outcome == "done"  # type: ignore[union-attr]
-    connecting = ConnectLink("link", one=A, other=B, request=None, cause="", now_s=0.0)
-    connecting.handle(answer(A, other=B))
-    connecting.handle(answer(B, other=A))
-    assert [type(one) for one in connecting.handle(again)] == [Propose]
+    release = releasing(C)
+    assert [type(one) for one in release.handle(again)] == [Propose]
+    assert release.handle(never)[-1].outcome == "done"  # type: ignore[union-attr]
+    assert [type(one) for one in connecting(A, B).handle(again)] == [Propose]
 
 
 def test_a_link_that_one_end_refuses_is_not_agreed() -> None:
-    connecting = ConnectLink("link", one=A, other=B, request=None, cause="", now_s=0.0)
-    assert connecting.handle(answer(A, other=B, ready=False))[-1].outcome == "failed"  # type: ignore[union-attr]
+    refused = ConnectLink("link", one=A, other=B, request=None, cause="", now_s=0.0)
+    assert refused.handle(answer(A, other=B, ready=False))[-1].outcome == "failed"  # type: ignore[union-attr]
 
 
 def test_an_answer_about_another_link_counts_for_no_join() -> None:

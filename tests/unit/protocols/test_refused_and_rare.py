@@ -23,7 +23,7 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler_kit import alive, line, lose, report
 
-from chaos_protocols import events, reconcile
+from chaos_protocols import events
 from chaos_protocols.commands import AddLink, PromoteSite, RemoveSite, Settled
 from chaos_protocols.effects import OpenRound
 from chaos_protocols.liveness import LinkPhase
@@ -33,13 +33,14 @@ from chaos_protocols.messages import (
     LeaveRequest,
     LinkRequest,
     SettleAnswer,
+    SettleQuestion,
     StateRequest,
 )
-from chaos_protocols.negotiation import DeadlinePassed, ScaleIn
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure
 from chaos_protocols.rounds import RoundMachine, StateLost
 from chaos_protocols.routing import ROUTES_CACHED_MAX, OverlayView
+from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn
 from chaos_protocols.state_spec import NAME_CHARACTERS_MAX, fact
 from chaos_protocols.views import make_view, settled_views
 from chaos_protocols.worker import RunPaused, TrainFrom
@@ -85,7 +86,7 @@ def test_a_refused_adoption_forgets_no_candidate() -> None:
     bench = leader_of(roster=roster_of(A, model=None, started=False))
     real = refusing(bench)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
-    assert bench.machine.roster.model is None and A in bench.machine.scheduler.state_requests
+    assert bench.machine.roster.model is None and A in bench.machine.scheduler.term.restore_point.state_requests
     bench.machine.propose = real  # type: ignore[method-assign]
     bench.wait(1.0)
     assert bench.machine.roster.model == MODEL
@@ -108,7 +109,7 @@ def test_a_refused_wish_keeps_its_place() -> None:
     bench = leader_of(B, C)
     real = refusing(bench)
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
-    assert [identifier.split("-")[0] for identifier, _ in bench.machine.scheduler.wishes] == ["in"]
+    assert [identifier.split("-")[0] for identifier in bench.machine.scheduler.term.negotiations.pending] == ["in"]
     accepting(bench, real)
     assert bench.machine.roster.record(C) is None
 
@@ -149,7 +150,7 @@ def test_a_leave_and_a_link_do_not_disturb_somebody_elses_transfer() -> None:
 
 def test_news_for_a_negotiation_that_has_ended_finds_nobody() -> None:
     bench = leader_of(B)
-    bench.machine.scheduler.feed("ended", DeadlinePassed(), now_s=bench.now_s)
+    bench.machine.scheduler.term.negotiations.feed("ended", DeadlinePassed())
     assert not bench.machine.scheduler.negotiations
 
 
@@ -254,7 +255,8 @@ def test_a_settling_never_decides_without_a_site_that_is_not_removed_yet() -> No
     bench = leader_of(roster=line(B, C, D))
     lose(bench, D)
     bench.machine.links.neighbours[C].phase = LinkPhase.DOWN
-    assert not reconcile.settle(bench.machine.scheduler, bench.now_s) and bench.machine.roster.settling
+    decision = bench.machine.scheduler.term.resolution.step(bench.now_s)
+    assert decision.proposal is None and "removed first" in decision.reason
 
 
 def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_transfer() -> None:
@@ -305,17 +307,21 @@ def test_a_fact_that_is_too_long_for_a_name_is_cut_down_to_its_hash() -> None:
 
 def test_failures_are_looked_for_again_only_when_something_is_new() -> None:
     bench = leader_of(B, C)
-    looked_at = bench.machine.scheduler.looked_at
-    reconcile.find_failures(bench.machine.scheduler, bench.now_s)
-    assert bench.machine.scheduler.looked_at == looked_at
+    failures, looks = bench.machine.scheduler.term.failures, []
+    bench.machine.link_is_up = lambda *key: bool(looks.append(key))  # type: ignore[func-returns-value,method-assign]
+    assert failures.look(bench.now_s) == [] and not looks
+    bench.machine.overlay_version += 1
+    assert failures.look(bench.now_s) and looks, "everything is down"
 
 
 def test_a_settle_question_is_not_repeated_before_its_time() -> None:
     bench = leader_of(roster=line(B, C))
     lose(bench, C)
-    asked = bench.machine.scheduler.asked_s
+    bench.taken()
     alive(bench, B, seconds=SETTINGS.retry_s / 2, step_s=0.05)
-    assert bench.machine.scheduler.asked_s == asked
+    assert not sent(bench.out, SettleQuestion)
+    alive(bench, B, seconds=SETTINGS.retry_s, step_s=0.05)
+    assert sent(bench.out, SettleQuestion)
 
 
 def test_a_member_hears_of_a_change_that_does_not_concern_it() -> None:

@@ -111,7 +111,7 @@ def test_the_pace_of_rounds_is_measured_for_the_schedulers_margin() -> None:
     for _ in range(3):
         bench.wait(0.2)
         finish_round(bench)
-    assert 0.1 < (bench.machine.scheduler.round_s or 0) < 0.3
+    assert 0.1 < (bench.machine.scheduler.pace.round_s or 0) < 0.3
 
 
 def settle_one_ahead(digest: str = "ee") -> Follower:

@@ -34,10 +34,10 @@ from chaos_protocols.messages import (
     SettleQuestion,
 )
 from chaos_protocols.names import SiteId
-from chaos_protocols.negotiation import ScaleIn, ScaleOut
-from chaos_protocols.negotiation.scale_in import ScaleInState
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure, Roster
+from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
+from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.views import make_view
 
 # ---- failures
@@ -278,7 +278,7 @@ def test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     (leave,) = bench.machine.scheduler.negotiations.values()
     assert isinstance(leave, ScaleIn)
-    leave.last_round = 50
+    assert leave.last_round > 5
     for _ in range(60):
         alive(bench, B, C, seconds=0.2)
         bench.hear(B, report(bench, done_round=5))

@@ -24,7 +24,7 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, down, elect, line, lose, report
 from tests.unit.protocols.test_refused_and_rare import accepting, refusing
 
-from chaos_protocols import events, proposals
+from chaos_protocols import events
 from chaos_protocols.commands import SetVoters
 from chaos_protocols.effects import FetchState
 from chaos_protocols.messages import (
@@ -40,10 +40,12 @@ from chaos_protocols.messages import (
     StateRequest,
 )
 from chaos_protocols.names import SiteId
-from chaos_protocols.negotiation import DisconnectLink, ScaleIn, ScaleOut
-from chaos_protocols.requests import TURNED_BACK_MAX
 from chaos_protocols.roster import Departure
-from chaos_protocols.scheduler import MARGIN_ROUNDS_MAX
+from chaos_protocols.scheduler import proposals
+from chaos_protocols.scheduler.admission import TURNED_BACK_MAX
+from chaos_protocols.scheduler.negotiation import DisconnectLink, ScaleIn, ScaleOut
+from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX
+from chaos_protocols.scheduler.proposals import Proposal
 
 
 def training(*others: SiteId, **changes: Any) -> Bench:
@@ -131,7 +133,7 @@ def test_of_those_that_left_before_they_were_in_a_bounded_number_is_remembered_t
     strangers = [SiteId(f"{number:032x}") for number in range(TURNED_BACK_MAX + 3)]
     for site in strangers:
         leave(bench, site)
-    assert list(bench.machine.scheduler.turned_back) == strangers[3:]
+    assert list(bench.machine.scheduler.turned_back.sites) == strangers[3:]
 
 
 # ---- wishes
@@ -165,7 +167,8 @@ def test_what_no_majority_can_commit_is_not_proposed() -> None:
     last = bench.machine.raft.last_index
     released = proposals.without_site(bench.machine.configuration, C)
     scheduler = bench.machine.scheduler
-    assert not scheduler.propose((SetVoters(), released), None, planned=False, now_s=bench.now_s)
+    proposal = Proposal(command=SetVoters(), configuration=released)
+    assert not scheduler.propose(proposal, None, now_s=bench.now_s)
     assert bench.machine.raft.last_index == last and scheduler.in_flight is None
 
 
@@ -177,17 +180,17 @@ def test_a_failure_that_cannot_be_agreed_on_stays_a_wish_until_the_voters_are_ba
     assert bench.machine.roster.site_ids() == (A, B, C)
     scheduler = bench.machine.scheduler
     assert {one.site for one in scheduler.negotiations.values() if isinstance(one, ScaleIn)} == {B, C}
-    assert len(scheduler.wishes) == 2 and scheduler.in_flight is None
+    assert len(scheduler.term.negotiations.pending) == 2 and scheduler.in_flight is None
 
 
 def test_a_planned_change_begins_so_many_rounds_ahead_as_end_while_it_is_being_agreed_on() -> None:
     bench = training(B)
-    scheduler = bench.machine.scheduler
-    begun = scheduler.first_round()
-    scheduler.round_s, scheduler.commit_s = 0.01, 0.05
-    assert scheduler.first_round() == begun + 10
-    scheduler.commit_s = 1e6
-    assert scheduler.first_round() == begun + MARGIN_ROUNDS_MAX, "bounded"
+    pace = bench.machine.scheduler.pace
+    begun = pace.first_round(bench.machine)
+    pace.round_s, pace.commit_s = 0.01, 0.05
+    assert pace.first_round(bench.machine) == begun + 10
+    pace.commit_s = 1e6
+    assert pace.first_round(bench.machine) == begun + MARGIN_ROUNDS_MAX, "bounded"
 
 
 def test_sources_are_all_sites_with_the_state_where_the_planner_says_so_neighbours_with_their_rates() -> None:
@@ -195,7 +198,7 @@ def test_sources_are_all_sites_with_the_state_where_the_planner_says_so_neighbou
     roster = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(C, D)))
     found = proposals.sources_for(
         proposals.Situation(
-            scheduler=A, roster=roster, configuration=leader_of(B).machine.configuration, planner=planner,
+            roster=roster, configuration=leader_of(B).machine.configuration, planner=planner,
             first_round=1, done=0, active=frozenset((A, B, C)),
         ),
         D,

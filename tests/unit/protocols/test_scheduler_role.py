@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from tests.unit.protocols.one_site import (
     EPOCH,
     MODEL,
@@ -19,8 +18,10 @@ from tests.unit.protocols.one_site import (
     sent,
 )
 from tests.unit.protocols.scheduler_kit import acknowledge, alive, asked_to_lead, elect, plan, report
+from tests.unit.protocols.test_refused_and_rare import accepting, refusing
 
-from chaos_protocols import events, reconcile
+from chaos_protocols import events
+from chaos_protocols.commands import AdoptState
 from chaos_protocols.effects import StopDaemon
 from chaos_protocols.messages import (
     ConnectOrder,
@@ -29,7 +30,7 @@ from chaos_protocols.messages import (
     SettleAnswer,
     StateRequest,
 )
-from chaos_protocols.negotiation import DisconnectLink, Intent, ScaleIn
+from chaos_protocols.scheduler.negotiation import ScaleIn
 
 # ---- standstill, adoption
 
@@ -104,9 +105,13 @@ def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
     bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
     bench.machine.roster = msgspec.structs.replace(bench.machine.roster, links=())
     later_s = bench.now_s + 5.0
-    bench.machine.scheduler.reports[B] = (report(bench, active=False, done_round=5), later_s)
-    bench.machine.scheduler.state_requests[B] = (request(5), later_s)
-    assert not reconcile.adopt(bench.machine.scheduler, later_s)
+    term = bench.machine.scheduler.term
+    term.reports.take(B, report(bench, active=False, done_round=5), now_s=later_s)
+    term.restore_point.offered_inside(B, request(5))
+    assert term.restore_point.step(later_s) is None
+    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, links=(link(A, B),))
+    decision = term.restore_point.step(later_s)
+    assert decision is not None and isinstance(decision.proposal.command, AdoptState)
 
 
 def test_learners_of_a_transfer_whose_sources_are_gone_leave_before_another_state_is_taken() -> None:
@@ -156,25 +161,23 @@ def test_a_leaver_that_holds_the_overlay_together_is_bridged_first() -> None:
     bench.taken()
     out = bench.hear(B, LeaveRequest(incarnation=1, reason="done"))
     assert {(site, order.other) for site, order in sent(out, ConnectOrder)} <= {(A, C), (C, A)}
-    assert [one for one in bench.machine.scheduler.wishes if one[1] is Intent.REMOVE_SITE], "it waits for the bridge"
+    (waits,) = bench.machine.scheduler.term.negotiations.pending
+    assert isinstance(bench.machine.scheduler.negotiations[waits], ScaleIn), "it waits for the bridge"
     for _ in range(60):
         alive(bench, B, C, seconds=0.1)
     assert bench.machine.roster.record(B) is not None, "without the bridge it stays, and waits"
     assert [one.site for one in bench.machine.scheduler.negotiations.values() if isinstance(one, ScaleIn)] == [B]
 
 
-def test_a_wish_whose_negotiation_has_ended_is_forgotten() -> None:
-    bench = leader_of(B)
-    bench.machine.scheduler.wishes.append(("nobody", Intent.ADD_LINK))
-    bench.hear(B, report(bench))
-    assert not bench.machine.scheduler.wishes
-
-
-def test_a_negotiation_that_wants_what_it_cannot_is_a_defect_of_ours() -> None:
-    bench = leader_of(B)
-    wrong = DisconnectLink("x", one=A, other=B, request=None, settle=False, cause="", now_s=0.0)
-    with pytest.raises(AssertionError, match="does not propose"):
-        bench.machine.scheduler._make(Intent.ADD_SITE, wrong)
+def test_a_negotiation_that_has_ended_proposes_nothing_more() -> None:
+    bench = leader_of(B, C)
+    real = refusing(bench)
+    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
+    negotiations = bench.machine.scheduler.term.negotiations
+    (name,) = negotiations.pending
+    negotiations.forget(name)
+    accepting(bench, real)
+    assert negotiations.pending == () and bench.machine.roster.site_ids() == (A, B, C)
 
 
 def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() -> None:

@@ -1,8 +1,9 @@
 """What all negotiations share: their events, their orders, and the table-driven machine itself.
 
 `TABLE` maps (state, event type) to the method that handles it; `None` means that the event is expected there and
-changes nothing. A pair that is not in the table is a defect of ours (`LocalProtocolError`), never silence. The
-diagrams in docs/ are made from the tables.
+changes nothing. A pair that is not in the table is a defect of ours (`LocalProtocolError`), never silence. `COMMANDS`
+maps a state to the method that makes the command which is to be proposed in it. The diagrams in docs/ are made from the
+tables.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.messages import Message
 from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.proposals import Proposal, Situation
 
 # ---- events
 
@@ -33,7 +35,9 @@ class LinkAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The negotiation's command is committed."""
+    """The negotiation's command is committed. `last_round`: of a site that this removed, as was agreed; 0: of none."""
+
+    last_round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,9 @@ class ProposalLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelReached:
-    """The learner's worker has applied all results."""
+    """The learner's worker has applied all results; or (`waits`) its first round as a member waits until it has."""
+
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +63,13 @@ class Settlement:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EverybodyDone:
     """Every site has completed the last round in which the leaver takes part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundNeverDone:
+    """Nobody contributes to this round any more: it does not end under its tag, and no leaver need wait for it."""
+
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,23 +85,18 @@ class DeadlinePassed:
 
 
 NegotiationEvent = (
-    LinkAnswered | Committed | ProposalLost | LevelReached | Settlement | EverybodyDone | SubjectGone | DeadlinePassed
+    LinkAnswered
+    | Committed
+    | ProposalLost
+    | LevelReached
+    | Settlement
+    | EverybodyDone
+    | RoundNeverDone
+    | SubjectGone
+    | DeadlinePassed
 )
 
 # ---- orders
-
-
-class Intent(Enum):
-    """What a negotiation wants the scheduler to propose; the command is made when its turn has come, from the roster
-    of then."""
-
-    ADD_SITE = "add site"
-    REPLICATE = "replicate"
-    PROMOTE_SITE = "promote site"
-    REMOVE_SITE = "remove site"
-    RELEASE_SITE = "release site"
-    ADD_LINK = "add link"
-    REMOVE_LINK = "remove link"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +107,10 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Propose:
-    intent: Intent
+    """The negotiation wants a command of this type proposed: it is asked for the command itself (`Negotiation.command`)
+    when its turn has come, and so makes it from the roster of then."""
+
+    command: type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +125,32 @@ Order = Tell | Propose | Conclude
 
 
 class Negotiation:
-    """One negotiation. `subject` for people; `deadline_s` None while a later condition (progress) decides."""
+    """One negotiation: what all kinds have in common."""
 
     KIND: ClassVar[str] = ""
     TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {}
+    COMMANDS: ClassVar[Mapping[Enum, str]] = {}
+    """The method that makes the command, for each state in which something is to be proposed."""
 
     def __init__(self, identifier: str, *, state: Enum, subject: str, cause: str, now_s: float) -> None:
         self.identifier = identifier
         self.state = state
         self.subject = subject
+        """What it is about, for people."""
         self.cause = cause
         self.started_s = now_s
         self.deadline_s: float | None = None
+        """None: a later condition (progress) decides."""
         self.concluded = False
+
+    @property
+    def urgent(self) -> bool:
+        """It mends a failure: its proposals go before all others, and may be made while a round is resolved."""
+        return False
+
+    def concerns(self, site: SiteId) -> bool:
+        """Whether it comes to nothing when this site is lost."""
+        return False
 
     def handle(self, event: NegotiationEvent) -> list[Order]:
         """Look the pair (state, event) up and run its handler. Raises LocalProtocolError on a pair that the table does
@@ -142,6 +166,15 @@ class Negotiation:
         handler: Any = getattr(self, name)
         orders: list[Order] = handler(event)
         return orders
+
+    def command(self, situation: Situation) -> Proposal:
+        """What it wants proposed now. Raises CannotPropose with the reason, ValueError where the overlay does not
+        connect the members, LocalProtocolError in a state in which it wants nothing."""
+        if self.state not in self.COMMANDS:
+            raise LocalProtocolError(f"{self.KIND} {self.identifier} proposes nothing in state {self.state.value}")
+        maker: Any = getattr(self, self.COMMANDS[self.state])
+        proposal: Proposal = maker(situation)
+        return proposal
 
     def _conclude(self, state: Enum, outcome: str, reason: str) -> list[Order]:
         self.state = state

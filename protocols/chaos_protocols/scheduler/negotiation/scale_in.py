@@ -10,23 +10,28 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
+from chaos_protocols.commands import RemoveSite, SetVoters
 from chaos_protocols.messages import LeaveAnswer
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.negotiation.base import (
+from chaos_protocols.roster import Roster
+from chaos_protocols.scheduler import proposals
+from chaos_protocols.scheduler.negotiation.base import (
     Committed,
     DeadlinePassed,
     EverybodyDone,
-    Intent,
     LevelReached,
     LinkAnswered,
     Negotiation,
     Order,
     ProposalLost,
     Propose,
+    RoundNeverDone,
     Settlement,
     SubjectGone,
     Tell,
 )
+from chaos_protocols.scheduler.proposals import Proposal, Removal, Situation
+from chaos_protocols.views import connected_with
 
 
 class ScaleInState(Enum):
@@ -42,9 +47,7 @@ S = ScaleInState
 
 
 class ScaleIn(Negotiation):
-    """See the module. `last_round`: the last one of a leaver, known when its removal is committed.
-    `left`: recorded as left, not as failed.
-    `bridged`: sites that a link was tried to, and when, that keeps the overlay together without the leaver."""
+    """One site goes."""
 
     KIND = "scale-in"
     TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {
@@ -54,6 +57,7 @@ class ScaleIn(Negotiation):
         (S.REMOVING, Settlement): None,
         (S.FINISHING, EverybodyDone): "_finished",
         (S.FINISHING, SubjectGone): "_gone_early",
+        (S.FINISHING, RoundNeverDone): "_need_not_wait",
         (S.FINISHING, Settlement): None,
         (S.SETTLING, Settlement): "_settled",
         (S.SETTLING, SubjectGone): None,
@@ -68,6 +72,7 @@ class ScaleIn(Negotiation):
         **{(state, LinkAnswered): None for state in ScaleInState},
         **{(state, DeadlinePassed): None for state in ScaleInState},
     }
+    COMMANDS: ClassVar[Mapping[Enum, str]] = {S.REMOVING: "_remove", S.RELEASING: "_release"}
 
     def __init__(
         self,
@@ -79,23 +84,53 @@ class ScaleIn(Negotiation):
         settle: bool,
         cause: str,
         now_s: float,
+        left: bool | None = None,
+        last_round: int = 0,
         state: ScaleInState = ScaleInState.REMOVING,
     ) -> None:
+        """`left`: as `graceful` where it is not given."""
         super().__init__(identifier, state=state, subject=short(site), cause=cause, now_s=now_s)
         self.site = site
         self.incarnation = incarnation
         self.graceful = graceful
+        """It asked to leave, and takes part until its last round."""
         self.settle = settle
-        self.last_round = 0
-        self.bridged: dict[SiteId, float] = {}
-        self.left = graceful
+        """A round depended on it when it failed, and is resolved before this ends. Never taken back."""
+        self.left = graceful if left is None else left
+        """It is recorded as left, not as failed."""
+        self.last_round = last_round
+        """The last one of a leaver; known when its removal is committed."""
+        self._bridged: dict[SiteId, float] = {}
+        """Sites that a link was tried to, and when, that keeps the overlay together without the leaver."""
+
+    @property
+    def urgent(self) -> bool:
+        return not self.graceful
+
+    def concerns(self, site: SiteId) -> bool:
+        return self.graceful and site == self.site
+
+    def next_bridge(self, roster: Roster, scheduler: SiteId, *, now_s: float, again_s: float) -> SiteId | None:
+        """The leaver holds the overlay together: a site that would be apart from the scheduler without it, and is to be
+        linked with it first. One that this was tried for has its next turn after `again_s`; None: nobody's turn."""
+        members = [site for site in roster.member_ids() if site != self.site]
+        learners = [site for site in roster.learner_ids() if site != self.site]
+        left = [link.key for link in roster.links if self.site not in link.key]
+        near = connected_with(scheduler, members, learners, left)
+        apart = [site for site in (*members, *learners) if site not in near]
+        untried = [site for site in apart if self._bridged.get(site, float("-inf")) < now_s - again_s]
+        if not untried:
+            return None
+        self._bridged[untried[0]] = now_s
+        return untried[0]
 
     def begin(self) -> list[Order]:
-        return [Propose(intent=Intent.REMOVE_SITE)]
+        return [Propose(command=RemoveSite)]
 
     def _removed(self, event: Committed) -> list[Order]:
         if self.graceful:
             self.state = S.FINISHING
+            self.last_round = event.last_round
             answer = LeaveAnswer(incarnation=self.incarnation, last_round=self.last_round, finished=False)
             return [Tell(site=self.site, message=answer)]
         if self.settle:
@@ -106,7 +141,7 @@ class ScaleIn(Negotiation):
     def _not_removed(self, event: ProposalLost) -> list[Order]:
         if event.final:
             return self._conclude(S.FAILED, "refused", event.reason)
-        return [Propose(intent=Intent.REMOVE_SITE)]
+        return [Propose(command=RemoveSite)]
 
     def _failed_meanwhile(self, event: SubjectGone) -> list[Order]:
         """A leaver that is lost before its removal is known to be committed: this negotiation ends, and whether the
@@ -118,7 +153,11 @@ class ScaleIn(Negotiation):
     def _finished(self, event: EverybodyDone) -> list[Order]:
         self.state = S.RELEASING
         answer = LeaveAnswer(incarnation=self.incarnation, last_round=self.last_round, finished=True)
-        return [Tell(site=self.site, message=answer), Propose(intent=Intent.RELEASE_SITE)]
+        return [Tell(site=self.site, message=answer), Propose(command=SetVoters)]
+
+    def _need_not_wait(self, event: RoundNeverDone) -> list[Order]:
+        self.last_round = min(self.last_round, event.round - 1)
+        return []
 
     def _gone_early(self, event: SubjectGone) -> list[Order]:
         return self._conclude(S.DONE, "done", f"left; gone before its last round was everywhere ({event.reason})")
@@ -129,7 +168,23 @@ class ScaleIn(Negotiation):
     def _not_released(self, event: ProposalLost) -> list[Order]:
         if event.final:
             return self._released(Committed())
-        return [Propose(intent=Intent.RELEASE_SITE)]
+        return [Propose(command=SetVoters)]
 
     def _released(self, event: Committed) -> list[Order]:
         return self._conclude(S.DONE, "done", f"left after round {self.last_round}")
+
+    def _remove(self, situation: Situation) -> Proposal:
+        asked = Removal(
+            site=self.site,
+            incarnation=self.incarnation,
+            graceful=self.graceful,
+            left=self.left,
+            settle=self.settle,
+            reason=self.cause,
+        )
+        removal = proposals.removal_of(situation, asked)
+        self.incarnation, self.left, self.settle = removal.incarnation, removal.left, removal.settle
+        return proposals.remove_site(situation, removal)
+
+    def _release(self, situation: Situation) -> Proposal:
+        return proposals.release_site(situation, self.site)

@@ -7,13 +7,15 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
+from chaos_protocols.commands import AddLink, RemoveLink
 from chaos_protocols.messages import ConnectOrder, LinkAnswer
-from chaos_protocols.names import SiteId, short
-from chaos_protocols.negotiation.base import (
+from chaos_protocols.names import SiteId, link_key, short
+from chaos_protocols.roster import LinkRecord
+from chaos_protocols.scheduler import proposals
+from chaos_protocols.scheduler.negotiation.base import (
     Committed,
     DeadlinePassed,
     EverybodyDone,
-    Intent,
     LevelReached,
     LinkAnswered,
     Negotiation,
@@ -24,6 +26,8 @@ from chaos_protocols.negotiation.base import (
     SubjectGone,
     Tell,
 )
+from chaos_protocols.scheduler.proposals import Proposal, Situation
+from chaos_protocols.views import LinkKey
 
 
 class LinkState(Enum):
@@ -41,7 +45,9 @@ _NEVER_MATTERS: dict[tuple[Enum, type], str | None] = {
 }
 
 
-class _LinkNegotiation(Negotiation):
+class LinkNegotiation(Negotiation):
+    """What is negotiated about one link."""
+
     def __init__(
         self,
         identifier: str,
@@ -54,8 +60,13 @@ class _LinkNegotiation(Negotiation):
         state: LinkState,
     ) -> None:
         super().__init__(identifier, state=state, subject=f"{short(one)} - {short(other)}", cause=cause, now_s=now_s)
-        self.one, self.other = (one, other) if one <= other else (other, one)
+        self.one, self.other = link_key(one, other)
         self.request = request
+        """Who asked for it, and the name of that request; None: nobody did."""
+
+    @property
+    def key(self) -> LinkKey:
+        return (self.one, self.other)
 
     def answer(self, outcome: str, reason: str) -> list[Order]:
         """The answer to the site that asked for this, if one did."""
@@ -71,8 +82,8 @@ class _LinkNegotiation(Negotiation):
         return self._end(S.FAILED, "failed", event.reason)
 
 
-class ConnectLink(_LinkNegotiation):
-    """See the module. `rtt_s`, `rate_bytes_per_s`: what the ends measured (0: nothing)."""
+class ConnectLink(LinkNegotiation):
+    """Two sites of the roster get a link."""
 
     KIND = "connect-link"
     TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {
@@ -87,6 +98,7 @@ class ConnectLink(_LinkNegotiation):
         (S.COMMITTING, Settlement): None,
         **_NEVER_MATTERS,
     }
+    COMMANDS: ClassVar[Mapping[Enum, str]] = {S.COMMITTING: "_add"}
 
     def __init__(
         self,
@@ -102,8 +114,13 @@ class ConnectLink(_LinkNegotiation):
             identifier, one=one, other=other, request=request, cause=cause, now_s=now_s, state=S.CONNECTING
         )
         self.rtt_s = 0.0
+        """The longer of what both ends measured; 0: nothing, as with the rate."""
         self.rate_bytes_per_s = 0.0
         self._ready: set[SiteId] = set()
+        """The ends that have the link."""
+
+    def concerns(self, site: SiteId) -> bool:
+        return site in self.key
 
     def begin(self, addresses: Mapping[SiteId, str], *, deadline_s: float) -> list[Order]:
         """Both ends are told; either may dial. The rate is measured later, from real transfers or a probe: it overlaps
@@ -129,7 +146,7 @@ class ConnectLink(_LinkNegotiation):
             return []
         self.state = S.COMMITTING
         self.deadline_s = None
-        return [Propose(intent=Intent.ADD_LINK)]
+        return [Propose(command=AddLink)]
 
     def _too_late(self, event: DeadlinePassed) -> list[Order]:
         silent = ", ".join(short(site) for site in (self.one, self.other) if site not in self._ready)
@@ -141,11 +158,15 @@ class ConnectLink(_LinkNegotiation):
     def _not_proposed(self, event: ProposalLost) -> list[Order]:
         if event.final:
             return self._end(S.FAILED, "refused", event.reason)
-        return [Propose(intent=Intent.ADD_LINK)]
+        return [Propose(command=AddLink)]
+
+    def _add(self, situation: Situation) -> Proposal:
+        link = LinkRecord(one=self.one, other=self.other, rate_bytes_per_s=self.rate_bytes_per_s, rtt_s=self.rtt_s)
+        return proposals.add_link(situation, link)
 
 
-class DisconnectLink(_LinkNegotiation):
-    """See the module. `settle`: the link failed while a round depended on it."""
+class DisconnectLink(LinkNegotiation):
+    """A link goes, because somebody wants it gone or because it is down."""
 
     KIND = "disconnect-link"
     TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {
@@ -161,6 +182,7 @@ class DisconnectLink(_LinkNegotiation):
         (S.SETTLING, DeadlinePassed): None,
         **_NEVER_MATTERS,
     }
+    COMMANDS: ClassVar[Mapping[Enum, str]] = {S.COMMITTING: "_remove"}
 
     def __init__(
         self,
@@ -177,9 +199,10 @@ class DisconnectLink(_LinkNegotiation):
             identifier, one=one, other=other, request=request, cause=cause, now_s=now_s, state=S.COMMITTING
         )
         self.settle = settle
+        """A round depended on the link when it failed, and is resolved before this ends. Never taken back."""
 
     def begin(self) -> list[Order]:
-        return [Propose(intent=Intent.REMOVE_LINK)]
+        return [Propose(command=RemoveLink)]
 
     def _committed(self, event: Committed) -> list[Order]:
         if self.settle:
@@ -190,7 +213,15 @@ class DisconnectLink(_LinkNegotiation):
     def _not_proposed(self, event: ProposalLost) -> list[Order]:
         if event.final:
             return self._end(S.FAILED, "refused", event.reason)
-        return [Propose(intent=Intent.REMOVE_LINK)]
+        return [Propose(command=RemoveLink)]
 
     def _settled(self, event: Settlement) -> list[Order]:
         return self._end(S.DONE, "done", self.cause)
+
+    def _remove(self, situation: Situation) -> Proposal:
+        proposal = proposals.remove_link(
+            situation, self.key, asked=self.request is not None, settle=self.settle, reason=self.cause
+        )
+        assert isinstance(proposal.command, RemoveLink)
+        self.settle = proposal.command.settle
+        return proposal

@@ -1,13 +1,13 @@
 """From what a negotiation wants to the command that the scheduler proposes: made when its turn has come, from the
 roster of then.
 
-Pure functions; `CannotPropose` says why not, and whether waiting helps.
+Pure functions from a `Situation` to a `Proposal`; `CannotPropose` says why not, and whether waiting helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaos_protocols.commands import (
     AddLink,
@@ -19,11 +19,16 @@ from chaos_protocols.commands import (
     Replicate,
     SetVoters,
 )
-from chaos_protocols.names import VOTERS_MAX, SiteId, link_key, short
-from chaos_protocols.negotiation import ConnectLink, DisconnectLink, ScaleIn, ScaleOut
+from chaos_protocols.messages import JoinRequest
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.roster import Departure, LinkRecord, Roster, SiteRecord
-from chaos_protocols.views import Planner, SourceFacts, changed_views, connects
+from chaos_protocols.views import LinkKey, Planner, SourceFacts, changed_views, connects
+
+REASON_CHARACTERS_MAX = 1024
+"""What a command may say of its reason (`commands.py`)."""
+
+SPLITS_OVERLAY = "removing this link would split the overlay; connect another link first (chaosd link add SITE)"
 
 
 class CannotPropose(Exception):
@@ -38,32 +43,55 @@ class CannotPropose(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What a command is made from. `first_round`: where a planned change may begin; `active`: members whose workers
-    have the state."""
+    """What a command is made from."""
 
-    scheduler: SiteId
     roster: Roster
     configuration: Configuration
     planner: Planner
     first_round: int
+    """Where a planned change may begin."""
     done: int
+    """The last round that is done at the scheduler."""
     active: frozenset[SiteId]
+    """Members whose workers have the state."""
 
 
-Proposal = tuple[Command, Configuration | None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A change of the roster, of the agreement's configuration, or of both in one entry."""
+
+    command: Command
+    configuration: Configuration | None = None
+    """None: stays as it is."""
+    first_round: int | None = None
+    """A planned change begins with this round, and the scheduler's own site gives nothing to it until the entry's fate
+    is known (protocols.md section 4). None: it begins with no round, or resolves the one under way."""
 
 
-def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
-    roster, joiner = situation.roster, negotiation.joiner
-    assert negotiation.request is not None and roster.model is not None
-    request = negotiation.request
-    neighbours = [site for site in sorted(negotiation.links) if roster.record(site) is not None]
-    links = []
-    for site in neighbours:
-        answer = negotiation.links[site]
-        one, other = link_key(site, joiner)
-        links.append(LinkRecord(one=one, other=other, rate_bytes_per_s=answer.rate_bytes_per_s, rtt_s=answer.rtt_s))
-    sources = sources_for(situation, joiner, links)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A site that is to be removed."""
+
+    site: SiteId
+    incarnation: int
+    graceful: bool
+    """It asked to leave, and takes part until its last round."""
+    left: bool
+    """It is recorded as left, not as failed."""
+    settle: bool
+    """The running round must be resolved without it."""
+    reason: str
+
+
+def add_site(
+    situation: Situation, transfer: str, joiner: SiteId, request: JoinRequest, links: Iterable[LinkRecord]
+) -> Proposal:
+    """Admit the joiner as a learner over those of `links` (each as measured by the far end) whose far ends are still in
+    the roster."""
+    roster = situation.roster
+    assert roster.model is not None
+    there = tuple(link for link in links if roster.record(far_end(link, joiner)) is not None)
+    sources = sources_for(situation, joiner, there)
     if not sources:
         raise CannotPropose(
             "none of its neighbours has the training state at the moment; connect it to a site whose worker trains",
@@ -78,7 +106,7 @@ def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         state="learner",
     )
     replication = situation.planner.replicate(
-        transfer=negotiation.identifier,
+        transfer=transfer,
         joiner=joiner,
         round_number=situation.first_round - 1,
         state_bytes=roster.model.state_bytes,
@@ -90,16 +118,19 @@ def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         situation.planner,
         first_round=situation.first_round,
         done=situation.done,
-        links=(*roster.links, *links),
+        links=(*roster.links, *there),
         add_listener=joiner,
     )
-    command = AddSite(record=record, links=tuple(links), views=views, replication=replication)
-    return command, with_learner(situation.configuration, joiner)
+    return Proposal(
+        command=AddSite(record=record, links=there, views=views, replication=replication),
+        configuration=with_learner(situation.configuration, joiner),
+        first_round=situation.first_round,
+    )
 
 
-def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
+def replicate(situation: Situation, transfer: str, joiner: SiteId) -> Proposal:
     """The state once more, for a site of the roster; a new epoch marks the snapshot's round."""
-    roster, joiner = situation.roster, negotiation.joiner
+    roster = situation.roster
     assert roster.model is not None
     record = roster.record(joiner)
     if record is None:
@@ -108,7 +139,7 @@ def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
     if not sources:
         raise CannotPropose("none of its neighbours has the training state at the moment", final=True)
     replication = situation.planner.replicate(
-        transfer=negotiation.identifier,
+        transfer=transfer,
         joiner=joiner,
         round_number=situation.first_round - 1,
         state_bytes=roster.model.state_bytes,
@@ -118,17 +149,17 @@ def replicate(situation: Situation, negotiation: ScaleOut) -> Proposal:
     views = changed_views(
         roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
     )
-    return Replicate(views=views, replication=replication), None
+    return Proposal(command=Replicate(views=views, replication=replication), first_round=situation.first_round)
+
+
+def far_end(link: LinkRecord, site: SiteId) -> SiteId:
+    return link.other if link.one == site else link.one
 
 
 def sources_for(situation: Situation, joiner: SiteId, links: Iterable[LinkRecord]) -> tuple[SourceFacts, ...]:
     """Who can send the state: the joiner's neighbours that have it; with `all_sites` also members further away, whose
     rate to the joiner nobody has measured."""
-    near = {
-        (link.other if link.one == joiner else link.one): link
-        for link in sorted(links, key=lambda one: one.key)
-        if joiner in link.key
-    }
+    near = {far_end(link, joiner): link for link in sorted(links, key=lambda one: one.key) if joiner in link.key}
     found = [
         SourceFacts(site=site, rate_bytes_per_s=link.rate_bytes_per_s, rtt_s=link.rtt_s)
         for site, link in near.items()
@@ -140,8 +171,9 @@ def sources_for(situation: Situation, joiner: SiteId, links: Iterable[LinkRecord
     return tuple(found)
 
 
-def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
-    roster, joiner = situation.roster, negotiation.joiner
+def promote_site(situation: Situation, joiner: SiteId, *, waits: bool) -> Proposal:
+    """`waits`: it is not level yet, and its first round waits for it."""
+    roster = situation.roster
     if roster.record(joiner) is None:
         raise CannotPropose(f"{short(joiner)} is no longer in the roster", final=True)
     views = changed_views(
@@ -152,34 +184,47 @@ def promote_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         links=roster.links,
         add_member=joiner,
     )
-    return PromoteSite(site=joiner, views=views, waits=negotiation.waits), None
+    return Proposal(command=PromoteSite(site=joiner, views=views, waits=waits), first_round=situation.first_round)
 
 
-def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
-    roster, site = situation.roster, negotiation.site
+def removal_of(situation: Situation, asked: Removal) -> Removal:
+    """The removal as the roster of now wants it: under which name the site goes, and whether the running round must be
+    resolved without it. Never takes back that it must: who proposes it again has failed to once."""
+    roster, site = situation.roster, asked.site
     record = roster.record(site)
-    if record is not None and record.incarnation != negotiation.incarnation:
+    left, incarnation = asked.left, asked.incarnation
+    if record is not None and record.incarnation != incarnation:
         raise CannotPropose("it has joined again since", final=True)
     if record is None:
         if not any(site in view.members for view in roster.views):
             raise CannotPropose("it is out of the roster already", final=True)
         gone = next((one for one in roster.departed if one.site == site), None)
         if gone is not None:  # its name stays: who left is not called failed because its last round was settled
-            negotiation.left, negotiation.incarnation = gone.cause == "left", gone.incarnation
+            left, incarnation = gone.cause == "left", gone.incarnation
+    whole = stays_whole_without(roster, site)
+    counts = any(site in view.members for view in roster.views_in_force(situation.done))
+    # More than this site is cut off, or it was promoted since its loss was seen: no round may wait for it.
+    settle = asked.settle or (not asked.graceful and (roster.settling or not whole or counts))
+    if not settle and not whole:
+        raise CannotPropose("its leaving would split the overlay", final=False, split=True)
+    return replace(asked, left=left, incarnation=incarnation, settle=settle)
+
+
+def stays_whole_without(roster: Roster, site: SiteId) -> bool:
+    """Whether the overlay still connects everybody else."""
     left = [link for link in roster.links if site not in link.key]
     members = [other for other in roster.member_ids() if other != site]
     learners = [other for other in roster.learner_ids() if other != site]
-    last_round = situation.first_round - 1 if negotiation.graceful else situation.done
-    whole = connects(members, learners, left)
-    counts = any(site in view.members for view in roster.views_in_force(situation.done))
-    if not negotiation.graceful and (roster.settling or not whole or counts):
-        # More than this site is cut off, or it was promoted since its loss was seen: no round may wait for it.
-        negotiation.settle = True
-    if negotiation.settle:
+    return connects(members, learners, left)
+
+
+def remove_site(situation: Situation, removal: Removal) -> Proposal:
+    """`removal`: as `removal_of` made it from the same situation."""
+    roster, site = situation.roster, removal.site
+    if removal.settle:
         views = roster.views
     else:
-        if not whole:
-            raise CannotPropose("its leaving would split the overlay", final=False, split=True)
+        left = [link for link in roster.links if site not in link.key]
         views = changed_views(
             roster,
             situation.planner,
@@ -190,90 +235,62 @@ def remove_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
         )
     departure = Departure(
         site=site,
-        incarnation=negotiation.incarnation,
-        last_round=last_round,
-        cause="left" if negotiation.left else "failed",
-        reason=negotiation.cause[:1024],
+        incarnation=removal.incarnation,
+        last_round=situation.first_round - 1 if removal.graceful else situation.done,
+        cause="left" if removal.left else "failed",
+        reason=removal.reason[:REASON_CHARACTERS_MAX],
     )
-    command = RemoveSite(departure=departure, settle=negotiation.settle, views=views)
     configuration = without_site(situation.configuration, site)
-    if negotiation.graceful:  # goes on hearing what is agreed until it is released
+    if removal.graceful:  # goes on hearing what is agreed until it is released
         configuration = with_learner(configuration, site)
-    return command, configuration
+    return Proposal(
+        command=RemoveSite(departure=departure, settle=removal.settle, views=views),
+        configuration=configuration,
+        first_round=None if removal.settle else situation.first_round,
+    )
 
 
-def release_site(situation: Situation, negotiation: ScaleIn) -> Proposal:
-    if situation.roster.record(negotiation.site) is not None:
+def release_site(situation: Situation, site: SiteId) -> Proposal:
+    """Who has left hears no more of what is agreed."""
+    if situation.roster.record(site) is not None:
         raise CannotPropose("it has joined again", final=True)
-    return SetVoters(), without_site(situation.configuration, negotiation.site)
+    return Proposal(command=SetVoters(), configuration=without_site(situation.configuration, site))
 
 
-def add_link(situation: Situation, negotiation: ConnectLink) -> Proposal:
+def add_link(situation: Situation, link: LinkRecord) -> Proposal:
     roster = situation.roster
-    for site in (negotiation.one, negotiation.other):
+    for site in link.key:
         if roster.record(site) is None:
             raise CannotPropose(f"{short(site)} is no longer in the roster", final=True)
-    link = LinkRecord(
-        one=negotiation.one,
-        other=negotiation.other,
-        rate_bytes_per_s=negotiation.rate_bytes_per_s,
-        rtt_s=negotiation.rtt_s,
-    )
     others = [known for known in roster.links if known.key != link.key]
     views = changed_views(
         roster, situation.planner, first_round=situation.first_round, done=situation.done, links=(*others, link)
     )
-    return AddLink(link=link, views=views), None
+    return Proposal(command=AddLink(link=link, views=views), first_round=situation.first_round)
 
 
-def remove_link(situation: Situation, negotiation: DisconnectLink) -> Proposal:
+def remove_link(situation: Situation, key: LinkKey, *, asked: bool, settle: bool, reason: str) -> Proposal:
+    """`asked`: somebody wants it gone, but not at the price of a split overlay. Otherwise it is dead, whatever hangs on
+    it. `settle`: a round depended on it."""
     roster = situation.roster
-    one, other = negotiation.one, negotiation.other
-    if roster.link(one, other) is None and not negotiation.settle:
+    if roster.link(*key) is None and not settle:
         raise CannotPropose("there is no such link any more", final=True)
-    left = [link for link in roster.links if link.key != (one, other)]
+    left = [link for link in roster.links if link.key != key]
     whole = connects(roster.member_ids(), roster.learner_ids(), left)
-    if not whole and negotiation.request is None:
-        negotiation.settle = True  # the link is dead, whatever hangs on it
-    if not negotiation.settle and not whole:
-        raise CannotPropose(
-            "removing this link would split the overlay; connect another link first (chaosd link add SITE)",
-            final=True,
-        )
-    if negotiation.settle:
+    resolves = settle or (not whole and not asked)
+    if not resolves and not whole:
+        raise CannotPropose(SPLITS_OVERLAY, final=True)
+    if resolves:
         views = roster.views
     else:
         views = changed_views(
             roster, situation.planner, first_round=situation.first_round, done=situation.done, links=left
         )
-    reason = negotiation.cause[:1024]
-    return RemoveLink(one=one, other=other, settle=negotiation.settle, views=views, reason=reason), None
-
-
-def voters_wanted(members: int) -> int:
-    """An odd number of voters, at most VOTERS_MAX. With two sites only the scheduler's votes: it may remove the other,
-    the other can never remove it (protocols.md section 1)."""
-    return max(1, min(VOTERS_MAX, members - 1 + members % 2))
-
-
-def next_voters(roster: Roster, configuration: Configuration, scheduler: SiteId) -> Configuration | None:
-    """One step towards the voters wanted, or None. Members of long standing are kept; the smallest ids come first."""
-    members = [site for site in roster.member_ids() if site in {*configuration.voters, *configuration.learners}]
-    unheard = [site for site in roster.site_ids() if site not in {*configuration.voters, *configuration.learners}]
-    if unheard:
-        return with_learner(configuration, unheard[0])
-    wanted = voters_wanted(len(members))
-    voters = list(configuration.voters)
-    strangers = [site for site in voters if site not in members and site != scheduler]
-    if strangers:
-        return without_vote(configuration, strangers[0])
-    if len(voters) > wanted:
-        surplus = [site for site in voters if site != scheduler]
-        return without_vote(configuration, surplus[-1]) if surplus else None
-    candidates = [site for site in members if site not in voters]
-    if len(voters) < wanted and candidates:
-        return with_vote(configuration, candidates[0])
-    return None
+    one, other = key
+    return Proposal(
+        command=RemoveLink(one=one, other=other, settle=resolves, views=views, reason=reason[:REASON_CHARACTERS_MAX]),
+        first_round=None if resolves else situation.first_round,
+    )
 
 
 def with_vote(configuration: Configuration, site: SiteId) -> Configuration:

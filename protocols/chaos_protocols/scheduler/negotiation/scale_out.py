@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
+from chaos_protocols.commands import AddSite, PromoteSite, Replicate
 from chaos_protocols.messages import ConnectOrder, JoinRequest
-from chaos_protocols.names import SiteId, short
-from chaos_protocols.negotiation.base import (
+from chaos_protocols.names import SiteId, link_key, short
+from chaos_protocols.roster import LinkRecord
+from chaos_protocols.scheduler import proposals
+from chaos_protocols.scheduler.negotiation.base import (
     Committed,
     DeadlinePassed,
     EverybodyDone,
-    Intent,
     LevelReached,
     LinkAnswered,
     Negotiation,
@@ -28,6 +30,7 @@ from chaos_protocols.negotiation.base import (
     SubjectGone,
     Tell,
 )
+from chaos_protocols.scheduler.proposals import Proposal, Situation
 
 
 class ScaleOutState(Enum):
@@ -43,7 +46,7 @@ S = ScaleOutState
 
 
 class ScaleOut(Negotiation):
-    """See the module. `links`: the neighbours that consented, with what they measured."""
+    """One site is given the state, and becomes a member if it is none."""
 
     KIND = "scale-out"
     TABLE: ClassVar[Mapping[tuple[Enum, type], str | None]] = {
@@ -61,13 +64,14 @@ class ScaleOut(Negotiation):
         (S.REPLICATING, SubjectGone): "_lost",
         (S.REPLICATING, Settlement): None,
         (S.PROMOTING, LinkAnswered): None,
-        (S.PROMOTING, LevelReached): None,
+        (S.PROMOTING, LevelReached): "_level_again",
         (S.PROMOTING, Committed): "_promoted",
         (S.PROMOTING, ProposalLost): "_not_promoted",
         (S.PROMOTING, SubjectGone): "_lost",
         (S.PROMOTING, Settlement): None,
         **{(state, EverybodyDone): None for state in ScaleOutState},
     }
+    COMMANDS: ClassVar[Mapping[Enum, str]] = {S.ADMITTING: "_admit", S.PROMOTING: "_promote"}
 
     def __init__(
         self,
@@ -83,16 +87,27 @@ class ScaleOut(Negotiation):
         super().__init__(identifier, state=state, subject=subject, cause=cause, now_s=now_s)
         self.joiner = joiner
         self.request = request
+        """None: the site is in the roster, and is only given the state once more."""
         self.links: dict[SiteId, LinkAnswered] = {}
-        self.waits = False
+        """The neighbours that consented, with what they measured."""
         self._refusals: dict[SiteId, str] = {}
+        self._waits = False
+        """Not level yet: its first round as a member is to wait for it."""
+
+    @property
+    def transfers(self) -> bool:
+        """The state is on its way to the joiner, or has just got there."""
+        return self.state in (S.REPLICATING, S.PROMOTING)
+
+    def concerns(self, site: SiteId) -> bool:
+        return site == self.joiner
 
     def begin(self, *, deadline_s: float) -> list[Order]:
         """Ask the named neighbours to have, and measure, a link to the joiner: all at the same time, since they will
         also send at the same time. A restored site has its links already."""
         if self.request is None:
             self.state = S.ADMITTING
-            return [Propose(intent=Intent.REPLICATE)]
+            return [Propose(command=Replicate)]
         self.deadline_s = deadline_s
         return [
             Tell(
@@ -132,7 +147,7 @@ class ScaleOut(Negotiation):
         self.deadline_s = None
         if self.links:
             self.state = S.ADMITTING
-            return [Propose(intent=Intent.ADD_SITE)]
+            return [Propose(command=AddSite)]
         told = "; ".join(f"{short(site)}: {reason}" for site, reason in sorted(self._refusals.items())) or "no answer"
         return self._conclude(S.FAILED, "failed", f"no neighbour has a link to the joiner{when} ({told})")
 
@@ -143,16 +158,22 @@ class ScaleOut(Negotiation):
     def _not_proposed(self, event: ProposalLost) -> list[Order]:
         if event.final:
             return self._conclude(S.FAILED, "failed", event.reason)
-        return [Propose(intent=Intent.ADD_SITE if self.request is not None else Intent.REPLICATE)]
+        return [Propose(command=Replicate if self.request is None else AddSite)]
 
     def _level(self, event: LevelReached) -> list[Order]:
         self.state = S.PROMOTING
-        return [Propose(intent=Intent.PROMOTE_SITE)]
+        self._waits = event.waits
+        return [Propose(command=PromoteSite)]
+
+    def _level_again(self, event: LevelReached) -> list[Order]:
+        """It says so at every beat; the last word counts when its turn comes."""
+        self._waits = event.waits
+        return []
 
     def _not_promoted(self, event: ProposalLost) -> list[Order]:
         if event.final:
             return self._conclude(S.FAILED, "failed", event.reason)
-        return [Propose(intent=Intent.PROMOTE_SITE)]
+        return [Propose(command=PromoteSite)]
 
     def _promoted(self, event: Committed) -> list[Order]:
         sources = ", ".join(short(site) for site in sorted(self.links)) or "its neighbours"
@@ -160,3 +181,17 @@ class ScaleOut(Negotiation):
 
     def _lost(self, event: SubjectGone) -> list[Order]:
         return self._conclude(S.FAILED, "failed", event.reason)
+
+    def _admit(self, situation: Situation) -> Proposal:
+        if self.request is None:
+            return proposals.replicate(situation, self.identifier, self.joiner)
+        links = [_as_record(self.joiner, site, self.links[site]) for site in sorted(self.links)]
+        return proposals.add_site(situation, self.identifier, self.joiner, self.request, links)
+
+    def _promote(self, situation: Situation) -> Proposal:
+        return proposals.promote_site(situation, self.joiner, waits=self._waits)
+
+
+def _as_record(joiner: SiteId, site: SiteId, measured: LinkAnswered) -> LinkRecord:
+    one, other = link_key(site, joiner)
+    return LinkRecord(one=one, other=other, rate_bytes_per_s=measured.rate_bytes_per_s, rtt_s=measured.rtt_s)

@@ -1,0 +1,104 @@
+"""What the scheduler sees of its site (`Facts`), and what it may have its site do (`Host`).
+
+A part of the scheduler is given `Facts`: it can ask, and change nothing. Only the machine and the negotiations that it
+runs have the `Host`. Both are views of the site itself and no copies: an event costs a large site nothing here, and
+what is asked after a commit in the same event is answered from the roster after that commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Protocol
+
+from chaos_protocols.commands import Command
+from chaos_protocols.messages import Message, Report, SettleAnswer
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import Tag
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import Roster
+from chaos_protocols.settings import SiteSettings
+from chaos_protocols.views import Planner
+
+
+class Facts(Protocol):
+    """A site as its scheduler sees it. Nothing here changes anything."""
+
+    @property
+    def site(self) -> SiteId: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def settings(self) -> SiteSettings: ...
+    @property
+    def planner(self) -> Planner: ...
+    @property
+    def now_s(self) -> float: ...
+    @property
+    def roster(self) -> Roster:
+        """As committed, and applied here."""
+        ...
+
+    @property
+    def configuration(self) -> Configuration:
+        """Voters and learners of the agreement; counts from when it is appended."""
+        ...
+
+    @property
+    def term(self) -> int: ...
+    @property
+    def done_round(self) -> int:
+        """The last round whose result is here."""
+        ...
+
+    @property
+    def contributed_round(self) -> int: ...
+    @property
+    def stalled(self) -> Tag | None:
+        """A round to which everybody has given weight 0, where this site is its root."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """The worker here has the state and trains."""
+        ...
+
+    @property
+    def leaving(self) -> bool: ...
+    @property
+    def overlay_version(self) -> int:
+        """Grows whenever a link anywhere is said to come or go."""
+        ...
+
+    @property
+    def restarts_seen(self) -> int:
+        """Grows whenever a daemon is seen in a new incarnation."""
+        ...
+
+    def can_propose(self) -> bool: ...
+    def roster_is_newest(self) -> bool: ...
+    def reachable(self) -> Set[SiteId]:
+        """Sites that a message gets to, relayed or not."""
+        ...
+
+    def link_is_up(self, one: SiteId, other: SiteId) -> bool: ...
+    def restarted_as(self, site: SiteId) -> int | None:
+        """The newest incarnation of the site's daemon that was seen; None: never seen."""
+        ...
+
+    def settle_answer(self) -> SettleAnswer: ...
+    def own_report(self) -> Report: ...
+
+
+class Host(Facts, Protocol):
+    """What the scheduler has its site do."""
+
+    def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:
+        """Give a command to the agreement; the index goes to `SchedulerMachine.appended` before it can be committed.
+        `first_round`: from that round on this site gives nothing until the entry's fate is known."""
+        ...
+
+    def tell(self, site: SiteId, message: Message) -> None: ...
+    def record(
+        self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str
+    ) -> None: ...
+    def transfer_leadership(self, target: SiteId | None) -> None: ...

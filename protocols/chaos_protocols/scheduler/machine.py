@@ -1,0 +1,346 @@
+"""The scheduler: the role of the agreement's leader. It drives the negotiations and proposes every change of the
+roster, one at a time.
+
+It works by looking, not by remembering: after each event `evaluate` compares the roster with what is known of links
+and sites, and takes the most urgent step. So a new scheduler that knows nothing but the roster goes on where the old
+one stopped. Order of urgency: sites that failed, the round under way when they did, daemons that were restarted, then
+what was asked for in the order of asking, a round that ended empty, a state to go on from, and last the voters. The
+parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: protocols.md sections
+1, 3, 4; Chaos section IV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+from chaos_protocols.commands import Command, Settled, SetVoters
+from chaos_protocols.messages import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeaveRequest,
+    LevelReport,
+    LinkAnswer,
+    LinkReady,
+    LinkRequest,
+    Report,
+    SettleAnswer,
+    StateRequest,
+)
+from chaos_protocols.names import SiteId
+from chaos_protocols.raft.config import majority
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.scheduler.admission import Admission, TurnedBack
+from chaos_protocols.scheduler.decisions import Decision
+from chaos_protocols.scheduler.facts import Host
+from chaos_protocols.scheduler.failures import FailureDetector
+from chaos_protocols.scheduler.negotiation import Committed, Negotiation, ProposalLost, ScaleIn
+from chaos_protocols.scheduler.pace import Pace
+from chaos_protocols.scheduler.progress import ProgressWatch
+from chaos_protocols.scheduler.proposals import CannotPropose, Proposal, Situation
+from chaos_protocols.scheduler.reports import Reports
+from chaos_protocols.scheduler.restore_point import RestorePoint
+from chaos_protocols.scheduler.round_resolution import RoundResolution
+from chaos_protocols.scheduler.running import RunningNegotiations
+from chaos_protocols.scheduler.voters import VoterChoice
+
+STEPS_MAX = 8
+"""In one go, after one event: a lone voter commits at once, so that one step may follow another. What is left is done
+after the next event."""
+
+ForScheduler = JoinRequest | StateRequest | LevelReport | LeaveRequest | LinkRequest | LinkReady | Report | SettleAnswer
+"""Messages that only a scheduler acts on."""
+
+
+class Phase(Enum):
+    """Where this site stands as the scheduler of the present term."""
+
+    FOLLOWING = "following"
+    """Another site leads, or nobody."""
+    ELECTED = "elected"
+    """It leads, but its roster may not be the newest yet."""
+    AT_WORK = "at work"
+    """It leads, and what the schedulers before left half-done is known."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """The one proposal under way."""
+
+    command: Command
+    negotiation: str | None
+    """Whose command it is; None: a part's own."""
+    started_s: float
+    index: int = 0
+    """Its place in the log; 0 until it is appended."""
+
+
+class Term:
+    """Everything that this site knows as the scheduler of one term of the agreement. Made anew with each, so that
+    nothing of an older one is left: whoever waits asks the next scheduler."""
+
+    def __init__(self, host: Host, turned_back: TurnedBack, *, since_s: float) -> None:
+        self.in_flight: InFlight | None = None
+        self.negotiations = RunningNegotiations(host)
+        self.reports = Reports(host)
+        self.failures = FailureDetector(host, self.negotiations, self.reports)
+        self.progress = ProgressWatch(host, self.negotiations, self.reports)
+        self.resolution = RoundResolution(host, self.reports)
+        self.restore_point = RestorePoint(host, self.reports, led_since_s=since_s)
+        self.voters = VoterChoice(host, self.negotiations, led_since_s=since_s)
+        self.admission = Admission(host, self.negotiations, self.reports, self.restore_point, turned_back)
+
+
+class SchedulerMachine:
+    """See the module."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.phase = Phase.FOLLOWING
+        self.pace = Pace()
+        """Kept over the terms, as are those that were turned back: each says why."""
+        self.turned_back = TurnedBack()
+        self.term = Term(host, self.turned_back, since_s=0.0)
+        """Empty while this site does not lead."""
+
+    # -- the role
+
+    def lead(self, *, now_s: float) -> None:
+        """This site became the leader. It begins when its roster is the newest (`at_work`)."""
+        self.term = Term(self.host, self.turned_back, since_s=now_s)
+        self.phase = Phase.ELECTED
+
+    def retire(self) -> None:
+        """Not the leader any more: forget everything."""
+        self.term = Term(self.host, self.turned_back, since_s=0.0)
+        self.phase = Phase.FOLLOWING
+
+    def at_work(self, *, now_s: float) -> bool:
+        """Whether this site leads and its roster is the newest. Before that it answers nobody: in an older roster a
+        member may be missing, or a leaver still be there."""
+        if self.phase is Phase.ELECTED and self.host.roster_is_newest():
+            self.phase = Phase.AT_WORK
+            self.term.negotiations.take_over(now_s=now_s)
+        return self.phase is Phase.AT_WORK
+
+    @property
+    def leading(self) -> bool:
+        return self.phase is not Phase.FOLLOWING
+
+    @property
+    def taken_over(self) -> bool:
+        return self.phase is Phase.AT_WORK
+
+    @property
+    def in_flight(self) -> InFlight | None:
+        return self.term.in_flight
+
+    @property
+    def negotiations(self) -> Mapping[str, Negotiation]:
+        """Those that run, by their names."""
+        return self.term.negotiations.all
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When to look again though nothing happens."""
+        if not self.leading:
+            return None
+        term, resolving = self.term, self.host.roster.settling
+        if not (resolving or term.negotiations.all or term.failures.waits):
+            return None
+        deadlines = (
+            term.negotiations.deadline_s,
+            term.failures.deadline_s,
+            term.resolution.asks_again_s if resolving else None,
+        )
+        return min((at_s for at_s in deadlines if at_s is not None), default=None)
+
+    # -- events
+
+    def receive(self, source: SiteId, message: ForScheduler, *, now_s: float) -> None:
+        """One message, while `at_work`. Whether it still matters is checked by the part."""
+        admission = self.term.admission
+        answer: JoinAnswer | LeaveAnswer | LinkAnswer | None = None
+        match message:
+            case Report():
+                self._reported(source, message, now_s)
+            case JoinRequest():
+                answer = admission.join_requested(source, message, now_s=now_s)
+            case StateRequest():
+                answer = admission.state_requested(source, message, now_s=now_s)
+            case LevelReport(transfer=transfer, waits=waits):
+                admission.level_reported(source, transfer, waits=waits, now_s=now_s)
+            case LeaveRequest():
+                answer = admission.leave_requested(source, message, now_s=now_s)
+            case LinkRequest():
+                answer = admission.link_requested(source, message, now_s=now_s)
+            case LinkReady():
+                admission.link_ready(source, message)
+            case SettleAnswer():
+                self.term.resolution.answered(source, message)
+            case _:
+                assert_never(message)
+        if answer is not None:
+            self.host.tell(source, answer)
+
+    def _reported(self, source: SiteId, report: Report, now_s: float) -> None:
+        roster = self.host.roster
+        known = roster.record(source) or roster.departure(source, report.incarnation)
+        if known is not None and known.incarnation == report.incarnation:  # a leaver may be the root of its last round
+            self.term.reports.take(source, report, now_s=now_s)
+
+    def appended(self, index: int) -> None:
+        """The proposal under way is in the log; it may be committed before `Host.propose` returns."""
+        assert self.term.in_flight is not None
+        self.term.in_flight.index = index
+
+    def committed(self, command: Command, index: int, *, now_s: float) -> None:
+        """A command was committed and the roster is already the one after it."""
+        term, flight = self.term, self.term.in_flight
+        if not isinstance(command, SetVoters):
+            term.resolution.epoch_changed()
+        if flight is not None and flight.index == index:
+            term.in_flight = None
+            self.pace.entry_took(now_s - flight.started_s)
+            if flight.negotiation is not None:
+                term.negotiations.feed(flight.negotiation, Committed(last_round=self._last_round_of(flight)))
+        if isinstance(command, Settled):
+            term.negotiations.round_resolved()
+
+    def _last_round_of(self, flight: InFlight) -> int:
+        """Of the site that this has removed, as the roster says."""
+        negotiation = self.term.negotiations.all.get(flight.negotiation or "")
+        if not isinstance(negotiation, ScaleIn):
+            return 0
+        gone = self.host.roster.departure(negotiation.site, negotiation.incarnation)
+        return gone.last_round if gone else 0
+
+    def evaluate(self, *, now_s: float) -> None:
+        """Take the most urgent step that can be taken. Called after every event while this site leads."""
+        if not self.at_work(now_s=now_s):
+            return
+        term = self.term
+        term.negotiations.pass_deadlines(now_s)
+        for lost in term.failures.look(now_s):
+            term.negotiations.take(lost, now_s=now_s)
+        for finding in term.progress.look(now_s):
+            term.negotiations.take(finding, now_s=now_s)
+        steps = 0
+        while self.leading and self.term.in_flight is None and self.host.can_propose() and steps < STEPS_MAX:
+            steps += 1
+            if not self._step(now_s):
+                break
+
+    # -- deciding
+
+    def _step(self, now_s: float) -> bool:
+        term = self.term
+        if self.host.roster.settling:
+            return (
+                self._propose_pending(now_s, resolving=True)
+                or self._carry_out(term.failures.renewal(), now_s)
+                or self._carry_out(term.resolution.step(now_s), now_s)
+            )
+        return (
+            self._carry_out(term.failures.renewal(), now_s)
+            or self._propose_pending(now_s, resolving=False)
+            or self._carry_out(term.resolution.retry_empty_round(now_s), now_s)
+            or self._restore(now_s)
+            or self._carry_out(term.voters.step(now_s), now_s)
+        )
+
+    def _restore(self, now_s: float) -> bool:
+        restore_point = self.term.restore_point
+        if not self._carry_out(restore_point.step(now_s), now_s):
+            return False
+        restore_point.proposed(now_s)
+        return True
+
+    def _carry_out(self, decision: Decision | None, now_s: float) -> bool:
+        """True if a step was taken, and everything is to be looked at anew."""
+        if decision is None:
+            return False
+        for told in decision.tells:
+            self.host.tell(told.site, told.message)
+        for lost in decision.failed:
+            self.term.negotiations.take(lost, now_s=now_s)
+        if decision.successor is not None:
+            self.host.transfer_leadership(decision.successor)
+        if decision.proposal is None:
+            return decision.look_again
+        if not self.propose(decision.proposal, None, now_s=now_s):
+            return False
+        note = decision.note
+        if note is not None:
+            self.host.record(note.kind, note.subject, note.cause, note.outcome, None, note.reason)
+        return True
+
+    def propose(self, proposal: Proposal, negotiation: str | None, *, now_s: float) -> bool:
+        """False: the agreement does not take it now."""
+        if not self._quorum_in_reach(proposal.configuration):
+            return False
+        self.term.in_flight = InFlight(proposal.command, negotiation, now_s)
+        if self.host.propose(proposal.command, proposal.configuration, proposal.first_round):
+            return True
+        self.term.in_flight = None
+        return False
+
+    def _quorum_in_reach(self, changed: Configuration | None) -> bool:
+        """What cannot be committed is not appended: a configuration counts from then on, and one that leaves out a
+        voter who comes back would keep the run standing although a majority is there."""
+        reachable = self.host.reachable()
+        return all(
+            sum(voter in reachable for voter in one.voters) >= majority(len(one.voters))
+            for one in (self.host.configuration, changed or self.host.configuration)
+        )
+
+    def _propose_pending(self, now_s: float, *, resolving: bool) -> bool:
+        """The first negotiation whose turn it can be. While a round is resolved only failures are removed."""
+        negotiations = self.term.negotiations
+        for identifier in negotiations.pending:
+            negotiation = negotiations.all.get(identifier)
+            if negotiation is None:  # it has ended since
+                negotiations.has_its_turn(identifier)
+                return True
+            if (resolving and not negotiation.urgent) or not negotiations.may_propose(negotiation):
+                continue
+            proposal = self._proposal_of(negotiation, now_s)
+            if isinstance(proposal, ProposalLost):
+                negotiations.has_its_turn(identifier)
+                negotiations.feed(identifier, proposal)
+                return True
+            if proposal is None or not self._quorum_in_reach(proposal.configuration):
+                continue  # another one may have to come first: a link, a failure
+            negotiations.has_its_turn(identifier)
+            if self.propose(proposal, identifier, now_s=now_s):
+                return True
+            negotiations.waits_again(identifier)
+            return False
+        return False
+
+    def _proposal_of(self, negotiation: Negotiation, now_s: float) -> Proposal | ProposalLost | None:
+        """Its command, made from the roster as it is now; why there is none; or None: later, when a leaver no longer
+        holds the overlay together."""
+        try:
+            return negotiation.command(self._situation())
+        except CannotPropose as error:
+            leaver = negotiation if error.split and isinstance(negotiation, ScaleIn) else None
+            if leaver is not None and self.term.negotiations.bridge(leaver, now_s=now_s):
+                return None
+            return ProposalLost(reason=error.reason, final=error.final)
+        except ValueError as no_plan:  # the overlay does not connect the members at the moment
+            return ProposalLost(reason=str(no_plan), final=True)
+
+    def _situation(self) -> Situation:
+        host = self.host
+        return Situation(
+            roster=host.roster,
+            configuration=host.configuration,
+            planner=host.planner,
+            first_round=self.pace.first_round(host),
+            done=host.done_round,
+            active=self.term.reports.active_sites(),
+        )

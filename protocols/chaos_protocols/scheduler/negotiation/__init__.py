@@ -1,0 +1,46 @@
+"""The four negotiations of the scheduler (Chaos IV-B, figure 5).
+
+Each is a machine with a transition table, a deadline, a cause, a measured duration and an outcome, and makes its own
+commands. It owns its state: what it must know comes in events. `running.py` drives them.
+"""
+
+from chaos_protocols.scheduler.negotiation.base import (
+    Committed,
+    Conclude,
+    DeadlinePassed,
+    EverybodyDone,
+    LevelReached,
+    LinkAnswered,
+    Negotiation,
+    Order,
+    ProposalLost,
+    Propose,
+    RoundNeverDone,
+    Settlement,
+    SubjectGone,
+    Tell,
+)
+from chaos_protocols.scheduler.negotiation.links import ConnectLink, DisconnectLink
+from chaos_protocols.scheduler.negotiation.scale_in import ScaleIn
+from chaos_protocols.scheduler.negotiation.scale_out import ScaleOut
+
+__all__ = [
+    "Committed",
+    "Conclude",
+    "ConnectLink",
+    "DeadlinePassed",
+    "DisconnectLink",
+    "EverybodyDone",
+    "LevelReached",
+    "LinkAnswered",
+    "Negotiation",
+    "Order",
+    "ProposalLost",
+    "Propose",
+    "RoundNeverDone",
+    "ScaleIn",
+    "ScaleOut",
+    "Settlement",
+    "SubjectGone",
+    "Tell",
+]

@@ -1,0 +1,44 @@
+"""How fast entries are agreed on and rounds are done here, and so how far ahead a planned change has to begin."""
+
+from __future__ import annotations
+
+from chaos_protocols.scheduler.facts import Facts
+
+COMMIT_GUESS_S = 0.005
+"""Until the first entry has been measured: a round trip in one country, and an fsync."""
+
+SMOOTHING = 0.2
+"""Weight of the newest measurement: about the last ten count."""
+
+MARGIN_COMMITS = 2.0
+"""A planned change is agreed on in so many times the usual time, or the rounds wait for it a little."""
+
+MARGIN_ROUNDS_MAX = 1000
+
+
+class Pace:
+    """Measured by this site over all its terms as scheduler, its rounds also between them: neither depends on who
+    leads."""
+
+    def __init__(self) -> None:
+        self.commit_s = COMMIT_GUESS_S
+        """From the proposal of an entry to its commit, smoothed."""
+        self.round_s: float | None = None
+        """From one completed round to the next, smoothed; None before the second one."""
+
+    def entry_took(self, took_s: float) -> None:
+        self.commit_s += SMOOTHING * (took_s - self.commit_s)
+
+    def round_took(self, took_s: float) -> None:
+        self.round_s = took_s if self.round_s is None else self.round_s + SMOOTHING * (took_s - self.round_s)
+
+    def first_round(self, facts: Facts) -> int:
+        """From which round on a planned change may begin: not yet contributed to here, not before the views already
+        agreed, and far enough ahead that the entry is committed first (protocols.md section 4)."""
+        roster = facts.roster
+        begun = max(facts.done_round, facts.contributed_round) if roster.started else facts.done_round
+        margin = 0
+        if roster.started and self.round_s is not None and self.round_s > 0:
+            margin = min(MARGIN_ROUNDS_MAX, int(MARGIN_COMMITS * self.commit_s / self.round_s))
+        known = roster.views[-1].first_round if roster.views else 1
+        return max(begun + 1 + margin, known, 1)

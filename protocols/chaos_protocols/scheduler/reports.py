@@ -1,0 +1,96 @@
+"""What the sites have reported of themselves to the scheduler of this term, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from chaos_protocols.messages import Report
+from chaos_protocols.names import SiteId
+from chaos_protocols.roster import SiteRecord
+from chaos_protocols.scheduler.facts import Facts
+
+
+class Reports:
+    """The newest report of each site, and when it was heard."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._newest: dict[SiteId, tuple[Report, float]] = {}
+        self._stalled: set[SiteId] = set()
+        """Sites whose newest report names a round in which every contribution had weight 0."""
+
+    @property
+    def newest(self) -> Mapping[SiteId, tuple[Report, float]]:
+        return self._newest
+
+    def take(self, site: SiteId, report: Report, *, now_s: float) -> None:
+        self._newest[site] = (report, now_s)
+        if report.stalled is None:
+            self._stalled.discard(site)
+        else:
+            self._stalled.add(site)
+
+    def of(self, record: SiteRecord) -> Report | None:
+        """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
+        report, _ = self._newest.get(record.site, (None, 0.0))
+        return report if report is not None and report.incarnation == record.incarnation else None
+
+    def of_members(self) -> dict[SiteId, Report]:
+        """Of every member that has reported, and of this site."""
+        facts = self._facts
+        found = {facts.site: facts.own_report()}
+        for record in facts.roster.sites:
+            report = self.of(record) if record.state == "member" else None
+            if report is not None:
+                found[record.site] = report
+        return found
+
+    def spoke_lately(self, member: SiteRecord, now_s: float) -> bool:
+        """Whether what a member has said of its worker is of now: it knew the present roster (the one just taken over
+        trains from then on), and this site has heard it since it last stood still itself."""
+        facts = self._facts
+        if member.site == facts.site:
+            return True
+        report = self.of(member)
+        if report is None or report.epoch != facts.roster.epoch:
+            return False
+        _, heard_s = self._newest[member.site]
+        return now_s <= heard_s + facts.settings.failure_timeout_s
+
+    def newest_round(self) -> int:
+        """The newest round that a member knows to have been done."""
+        known = (report.known_round for report in self.of_members().values())
+        return max(self._facts.roster.settled_round, *known)
+
+    def done_rounds(self) -> dict[SiteId, int]:
+        """Until which round every site that has reported is, and this one."""
+        done = {site: report.done_round for site, (report, _) in self._newest.items()}
+        return done | {self._facts.site: self._facts.done_round}
+
+    def active_sites(self) -> frozenset[SiteId]:
+        """Members whose workers have the state and train, as far as they have reported."""
+        return frozenset(self._active())
+
+    def anybody_active(self) -> bool:
+        return next(self._active(), None) is not None
+
+    def _active(self) -> Iterator[SiteId]:
+        facts = self._facts
+        for record in facts.roster.sites:
+            if record.state != "member":
+                continue
+            if record.site == facts.site:
+                active = facts.active and facts.incarnation == record.incarnation
+            else:
+                report = self.of(record)
+                active = report is not None and report.active
+            if active:
+                yield record.site
+
+    def empty_round(self) -> int | None:
+        """A round under way to which everybody has given weight 0, as its root says: it is never done under its tag."""
+        facts = self._facts
+        for tag in (facts.stalled, *(self._newest[site][0].stalled for site in sorted(self._stalled))):
+            if tag is not None and tag.round > facts.done_round and tag == facts.roster.tag_of(tag.round):
+                return tag.round
+        return None

@@ -1,0 +1,104 @@
+"""Who votes in the agreement, and how the scheduler's role passes to another site.
+
+An odd number of members votes, the scheduler among them; sites that left for good hear no more of the log. A scheduler
+that leaves, or holds what others have outvoted, has another voter take the role first. Sources: protocols.md section 1;
+Ongaro's thesis, 3.10 (leadership transfer), chapter 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaos_protocols.commands import SetVoters
+from chaos_protocols.names import VOTERS_MAX, SiteId
+from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.roster import Roster
+from chaos_protocols.scheduler.decisions import Decision
+from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.scheduler.proposals import Proposal, with_learner, with_vote, without_site, without_vote
+from chaos_protocols.scheduler.running import RunningNegotiations
+
+
+class VoterChoice:
+    """Of one term of the scheduler."""
+
+    def __init__(self, facts: Facts, negotiations: RunningNegotiations, *, led_since_s: float) -> None:
+        self._facts, self._negotiations = facts, negotiations
+        self._led_since_s = led_since_s
+        self._fits: tuple[int, Configuration] | None = None
+        """Epoch and configuration that were found to need no change."""
+
+    def step(self, now_s: float) -> Decision | None:
+        """One change of the configuration, or who is to schedule instead of this site."""
+        facts = self._facts
+        if facts.leaving:
+            return self._step_aside(now_s)
+        stranger = self._stranger()
+        if stranger is not None:
+            released = without_site(facts.configuration, stranger)
+            return _change(released, "who has left hears the log no more")
+        if self._fits is not None and self._fits[0] == facts.roster.epoch and self._fits[1] is facts.configuration:
+            return None
+        configuration = next_voters(facts.roster, facts.configuration, facts.site)
+        if configuration is None:
+            self._fits = (facts.roster.epoch, facts.configuration)
+            return None
+        return _change(configuration, "one step towards the voters wanted")
+
+    def _stranger(self) -> SiteId | None:
+        """A site that still hears the log, but has left for good: it was lost before it could be released."""
+        roster, known = self._facts.roster, self._facts.configuration
+        if len(known.voters) + len(known.learners) <= len(roster.sites):
+            return None
+        leaving = self._negotiations.leaving_sites()
+        return next((site for site in known.learners if roster.record(site) is None and site not in leaving), None)
+
+    def _step_aside(self, now_s: float) -> Decision | None:
+        """This site wants to leave, and leads: another voter must take the role first."""
+        facts = self._facts
+        if now_s < self._led_since_s + facts.settings.retry_s:
+            return None  # another site that wants to leave says so first: the role must not go round in circles
+        leaving = self._negotiations.leaving_sites()
+        others = [site for site in facts.roster.member_ids() if site != facts.site and site not in leaving]
+        return transfer_leadership(facts, others, reason="this site leaves")
+
+
+def transfer_leadership(facts: Facts, others: Sequence[SiteId], *, reason: str) -> Decision:
+    """One of these must schedule instead of this site: a voter, and if none is one, somebody gets a vote first."""
+    voter = next((site for site in others if site in facts.configuration.voters), None)
+    if voter is not None:
+        return Decision(reason=reason, successor=voter)
+    candidates = [site for site in others if site in facts.configuration.learners and site in facts.reachable()]
+    if not candidates:
+        return Decision(reason=f"{reason}; nobody in reach can take the role")
+    return _change(with_vote(facts.configuration, candidates[0]), f"{reason}; a successor gets a vote")
+
+
+def _change(configuration: Configuration, reason: str) -> Decision:
+    return Decision(reason=reason, proposal=Proposal(command=SetVoters(), configuration=configuration))
+
+
+def voters_wanted(members: int) -> int:
+    """An odd number of voters, at most VOTERS_MAX. With two sites only the scheduler's votes: it may remove the other,
+    the other can never remove it (protocols.md section 1)."""
+    return max(1, min(VOTERS_MAX, members - 1 + members % 2))
+
+
+def next_voters(roster: Roster, configuration: Configuration, scheduler: SiteId) -> Configuration | None:
+    """One step towards the voters wanted, or None. Members of long standing are kept; the smallest ids come first."""
+    members = [site for site in roster.member_ids() if site in {*configuration.voters, *configuration.learners}]
+    unheard = [site for site in roster.site_ids() if site not in {*configuration.voters, *configuration.learners}]
+    if unheard:
+        return with_learner(configuration, unheard[0])
+    wanted = voters_wanted(len(members))
+    voters = list(configuration.voters)
+    strangers = [site for site in voters if site not in members and site != scheduler]
+    if strangers:
+        return without_vote(configuration, strangers[0])
+    if len(voters) > wanted:
+        surplus = [site for site in voters if site != scheduler]
+        return without_vote(configuration, surplus[-1]) if surplus else None
+    candidates = [site for site in members if site not in voters]
+    if len(voters) < wanted and candidates:
+        return with_vote(configuration, candidates[0])
+    return None
