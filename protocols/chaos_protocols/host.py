@@ -17,15 +17,21 @@ from chaos_protocols.views import Planner
 class Host(Protocol):
     """What the scheduler needs of its site."""
 
-    site: SiteId
-    incarnation: int
     settings: SiteSettings
     planner: Planner
-    now_s: float
-    overlay_version: int
-    restarts_seen: int
-    stalled: Tag | None
 
+    @property
+    def site(self) -> SiteId: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def now_s(self) -> float: ...
+    @property
+    def overlay_version(self) -> int: ...
+    @property
+    def restarts_seen(self) -> int: ...
+    @property
+    def stalled(self) -> Tag | None: ...
     @property
     def roster(self) -> Roster: ...
     @property

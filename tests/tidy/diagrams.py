@@ -90,7 +90,7 @@ MESSAGES_HEAD = """\
 ## Messages between sites
 
 All control messages are declared in `chaos_protocols/messages.py`. A message to the scheduler is dropped by a site that
-does not lead. The machine named is the function that the `match` statements of `chaos_protocols/dispatch.py` hand the
+does not lead. The machine named is the function that the `match` statements of `chaos_protocols/inbound.py` hand the
 message to.
 """
 
@@ -263,7 +263,7 @@ def message_names() -> list[str]:
 def message_handlers() -> dict[str, str]:
     """For every message the first call in its `case` that receives it, as `module.py: function`."""
     found: dict[str, str] = {}
-    tree = ast.parse((PROTOCOLS / "dispatch.py").read_text(encoding="utf-8"))
+    tree = ast.parse((PROTOCOLS / "inbound.py").read_text(encoding="utf-8"))
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef) and function.name in ("deliver", "_for_scheduler"):
             for case in (node for node in ast.walk(function) if isinstance(node, ast.match_case)):
@@ -273,15 +273,17 @@ def message_handlers() -> dict[str, str]:
 
 
 OWNERS = {
-    "machine.raft.receive": "`raft/machine.py`: `receive`",
-    "machine.links": "`liveness.py`",
-    "machine.standing": "`standing.py`",
-    "machine.orders": "`dispatch.py`: `LinkOrders`",
-    "machine.overlay_changed": "`routing.py`, `site.py`: `overlay_changed`",
-    "machine.tell": "`site.py`: `settle_answer`",
+    "replica.raft.receive": "`raft/machine.py`: `receive`",
+    "self._network.heard_beat": "`liveness.py`, `membership/participation.py`: `heard`",
+    "self._network.links": "`liveness.py`",
+    "self._network.overlay_changed": "`routing.py`, `site.py`: `_look_for_the_leader`",
+    "participation.joining": "`membership/joining.py`",
+    "participation.leaving": "`membership/leaving.py`",
+    "participation.links": "`links/desired.py`",
+    "participation.settle_answer": "`membership/participation.py`",
+    "self._orders": "`links/orders.py`",
     "requests": "`requests.py` (scheduler)",
     "scheduler": "`scheduler.py`",
-    "machine.roster": "`scheduler.py`: `reports`",
 }
 """Where the object at the beginning of a call lives."""
 

@@ -107,9 +107,9 @@ class Observer:
 
     def _site(self, real: Any) -> Any:
         def handle(machine: SiteMachine, event: Any, *, now_s: float) -> Any:
-            before = machine.standing.state, machine.rounds.phase
+            before = machine.membership.state.value, machine.rounds.phase.value
             found = real(machine, event, now_s=now_s)
-            after = machine.standing.state, machine.rounds.phase
+            after = machine.membership.state.value, machine.rounds.phase.value
             cause = _cause_of(event)
             for seen, was, now in zip((self.standings, self.phases), before, after, strict=True):
                 if was != now:

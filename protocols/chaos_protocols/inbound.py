@@ -1,0 +1,147 @@
+"""Which part of a site takes which message: whose word counts, and whom it concerns.
+
+Driven by `SiteMachine`. Every message has its line here, and the unlisted do not pass the type checker.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from chaos_protocols import events, messages, requests
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.commands import readable
+from chaos_protocols.links.network import Network
+from chaos_protocols.links.orders import LinkOrders
+from chaos_protocols.membership.participation import Participation
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.raft import Effect as RaftEffect
+from chaos_protocols.scheduler import SchedulerMachine
+
+FOR_INSIDERS = frozenset(
+    (
+        messages.RaftEnvelope,
+        messages.JoinAnswer,
+        messages.LeaveAnswer,
+        messages.LinkAnswer,
+        messages.ConnectOrder,
+        messages.SettleQuestion,
+    )
+)
+"""Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
+
+OF_THE_LINK = frozenset((messages.Heartbeat, messages.Farewell))
+"""Taken only over the link that they are about: an old one that a third site brings would call a dead link up."""
+
+
+class Inbound:
+    """See the module."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        replica: Replica,
+        network: Network,
+        participation: Participation,
+        orders: LinkOrders,
+        scheduler: SchedulerMachine,
+    ) -> None:
+        self.rejected = 0
+        """Messages that were not taken: from somebody who may not say such a thing, or unreadable."""
+        self._outbox = outbox
+        self._replica = replica
+        self._network = network
+        self._participation = participation
+        self._orders = orders
+        self._scheduler = scheduler
+
+    def received(self, event: events.EnvelopeReceived) -> list[RaftEffect]:
+        """An envelope from a neighbour: heard of, passed on, or taken."""
+        outbox, network, neighbour = self._outbox, self._network, event.neighbour
+        network.links.heard(neighbour, now_s=outbox.now_s)
+        ours, effects = network.courier.receive(
+            neighbour, event.envelope, roster=self._replica.roster, own_up=network.links.up_sites()
+        )
+        if effects:
+            outbox.emit(effects)
+        if ours is None:
+            return []
+        if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
+            self.rejected += 1
+            return []
+        if ours.event_id:
+            outbox.caused_by(ours.event_id)
+        return self.deliver(ours.source, ours.message)
+
+    def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
+        """One message for this site into the part that it concerns; what the agreement asks for then. Bounds and types
+        were checked by the decoder, who sent it by the transport; whether it still matters is checked by the part."""
+        if type(message) in FOR_INSIDERS and not self._participation.client.is_trusted(source):
+            self.rejected += 1
+            return []
+        participation, replica = self._participation, self._replica
+        match message:
+            case messages.RaftEnvelope(message=inner):
+                if readable(inner):
+                    return replica.raft.receive(source, inner, now_s=self._outbox.now_s)
+                self.rejected += 1  # stored, it would stop this daemon at every start
+            case messages.Heartbeat():
+                self._network.heard_beat(source, message)
+                participation.heard(source, message)
+            case messages.LinkReport(neighbour=site, incarnation=incarnation):
+                if participation.client.is_trusted(source):
+                    self._network.saw_incarnation(site, incarnation)
+                self._network.overlay_changed()
+            case messages.Farewell(reason=reason):
+                self._network.links.farewell_received(source, reason)
+            case messages.JoinAnswer():
+                participation.joining.answered(message)
+            case messages.LeaveAnswer():
+                participation.leaving.answered(message)
+            case messages.LinkAnswer():
+                participation.links.answered(message)
+            case messages.ConnectOrder():
+                self._orders.ordered(source, message)
+            case messages.SettleQuestion(epoch=epoch):
+                if epoch == replica.roster.epoch and replica.roster.settling:
+                    self._network.tell(source, participation.settle_answer())
+            case _:
+                if self._scheduler.at_work(now_s=self._outbox.now_s):
+                    self._for_scheduler(source, message)
+        return []
+
+    def _for_scheduler(
+        self,
+        source: SiteId,
+        message: messages.JoinRequest
+        | messages.StateRequest
+        | messages.LevelReport
+        | messages.LeaveRequest
+        | messages.LinkRequest
+        | messages.LinkReady
+        | messages.Report
+        | messages.SettleAnswer,
+    ) -> None:
+        scheduler, roster, now_s = self._scheduler, self._replica.roster, self._outbox.now_s
+        match message:
+            case messages.Report(incarnation=incarnation):
+                record = roster.record(source)  # a leaver may be the root of its last round
+                known = record or roster.departure(source, incarnation)
+                if known is not None and known.incarnation == incarnation:
+                    scheduler.take_report(source, message, now_s=now_s)
+            case messages.JoinRequest():
+                requests.join_requested(scheduler, source, message, now_s=now_s)
+            case messages.StateRequest():
+                requests.state_requested(scheduler, source, message, now_s=now_s)
+            case messages.LevelReport(transfer=transfer, waits=waits):
+                requests.level_reported(scheduler, source, transfer, waits=waits, now_s=now_s)
+            case messages.LeaveRequest():
+                requests.leave_requested(scheduler, source, message, now_s=now_s)
+            case messages.LinkRequest():
+                requests.link_requested(scheduler, source, message, now_s=now_s)
+            case messages.LinkReady():
+                requests.link_ready(scheduler, source, message, now_s=now_s)
+            case messages.SettleAnswer():
+                scheduler.settle_answered(source, message)
+            case _:
+                assert_never(message)
