@@ -296,7 +296,7 @@ def inform(world: WanWorld, roster: Roster) -> None:
                 rate_bytes_per_s=known.rate_bytes_per_s,
                 reason="",
             )
-            sent = reporter.courier.flood(up, roster=roster, own_up=(other,), event_id="set-up")
+            sent = reporter.network.courier.flood(up, roster=roster, own_up=(other,), event_id="set-up")
             told += [effect.envelope for effect in sent if isinstance(effect, effects.SendEnvelope)]
     for node in world.nodes.values():
         assert node.machine is not None

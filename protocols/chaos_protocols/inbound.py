@@ -76,15 +76,13 @@ class Inbound:
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
         """One message for this site into the part that it concerns; what the agreement asks for then. Bounds and types
         were checked by the decoder, who sent it by the transport; whether it still matters is checked by the part."""
-        if type(message) in FOR_INSIDERS and not self._participation.client.is_trusted(source):
+        if not self._may_say(source, message):
             self.rejected += 1
             return []
-        participation, replica = self._participation, self._replica
+        participation = self._participation
         match message:
             case messages.RaftEnvelope(message=inner):
-                if readable(inner):
-                    return replica.raft.receive(source, inner, now_s=self._outbox.now_s)
-                self.rejected += 1  # stored, it would stop this daemon at every start
+                return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
             case messages.Heartbeat():
                 self._network.heard_beat(source, message)
                 participation.heard(source, message)
@@ -103,12 +101,18 @@ class Inbound:
             case messages.ConnectOrder():
                 self._orders.ordered(source, message)
             case messages.SettleQuestion(epoch=epoch):
-                if epoch == replica.roster.epoch and replica.roster.settling:
-                    self._network.tell(source, participation.settle_answer())
+                participation.asked_how_far(source, epoch)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):
                     self._for_scheduler(source, message)
         return []
+
+    def _may_say(self, source: SiteId, message: messages.Message) -> bool:
+        """Only insiders say what binds this site; and what cannot be read is not stored: it would stop this daemon at
+        every start."""
+        if type(message) in FOR_INSIDERS and not self._participation.client.is_trusted(source):
+            return False
+        return not isinstance(message, messages.RaftEnvelope) or readable(message.message)
 
     def _for_scheduler(
         self,

@@ -76,7 +76,7 @@ class SiteMachine:
         self._timer_s: float | None = None
         self._completed_s: float | None = None
         """When the last round was completed."""
-        self._parts = self._table()
+        self.parts = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """Which part takes which event. Every event has its line here."""
@@ -120,7 +120,7 @@ class SiteMachine:
     def handle(self, event: events.Event, *, now_s: float) -> list[Effect]:
         """Take one event; the effects are to be executed in this order."""
         self.outbox.begin(now_s=now_s)
-        self._parts[type(event)](event)
+        self.parts[type(event)](event)
         self._drain()
         if self.scheduler.leading:
             self.scheduler.evaluate(now_s=self.now_s)

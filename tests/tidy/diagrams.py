@@ -273,14 +273,14 @@ def message_handlers() -> dict[str, str]:
 
 
 OWNERS = {
-    "replica.raft.receive": "`raft/machine.py`: `receive`",
+    "self._replica.raft.receive": "`raft/machine.py`: `receive`",
     "self._network.heard_beat": "`liveness.py`, `membership/participation.py`: `heard`",
     "self._network.links": "`liveness.py`",
     "self._network.overlay_changed": "`routing.py`, `site.py`: `_look_for_the_leader`",
     "participation.joining": "`membership/joining.py`",
     "participation.leaving": "`membership/leaving.py`",
     "participation.links": "`links/desired.py`",
-    "participation.settle_answer": "`membership/participation.py`",
+    "participation.asked_how_far": "`membership/participation.py`",
     "self._orders": "`links/orders.py`",
     "requests": "`requests.py` (scheduler)",
     "scheduler": "`scheduler.py`",

@@ -79,6 +79,12 @@ class Participation:
             known_round=rounds.known_round,
         )
 
+    def asked_how_far(self, source: SiteId, epoch: int) -> None:
+        """The scheduler asks for this site's answer, in the settling epoch `epoch`."""
+        roster = self._replica.roster
+        if epoch == roster.epoch and roster.settling:
+            self._network.tell(source, self.settle_answer())
+
     # -- the roster
 
     def roster_changed(self, old: Roster, command: Command | None) -> None:
