@@ -233,7 +233,7 @@ def running_cluster(size: int, seed: int, state_bytes: int) -> WanWorld:
         stand(node, roster)
 
     def begun() -> bool:
-        done = max(node.machine.rounds.done for node in world.nodes.values() if node.machine is not None)
+        done = max(node.machine.rounds.completed_round for node in world.nodes.values() if node.machine is not None)
         return done >= 3 and any(map(leads, world.nodes.values()))
 
     if not world.run_until(begun, limit_s=SETTLE_LIMIT_S) or not all(map(trains, world.nodes.values())):
@@ -277,7 +277,7 @@ def connect(world: WanWorld, one: Node, other: Node) -> None:
         node.machine.links.link_up(far.site, 1, far.site, now_s=world.now_s)  # type: ignore[arg-type]
         node.machine.links.notices.clear()
         node.machine.links.neighbours[far.site].wanted = True  # type: ignore[index]
-        node.machine.incarnations[far.site] = 1  # type: ignore[index]
+        node.machine.network.incarnations[far.site] = 1  # type: ignore[index]
         node.bulk.link_up(far.site)
 
 
@@ -296,12 +296,12 @@ def inform(world: WanWorld, roster: Roster) -> None:
                 rate_bytes_per_s=known.rate_bytes_per_s,
                 reason="",
             )
-            sent = reporter.courier.flood(up, roster=roster, own_up=(other,), event_id="set-up")
+            sent = reporter.network.courier.flood(up, roster=roster, own_up=(other,), event_id="set-up")
             told += [effect.envelope for effect in sent if isinstance(effect, effects.SendEnvelope)]
     for node in world.nodes.values():
         assert node.machine is not None
         for envelope in told:
-            node.machine.courier.overlay.learn(envelope)
+            node.machine.network.courier.overlay.learn(envelope)
 
 
 def stand(node: Node, roster: Roster) -> None:
@@ -309,7 +309,7 @@ def stand(node: Node, roster: Roster) -> None:
     node.start_worker()
     machine = node.machine
     assert machine is not None
-    machine.standing.begun = True
-    machine.rounds.roster = roster
+    machine.membership.begin()
+    machine.rounds.learn(roster)
     for effect in [*machine.rounds.adopt_worker(0), *machine.rounds.install(roster)]:
         node._execute(effect)

@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from chaos_protocols.kept import RESULTS_QUEUED_MAX
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaos_protocols.settings import KeepSettings, SiteSettings
+from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config", "parse_address"]
 from chaosd.config_file import (

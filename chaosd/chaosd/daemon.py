@@ -143,7 +143,7 @@ class Daemon:
         stopped = self.driver.stopped
         if self._interrupts > 1 and stopped is not None and not stopped.done():
             log.warning("forced: the other sites will see this as a failure")
-            self.driver.machine.standing.stop("forced by the user", graceful=False)
+            self.driver.machine.participation.leaving.stop("forced by the user", graceful=False)
             stopped.set_result((False, "forced by the user"))
             return
         log.info("leaving the run; Ctrl+C again forces")

@@ -31,12 +31,12 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         address=address,
         pid=os.getpid(),
         incarnation=machine.incarnation,
-        state=machine.standing.state,
-        paused=machine.standing.pause_reason(),
+        state=machine.membership.state.value,
+        paused=machine.participation.pause.reason(),
         epoch=roster.epoch,
         term=machine.raft.term,
         scheduler=machine.scheduler_site(),
-        round=rounds.done,
+        round=rounds.completed_round,
         round_s=machine.scheduler.pace.round_s,
         result_digest=rounds.digest,
         sites=_sites(driver),
@@ -45,7 +45,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
             connected=driver.workers.connected,
             pid=driver.hello.pid if driver.hello is not None and driver.workers.connected else None,
             round=rounds.worker_round,
-            phase=rounds.phase,
+            phase=rounds.phase.value,
         ),
         transfer=_transfer(driver),
         probing=_probing(driver),
@@ -61,8 +61,8 @@ def _sites(driver: Driver) -> tuple[SiteStatus, ...]:
         done: int | None = None
         phase: str | None = None
         if record.site == machine.site:
-            done, phase = machine.rounds.done, machine.rounds.phase
-        elif (heard := machine.heard_steps.get(record.site)) is not None:
+            done, phase = machine.rounds.completed_round, machine.rounds.phase.value
+        elif (heard := machine.network.steps.get(record.site)) is not None:
             done, phase = heard
         found.append(
             SiteStatus(
@@ -113,14 +113,13 @@ def _probing(driver: Driver) -> ProbingStatus:
 
 
 def _transfer(driver: Driver) -> TransferStatus | None:
-    plan = driver.machine.standing.transfer
+    plan = driver.machine.state.fetch.plan
     if plan is None:
         return None
-    standing = driver.machine.standing
     sources = {part.source: driver.transfer_rates.get(part.source, 0.0) for part in plan.ranges}
     return TransferStatus(
         round=plan.round,
-        verified_bytes=standing.transfer_bytes,
+        verified_bytes=driver.machine.state.fetch.verified_bytes,
         total_bytes=plan.state_bytes,
         rate_of_source={str(site): rate for site, rate in sources.items()},
     )

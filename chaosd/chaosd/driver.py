@@ -333,7 +333,7 @@ class Driver:
     def worker_message(self, message: WorkerMessage) -> None:
         match message:
             case RoundContributed(round=number, weight=weight):
-                if number == self.machine.rounds.done + 1:
+                if number == self.machine.rounds.completed_round + 1:
                     self.bulk.reduce.keep_contribution(number)  # its own, even if the worker dies
                 self.feed(events.WorkerContributed(round=number, weight=weight))
             case UpdateStarted(round=number):

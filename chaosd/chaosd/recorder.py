@@ -24,14 +24,14 @@ class Recorder:
         machine = self._machine
         record = HistoryRecord(
             at_unix_s=time.time(),
-            event_id=machine.event_id,
+            event_id=machine.outbox.event_id,
             kind=effect.kind,
             subject=effect.subject,
             cause=effect.cause,
             outcome=effect.outcome,
             duration_s=effect.duration_s,
             epoch=machine.roster.epoch,
-            round=machine.rounds.done,
+            round=machine.rounds.completed_round,
             reason=effect.reason,
         )
         number = self._history.append(record)

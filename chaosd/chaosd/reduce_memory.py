@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from chaos_protocols.bulk import ChunkDown, ReduceHeader
 from chaos_protocols.errors import LocalProtocolError
-from chaos_protocols.kept import results_max
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import SyncPlan, Tag
 from chaos_protocols.reduce import (
@@ -32,6 +31,7 @@ from chaos_protocols.reduce import (
     cut,
     lay_out,
 )
+from chaos_protocols.state.result_log import results_max
 from chaos_protocols.worker import ContributionSpec
 from chaosd.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, weighted_sum
 

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import assert_never
 
 from chaos_protocols.effects import CloseLink, Dial, Effect
+from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.messages import Heartbeat
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
@@ -27,6 +28,20 @@ class LinkPhase(Enum):
     DIALLING = "dialling"
     UP = "up"
     REDIALLING = "redialling"
+
+
+PHASE_CHANGES = {
+    (LinkPhase.DOWN, LinkPhase.DIALLING): "the link is wanted, or it is time to try again",
+    (LinkPhase.DOWN, LinkPhase.UP): "the neighbour has dialled",
+    (LinkPhase.DIALLING, LinkPhase.DOWN): "nobody answers, or the neighbour refuses",
+    (LinkPhase.DIALLING, LinkPhase.UP): "a connection is ready, whoever dialled",
+    (LinkPhase.UP, LinkPhase.DOWN): "silence, or the connection ended after a farewell",
+    (LinkPhase.UP, LinkPhase.REDIALLING): "the connection broke",
+    (LinkPhase.REDIALLING, LinkPhase.DOWN): "the redial failed, or none came in time",
+    (LinkPhase.REDIALLING, LinkPhase.UP): "a connection is ready again",
+}
+"""From, to, and what brings it about. A change that is not here is a defect of ours; docs/protocols/states.md is made
+from it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -291,6 +306,8 @@ class LinkTable:
         neighbour.retry_at_s = now_s + self.settings.redial_pause_s
 
     def _enter(self, neighbour: Neighbour, phase: LinkPhase) -> None:
+        if phase is not neighbour.phase and (neighbour.phase, phase) not in PHASE_CHANGES:
+            raise LocalProtocolError(f"link to {neighbour.site}: from {neighbour.phase.value} to {phase.value}")
         neighbour.phase = phase
         self._up = self._deadline_s = None
 

@@ -57,6 +57,17 @@ class SiteSettings:
         return 2.0 * self.failure_timeout_s
 
     @property
+    def cut_off_s(self) -> float:
+        """So long without a link that leads into the run: any site that is known is dialled. Longer than an election,
+        and than the removal of a site that failed."""
+        return 3.0 * self.failure_timeout_s
+
+    @property
+    def stateless_s(self) -> float:
+        """So long a worker may be without the state before its user is told why."""
+        return 2.0 * self.failure_timeout_s
+
+    @property
     def raft_heartbeat_s(self) -> float:
         return 0.25 * self.failure_timeout_s
 

@@ -1,53 +1,49 @@
 """One site, whole: the machine that the daemon and the simulator run. Facts in, effects out; it does nothing itself.
 
-It puts the parts together: the agreement decides what the roster is (`raft/`, `commands.py`); links are watched
-(`liveness.py`) and messages routed (`courier.py`); the scheduler's role is played where this site leads
-(`scheduler/`); its own standing, worker and state are looked after (`standing.py`); rounds run (`rounds.py`). Each
-event gets an id, which the messages it causes carry.
+It puts the parts together and hands each event and message to the one that it concerns: the agreement decides what the
+roster is (`agreement/`); links are watched and messages routed (`links/`); the scheduler's role is played where this
+site leads (`scheduler/`); how it takes part in the run, and what becomes of its worker's state, is looked after
+(`membership/`, `state/`); rounds run (`rounds/`). The parts call downwards only; what one has to say to those above it
+leaves in notices and in what it returns. Each event gets an id, which the messages it causes carry.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
-from chaos_protocols import dispatch
-from chaos_protocols.commands import (
-    Command,
-    apply_command,
-    decode_command,
-    decode_roster,
-    encode_command,
-    encode_roster,
-)
-from chaos_protocols.courier import Courier
-from chaos_protocols.effects import Effect, Record, SetTimer
-from chaos_protocols.events import Event
+from chaos_protocols import events, messages
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.commands import Command, encode_command
+from chaos_protocols.effects import Effect, SetTimer
+from chaos_protocols.inbound import Inbound
+from chaos_protocols.links.network import Network
+from chaos_protocols.links.orders import LinkOrders
 from chaos_protocols.liveness import BeatDue, LinkCameUp, LinkRenewed, LinkTable, LinkWentDown
-from chaos_protocols.messages import LinkReport, Message, RaftEnvelope, Report, SettleAnswer
+from chaos_protocols.membership.leaving import SchedulerRole
+from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.participation import Participation
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.outbox import Outbox
 from chaos_protocols.plans import Tag
 from chaos_protocols.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.raft import Effect as RaftEffect
 from chaos_protocols.raft.messages import Configuration, LogEntry
-from chaos_protocols.roster import Roster, SiteRecord
-from chaos_protocols.rounds import RoundCompleted, RoundMachine, StateLost
+from chaos_protocols.roster import Roster
+from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine, StateLost
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site_facts import SiteFacts, empty_roster, last_known_roster
-from chaos_protocols.standing import Standing
+from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.views import Planner
 
 TIMER_STEP_S = 0.001
 """A deadline that has passed, but whose step cannot be taken yet, must not spin."""
 
-COMPACT_AFTER_ENTRIES = 256
-"""Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
-
 
 class SiteMachine:
-    """See the module. `roster` is the committed one; `handle` is the only way in. Also the scheduler's `Host`."""
+    """See the module. `handle` is the only way in. What the scheduler needs of its site (`host.Host`) is here, too."""
 
     def __init__(
         self,
@@ -61,69 +57,89 @@ class SiteMachine:
         entries: tuple[LogEntry, ...] = (),
         now_s: float,
     ) -> None:
+        roster = roster if roster is not None else empty_roster(facts.run)
         self.facts = facts
-        self.site = facts.site
-        self.incarnation = facts.incarnation
         self.settings = settings
         self.planner = planner
         self.rng = rng
-        self.raft = raft
-        self.now_s = now_s
-        self.links = LinkTable(facts.site, settings, now_s=now_s)
-        self.courier = Courier(facts.site, facts.public_key, facts.incarnation)
+        self.outbox = Outbox(facts, settings, now_s=now_s)
+        self.replica = Replica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
+        self.network = Network(self.outbox, self.replica)
+        self.rounds = RoundMachine(facts.site, roster)
+        self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
+        self.orders = LinkOrders(self.outbox, self.replica, self.network, self.participation.client)
         self.scheduler = SchedulerMachine(self)
-        self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
-        self.restarts_seen = 0
-        self.leader_seen_s = now_s
-        self.overlay_version = 0
-        self.stalled: Tag | None = None
-        self._knew_leader = False
-        self.disbelieved = 0
-        self.heard_steps: dict[SiteId, tuple[int, str]] = {}
-        self.event_id = ""
-        self._event_prefix = f"{short(facts.site)}-{facts.incarnation}-"
-        self.roster: Roster = roster if roster is not None else empty_roster(facts.run)
-        self.last_known = last_known_roster(self.roster, entries)
-        self.rounds = RoundMachine(facts.site, self.roster)
-        self.standing = Standing(self)
-        self.orders = dispatch.LinkOrders(self)
-        self._applied = raft.commit_index
-        self._hold: tuple[int, int] | None = None
-        self._out: list[Effect] = []
-        self._inbox: deque[tuple[SiteId, Message]] = deque()
+        self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
         self._timer_s: float | None = None
-        self._events = 0
         self._completed_s: float | None = None
+        """When the last round was completed."""
+        self.parts = self._table()
+
+    def _table(self) -> dict[type, Callable[[Any], None]]:
+        """Which part takes which event. Every event has its line here."""
+        participation, network = self.participation, self.network
+        state, links = participation.state, participation.links
+        return {
+            events.Started: self._started,
+            events.TimerFired: self._timer_fired,
+            events.EnvelopeReceived: self._received,
+            events.LinkUp: network.link_up,
+            events.LinkLost: network.link_lost,
+            events.DialFailed: network.dial_failed,
+            events.LinkProgressed: network.link_progressed,
+            events.LinkProbed: self.orders.probed,
+            events.LinkChangeRequested: links.change_requested,
+            events.LeaveRequested: participation.leave_requested,
+            events.WorkerReady: participation.worker_ready,
+            events.WorkerLost: participation.worker_lost,
+            events.WorkerContributed: participation.worker_contributed,
+            events.WorkerUpdating: participation.worker_updating,
+            events.WorkerApplied: participation.worker_applied,
+            events.WorkerLoaded: participation.worker_loaded,
+            events.WorkerSnapshotTaken: state.snapshot_taken,
+            events.WorkerSnapshotMissed: state.snapshot_missed,
+            events.ReduceFinished: participation.reduce_finished,
+            events.ReduceStalled: participation.reduce_stalled,
+            events.ResultFetched: participation.result_fetched,
+            events.ResultMissed: participation.result_missed,
+            events.TransferProgressed: state.transfer_progressed,
+            events.TransferFinished: state.transfer_finished,
+            events.TransferFailed: participation.transfer_failed,
+            events.CopyKept: state.copied,
+            events.StateRestored: participation.state_restored,
+            events.RestoreFailed: participation.restore_failed,
+            events.CheckpointsFound: state.checkpoints_found,
+            events.CheckpointWritten: state.checkpoint_written,
+        }
 
     # -- the way in
 
-    def handle(self, event: Event, *, now_s: float) -> list[Effect]:
+    def handle(self, event: events.Event, *, now_s: float) -> list[Effect]:
         """Take one event; the effects are to be executed in this order."""
-        if now_s > self.now_s:
-            self.now_s = now_s
-        self._events += 1
-        self.event_id = f"{self._event_prefix}{self._events}"
-        dispatch.dispatch(self, event)
+        self.outbox.begin(now_s=now_s)
+        self.parts[type(event)](event)
         self._drain()
         if self.scheduler.leading:
             self.scheduler.evaluate(now_s=self.now_s)
             self._drain()
         self._set_timer()
-        effects, self._out = self._out, []
-        return effects
+        return self.outbox.take()
 
     def _drain(self) -> None:
         """Until nothing is left over: notices of the parts, messages of this site to itself."""
-        while self.links.notices or self.rounds.notices or self._inbox:
-            notices, self.links.notices = self.links.notices, []
+        links, rounds, inbox = self.network.links, self.rounds, self.network.inbox
+        self._look_for_the_leader()
+        while links.notices or rounds.notices or inbox:
+            notices, links.notices = links.notices, []
             for notice in notices:
                 self._link_notice(notice)
-            completed, self.rounds.notices = self.rounds.notices, []
+            completed, rounds.notices = rounds.notices, []
             for done in completed:
                 self._round_notice(done)
-            if self._inbox:
-                source, message = self._inbox.popleft()
-                dispatch.deliver(self, source, message)
+            if inbox:
+                source, message = inbox.popleft()
+                self._carry_out(self.inbound.deliver(source, message))
+            self._look_for_the_leader()
 
     def _set_timer(self) -> None:
         at_s = self.links.deadline_s
@@ -133,136 +149,229 @@ class SiteMachine:
         at_s = max(at_s, self.now_s + TIMER_STEP_S)
         if at_s != self._timer_s:
             self._timer_s = at_s
-            self._out.append(SetTimer(at_s=at_s))
+            self.outbox.emit([SetTimer(at_s=at_s)])
 
-    def timer_fired(self) -> None:
+    def _started(self, event: events.Started) -> None:
+        self.participation.links.started(event.peers)
+        self.participation.roster_changed(self.roster, None)
+
+    def _received(self, event: events.EnvelopeReceived) -> None:
+        self._carry_out(self.inbound.received(event))
+
+    def _timer_fired(self, _: events.TimerFired) -> None:
         self._timer_s = None
         if self.raft.deadline_s is not None and self.now_s >= self.raft.deadline_s:
-            self.raft_effects(self.raft.tick(now_s=self.now_s))
+            self._carry_out(self.raft.tick(now_s=self.now_s))
         if self.now_s >= self.links.deadline_s:
-            self.emit(self.links.tick(now_s=self.now_s))
+            self.outbox.emit(self.links.tick(now_s=self.now_s))
 
-    # -- what the parts use
+    # -- the agreement
 
-    def emit(self, effects: list[Effect]) -> None:
-        self._out += effects
+    def _carry_out(self, effects: list[RaftEffect]) -> None:
+        if not effects:
+            return
+        for effect in effects:
+            match effect:
+                case Persist():
+                    self.outbox.emit([effect])
+                case Send(destination=destination, message=message):
+                    self.tell(destination, messages.RaftEnvelope(message=message))
+                case Commit(entries=entries):
+                    for entry in entries:
+                        self._apply(entry)
+                    self._carry_out(self.replica.compact())
+                case RestoreSnapshot(snapshot=snapshot):
+                    self._install(self.replica.restored(snapshot), None)
+                case RoleChanged(role=role, term=term, leader=leader, reason=reason):
+                    self._role_changed(role, term, leader, reason)
+                case _:
+                    assert_never(effect)
+        self._lift_fence()
+
+    def _apply(self, entry: LogEntry) -> None:
+        command = self.replica.committed(entry)
+        if command is None:
+            return
+        self._install(self.replica.apply(command, entry.index), command)
+        if self.scheduler.leading:
+            self.scheduler.committed(command, entry.index, now_s=self.now_s)
+
+    def _install(self, roster: Roster, command: Command | None) -> None:
+        old = self.replica.install(roster)
+        self.participation.roster_changed(old, command)
+        self._lift_fence()  # only now: the rounds know the new views, so nothing is contributed under the old tag
+        self._look_for_the_leader()
+
+    def _lift_fence(self) -> None:
+        if self.replica.lift_fence():
+            self.outbox.emit(self.rounds.lift_fence())
+
+    def _role_changed(self, role: Role, term: int, leader: SiteId | None, reason: str) -> None:
+        leads = role is Role.LEADER
+        if not self.replica.role_changed(leader, leads=leads, now_s=self.now_s):
+            return
+        if leads:
+            self.scheduler.lead(now_s=self.now_s)
+            self.record("election", self.facts.name, reason, "done", None, f"scheduler of term {term}")
+        else:
+            self.scheduler.retire()
+            self.record("election", self.facts.name, reason, "", None, f"no longer the scheduler (term {term})")
+
+    def _look_for_the_leader(self) -> None:
+        """Links came or went, here or elsewhere: is it still to be reached?"""
+        if not self.network.take_change():
+            return
+        leader = self.raft.leader
+        if leader is not None and leader != self.site and leader not in self.reachable():
+            self._carry_out(self.raft.leader_lost(now_s=self.now_s))
+
+    # -- notices of the parts
+
+    def _link_notice(self, notice: LinkCameUp | LinkRenewed | LinkWentDown | BeatDue) -> None:
+        network = self.network
+        match notice:
+            case LinkCameUp(site=site, incarnation=incarnation):
+                network.saw_incarnation(site, incarnation)
+                self.outbox.emit(network.courier.introduce(site))
+                network.report_link(site, incarnation, up=True, reason="connected")
+                self._look_for_the_leader()
+                self.participation.link_came_up()
+                self.orders.look(site)
+            case LinkRenewed(site=site):
+                self.outbox.emit(network.courier.introduce(site))
+            case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
+                network.report_link(site, incarnation, up=False, reason=reason)
+                self._look_for_the_leader()
+                self.record("link-down", short(site), reason, "", None, "the link to this site is down")
+                self.participation.links.went_down(site)
+            case BeatDue():
+                self._beat()
+            case _:
+                assert_never(notice)
+
+    def _beat(self) -> None:
+        """A heartbeat over every live link, and whatever is asked again."""
+        scheduler, rounds = self.scheduler, self.rounds
+        self.network.beat(self.scheduler_site(), rounds.completed_round, rounds.phase.value)
+        proposed_s = scheduler.in_flight.started_s if scheduler.in_flight is not None else None
+        self.participation.beat(SchedulerRole(at_work=scheduler.taken_over, proposed_s=proposed_s))
+
+    def _round_notice(self, notice: RoundCompleted | StateLost) -> None:
+        match notice:
+            case RoundCompleted():
+                if self._completed_s is not None:
+                    self.scheduler.pace.round_took(self.now_s - self._completed_s)
+                self._completed_s = self.now_s
+                self.participation.round_completed(notice)
+            case StateLost(reason=reason):
+                self.participation.state_lost(reason)
+            case _:
+                assert_never(notice)
+        self._look_for_the_leader()
+
+    # -- what the scheduler needs of its site, and what others ask
+
+    @property
+    def site(self) -> SiteId:
+        return self.facts.site
+
+    @property
+    def incarnation(self) -> int:
+        return self.facts.incarnation
+
+    @property
+    def now_s(self) -> float:
+        return self.outbox.now_s
+
+    @property
+    def raft(self) -> RaftMachine:
+        return self.replica.raft
+
+    @property
+    def roster(self) -> Roster:
+        return self.replica.roster
 
     @property
     def configuration(self) -> Configuration:
-        return self.raft.configuration
+        return self.replica.configuration
 
     @property
     def term(self) -> int:
-        return self.raft.term
+        return self.replica.raft.term
+
+    @property
+    def links(self) -> LinkTable:
+        return self.network.links
+
+    @property
+    def overlay_version(self) -> int:
+        return self.network.overlay_version
+
+    @property
+    def restarts_seen(self) -> int:
+        return self.network.restarts_seen
+
+    @property
+    def membership(self) -> Membership:
+        return self.participation.membership
+
+    @property
+    def state(self) -> WorkerState:
+        return self.participation.state
+
+    @property
+    def stalled(self) -> Tag | None:
+        return self.rounds.empty_round
 
     @property
     def done_round(self) -> int:
-        return self.rounds.done
+        return self.rounds.completed_round
 
     @property
     def contributed_round(self) -> int:
-        return self.rounds.contributed_round
-
-    @property
-    def own_record(self) -> SiteRecord | None:
-        return self.roster.record(self.site)
+        return self.rounds.own.given_round
 
     @property
     def leaving(self) -> bool:
-        return self.standing.leaving
+        return self.membership.leaving
 
     @property
     def active(self) -> bool:
         """The worker here has the state and trains, and this site is in the roster."""
-        return self.rounds.active and self.standing.in_roster
+        return self.rounds.active and self.membership.in_roster
 
     def can_propose(self) -> bool:
-        """Only when everything that went before is committed, and so applied here: a command is made from the roster
-        that it will be applied to."""
-        return self.raft.can_propose and self.roster_is_newest()
+        return self.replica.can_propose()
 
     def roster_is_newest(self) -> bool:
-        """For a leader: an entry of its own term is committed, so all earlier ones are, and are applied here."""
-        return self.raft.term_at(self.raft.commit_index) == self.raft.term
+        return self.replica.is_newest()
 
-    def tell(self, site: SiteId, message: Message) -> None:
-        """Send a control message; to itself it goes by the same door."""
-        if site == self.site:
-            self._inbox.append((site, message))
-            return
-        own_up = self.links.up_sites()
-        self.emit(self.courier.send(site, message, roster=self.roster, own_up=own_up, event_id=self.event_id))
-
-    def tell_scheduler(self, message: Message) -> bool:
-        """To whoever leads, as far as is known here; False when nobody is known."""
-        target = self.scheduler_site()
-        if target is None:
-            return False
-        self.tell(target, message)
-        return True
-
-    def scheduler_site(self) -> SiteId | None:
-        if self.scheduler.leading:
-            return self.site
-        if self.raft.leader is not None and self.standing.in_roster:
-            return self.raft.leader
-        return self.standing.scheduler_hint
+    def tell(self, site: SiteId, message: messages.Message) -> None:
+        self.network.tell(site, message)
 
     def record(self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str) -> None:
-        duration_s = None if started_s is None else self.now_s - started_s
-        self.emit(
-            [Record(kind=kind, subject=subject, cause=cause, outcome=outcome, duration_s=duration_s, reason=reason)]
-        )
+        self.outbox.record(kind, subject, cause, outcome, started_s, reason)
 
     def reachable(self) -> set[SiteId]:
-        return self.courier.overlay.reachable(self.roster, self.links.up_sites())
+        return self.network.reachable()
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
-        if self.site in (one, other):
-            far = other if one == self.site else one
-            reported = self.courier.overlay.report(far, self.site)
-            return self.links.is_up(far) and (reported is None or reported.up)
-        return self.courier.overlay.is_up(one, other)
+        return self.network.link_is_up(one, other)
 
     def restarted_as(self, site: SiteId) -> int | None:
-        return self.incarnations.get(site)
+        return self.network.restarted_as(site)
 
-    def saw_incarnation(self, site: SiteId, incarnation: int) -> None:
-        """A link to this start of the site's daemon is there, here or elsewhere."""
-        if incarnation > self.incarnations.get(site, 0):
-            self.incarnations[site] = incarnation
-            self.restarts_seen += 1
+    def is_trusted(self, source: SiteId) -> bool:
+        return self.participation.client.is_trusted(source)
 
-    def believes(self, source: SiteId) -> bool:
-        """Whether `source` may say what only sites of the run say. A site outside it must believe those it is pointed
-        to; one inside, the roster and the agreement's configuration."""
-        if source == self.site or self.roster.record(source) is not None:
-            return True
-        configuration = self.raft.configuration
-        if source in configuration.voters or source in configuration.learners:
-            return True
-        return not self.standing.in_roster
+    def scheduler_site(self) -> SiteId | None:
+        return self.participation.client.scheduler
 
-    def settle_answer(self) -> SettleAnswer:
-        """This site's answer; it may only be asked for once the settling entry is applied here (it is a promise)."""
-        rounds, epoch = self.rounds, self.roster.epoch
-        if not self.standing.begun:
-            return SettleAnswer(epoch=epoch, done_round=0, digest="")
-        done, known, digest, has_state = rounds.done, rounds.known_round, rounds.digest, rounds.active and rounds.level
-        return SettleAnswer(epoch=epoch, done_round=done, digest=digest, has_state=has_state, known_round=known)
+    def settle_answer(self) -> messages.SettleAnswer:
+        return self.participation.settle_answer()
 
-    def own_report(self) -> Report:
-        return Report(
-            incarnation=self.incarnation,
-            epoch=self.roster.epoch,
-            done_round=self.rounds.done,
-            active=self.active,
-            transfer_bytes=self.standing.transfer_bytes,
-            stalled=self.stalled,
-            worker_round=self.rounds.worker_round or 0,
-            known_round=self.rounds.known_round,
-            mirror=self.standing.keeping.copy is not None,
-        )
+    def own_report(self) -> messages.Report:
+        return self.participation.report()
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:
         """Give a command to the agreement. A planned change holds this site's contributions back from its first round
@@ -271,127 +380,11 @@ class SiteMachine:
         if index is not None:
             self.scheduler.appended(index)
             if first_round is not None:
-                self._hold = (index, self.raft.term)
-                self.rounds.hold_round = first_round
-        self.raft_effects(effects)
+                self.replica.fence(index)
+                self.rounds.fence(first_round)
+        self._carry_out(effects)
         return index is not None
 
     def transfer_leadership(self, target: SiteId | None) -> None:
         """Give the scheduler's role to another voter."""
-        self.raft_effects(self.raft.transfer_leadership(target, now_s=self.now_s))
-
-    # -- the agreement
-
-    def raft_effects(self, effects: list[RaftEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Persist():
-                    self.emit([effect])
-                case Send(destination=destination, message=message):
-                    self.tell(destination, RaftEnvelope(message=message))
-                case Commit(entries=entries):
-                    for entry in entries:
-                        self._applied = entry.index
-                        if entry.command:
-                            self._apply(decode_command(entry.command), entry.index)
-                    self._compact()
-                case RestoreSnapshot(snapshot=snapshot):
-                    self._applied = snapshot.index
-                    self._install(decode_roster(snapshot.state), None)
-                case RoleChanged(role=role, term=term, leader=leader, reason=reason):
-                    self._role_changed(role, term, leader, reason)
-                case _:
-                    assert_never(effect)
-        self._release_hold()
-
-    def _apply(self, command: Command, index: int) -> None:
-        self._install(apply_command(self.roster, command, index), command)
-        if self.scheduler.leading:
-            self.scheduler.committed(command, index, now_s=self.now_s)
-
-    def _install(self, roster: Roster, command: Command | None) -> None:
-        old, self.roster = self.roster, roster
-        self.standing.roster_changed(old, command)
-        self._release_hold()  # only now: the rounds know the new views, so nothing is contributed under the old tag
-
-    def _compact(self) -> None:
-        snapshot = self.raft.snapshot
-        first = snapshot.index if snapshot is not None else 0
-        if self._applied - first >= COMPACT_AFTER_ENTRIES:
-            self.raft_effects(self.raft.compact(self._applied, encode_roster(self.roster)))
-
-    def _release_hold(self) -> None:
-        if self._hold is None:
-            return
-        index, term = self._hold
-        if self._applied >= index or self.raft.term_at(index) != term:
-            self._hold = None
-            self.rounds.hold_round = None
-            self.emit(self.rounds.advance())
-
-    def _role_changed(self, role: Role, term: int, leader: SiteId | None, reason: str) -> None:
-        if leader is not None or self._knew_leader:
-            self.leader_seen_s = self.now_s
-        self._knew_leader = leader is not None
-        leads = role is Role.LEADER
-        if leads and not self.scheduler.leading:
-            self.scheduler.lead(now_s=self.now_s)
-            self.record("election", self.facts.name, reason, "done", None, f"scheduler of term {term}")
-        elif not leads and self.scheduler.leading:
-            self.scheduler.retire()
-            self.record("election", self.facts.name, reason, "", None, f"no longer the scheduler (term {term})")
-
-    # -- notices of the parts
-
-    def _link_notice(self, notice: LinkCameUp | LinkRenewed | LinkWentDown | BeatDue) -> None:
-        match notice:
-            case LinkCameUp(site=site, incarnation=incarnation):
-                self.saw_incarnation(site, incarnation)
-                self.emit(self.courier.introduce(site))
-                self.report_link(site, incarnation, up=True, reason="connected")
-                self.standing.link_came_up(site)
-                self.orders.look(site)
-            case LinkRenewed(site=site):
-                self.emit(self.courier.introduce(site))
-            case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
-                self.report_link(site, incarnation, up=False, reason=reason)
-                self.record("link-down", short(site), reason, "", None, "the link to this site is down")
-                self.standing.links.went_down(site)
-            case BeatDue():
-                dispatch.beat(self)
-            case _:
-                assert_never(notice)
-
-    def report_link(self, site: SiteId, incarnation: int, *, up: bool, reason: str) -> None:
-        """Tell everybody."""
-        neighbour = self.links.neighbours.get(site)
-        report = LinkReport(
-            neighbour=site,
-            incarnation=incarnation,
-            up=up,
-            rtt_s=(neighbour.rtt_s or 0.0) if neighbour else 0.0,
-            rate_bytes_per_s=0.0,
-            reason=reason,
-        )
-        own_up = self.links.up_sites()
-        self.emit(self.courier.flood(report, roster=self.roster, own_up=own_up, event_id=self.event_id))
-        self.overlay_changed()
-
-    def overlay_changed(self) -> None:
-        """Links came or went, here or elsewhere: is the leader still to be reached?"""
-        self.overlay_version += 1
-        leader = self.raft.leader
-        if leader is not None and leader != self.site and leader not in self.reachable():
-            self.raft_effects(self.raft.leader_lost(now_s=self.now_s))
-
-    def _round_notice(self, notice: RoundCompleted | StateLost) -> None:
-        match notice:
-            case RoundCompleted():
-                if self._completed_s is not None:
-                    self.scheduler.pace.round_took(self.now_s - self._completed_s)
-                self._completed_s = self.now_s
-                self.standing.round_completed(notice)
-            case StateLost(reason=reason):
-                self.standing.state_lost(reason)
-            case _:
-                assert_never(notice)
+        self._carry_out(self.raft.transfer_leadership(target, now_s=self.now_s))

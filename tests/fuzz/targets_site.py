@@ -82,7 +82,7 @@ def _site(data: bytes) -> str:
         _carry_out(bench, journal)
     bench.wait(0.6, step_s=0.2)
     _carry_out(bench, journal)
-    return f"{bench.machine.standing.state} {taken}"
+    return f"{bench.machine.membership.state.value} {taken}"
 
 
 def _opening(bench: Bench) -> Persisted:

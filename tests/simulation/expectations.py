@@ -92,7 +92,7 @@ class Expectations:
 
     def _rounds_of(self, sites: list[str]) -> dict[str, int]:
         machines = {site: self._stage.world.nodes[site].machine for site in sites}
-        return {site: machine.rounds.done for site, machine in machines.items() if machine is not None}
+        return {site: machine.rounds.completed_round for site, machine in machines.items() if machine is not None}
 
     # -- what never happens
 
@@ -156,7 +156,7 @@ class Expectations:
         return node.machine is not None and node.worker is not None and node.machine.rounds.active
 
     def _pause(self, node: Node) -> str:
-        return node.machine.standing.pause_reason() if node.machine is not None else "its daemon does not run"
+        return node.machine.participation.pause.reason() if node.machine is not None else "its daemon does not run"
 
     def _outside(self, node: Node) -> bool:
         newest = self._stage.world.oracles.newest

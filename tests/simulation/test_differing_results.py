@@ -24,7 +24,7 @@ def training(names: str) -> World:
 
 def done_at(node: Node) -> int:
     assert node.machine is not None
-    return node.machine.rounds.done
+    return node.machine.rounds.completed_round
 
 
 def answer_wrongly(node: Node) -> None:

@@ -11,8 +11,8 @@ from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
-from chaos_protocols.kept import RESULTS_BYTES_MAX
 from chaos_protocols.settings import KeepSettings, SiteSettings
+from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
 
 
 def three_sites(keep: KeepSettings, *, seed: int = 1) -> World:
@@ -80,7 +80,7 @@ def test_all_workers_die_at_once_and_the_run_goes_on_where_it_was() -> None:
     for node in world.nodes.values():
         node.kill_worker()
     world.run(world.now_s + 0.3)
-    done = max(node.machine.rounds.done for node in world.nodes.values() if node.machine is not None)
+    done = max(node.machine.rounds.completed_round for node in world.nodes.values() if node.machine is not None)
     for node in world.nodes.values():
         node.start_worker()
     assert world.run_until(lambda: all(trains(node) for node in world.nodes.values()), limit_s=5.0)
@@ -97,9 +97,9 @@ def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None
     assert world.run_until(lambda: trains(node), limit_s=5.0)
     node.kill_worker()
     assert node.machine is not None
-    done = node.machine.rounds.done
+    done = node.machine.rounds.completed_round
     assert world.run_until(lambda: world.oracles.rounds_done > done + 30, limit_s=20.0)
-    assert node.machine.standing.keeping.copy is None and node.keeper.memory is None
+    assert node.machine.state.memory.round is None and node.keeper.memory is None
     assert node.bulk is not None and len(node.bulk.results) <= 10
     before = transfers(world)
     node.start_worker()
@@ -111,12 +111,13 @@ def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_st
     world = three_sites(KeepSettings(mirror_every_rounds=1000))
     node = world.node("b")
     assert node.machine is not None
-    keeping = node.machine.standing.keeping
-    world.run_until(lambda: keeping.copy is not None, limit_s=1.0)
-    if keeping.copy is None:  # the first copy would come with round 1000 (256 at most): ask for one now
-        keeping._settings = dataclasses.replace(keeping._settings, mirror_every_rounds=1)
-        assert world.run_until(lambda: keeping.copy is not None, limit_s=1.0)
-        keeping._settings = dataclasses.replace(keeping._settings, mirror_every_rounds=1000)
+    memory, settings = node.machine.state.memory, node.machine.settings
+    world.run_until(lambda: memory.round is not None, limit_s=1.0)
+    if memory.round is None:  # the first copy would come with round 1000 (256 at most): ask for one now
+        every_round = dataclasses.replace(settings.keep, mirror_every_rounds=1)
+        node.machine.outbox.settings = dataclasses.replace(settings, keep=every_round)
+        assert world.run_until(lambda: memory.round is not None, limit_s=1.0)
+        node.machine.outbox.settings = settings
     before = transfers(world)
     for _ in range(5):
         restart_worker(world, node, after_s=0.05)
@@ -281,9 +282,7 @@ def test_the_optimal_interval_is_that_of_the_equation() -> None:
     world = three_sites(KeepSettings(checkpoint="optimum", mean_time_between_failures_s=3600.0))
     machine = world.node("a").machine
     assert machine is not None
-    keeping = machine.standing.keeping
-    keeping.pause_s = 0.5
-    assert keeping.interval_s == pytest.approx((2 * 3600 * 0.5) ** 0.5)
+    assert machine.state.files.interval_s(0.5) == pytest.approx((2 * 3600 * 0.5) ** 0.5)
 
 
 # ---- random trouble

@@ -7,8 +7,8 @@ from tests.simulator.faults import begin
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
-from chaos_protocols.kept import RESULTS_BYTES_MAX, RESULTS_MIN
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, RESULTS_MIN
 
 
 def with_joiner(apply_s: float, *, contribution_bytes: int = 0, sends_every_s: float = 0.0) -> tuple[World, Node]:
@@ -48,7 +48,7 @@ def hold_once(world: World, for_s: float) -> None:
 
 
 def trains(node: Node) -> bool:
-    return node.machine is not None and node.machine.rounds.active and node.machine.rounds.level
+    return node.machine is not None and node.machine.rounds.active and node.machine.rounds.caught_up
 
 
 def waits(world: World) -> list[str]:

@@ -25,6 +25,8 @@ class Undone:
         return Bug(name=f"row {self.row} undone", patches=self.patches, breaks=())
 
 
+LEAVING = "chaos_protocols.membership.leaving:Leaving"
+PARTICIPATION = "chaos_protocols.membership.participation:Participation"
 WAITS_ALONE = Patch(
     "chaos_protocols.scheduler.round_resolution:RoundResolution._resolve",
     "if outcome.pending and others:",
@@ -32,7 +34,7 @@ WAITS_ALONE = Patch(
 )
 """Row 46: pending members that nobody can let go."""
 WAITS_FOR_EVER = Patch(
-    "chaos_protocols.asking:give_up_the_answer", "if standing.leaving and machine.now_s - agreed_s >", "if 0 >"
+    f"{LEAVING}._nothing_is_agreed", "waited = now_s - agreed_s > 2 * self._patience_s", "waited = False"
 )
 """Row 53: a leaver for which nothing is agreed. It ends what rows 10 and 35 end sooner."""
 WITHOUT_MIRRORS = Patch(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import WAITS_FOR_EVER, Undone
+from tests.simulation.undoing import PARTICIPATION, WAITS_FOR_EVER, Undone
 
 SCHEDULER = "chaos_protocols.scheduler"
 FAILURES = f"{SCHEDULER}.failures:FailureDetector"
@@ -22,8 +22,8 @@ EARLY = (
         patches=(
             Patch(
                 "chaos_protocols.site:SiteMachine._install",
-                "old, self.roster = self.roster, roster",
-                "old, self.roster = self.roster, roster; self._release_hold()",
+                "old = self.replica.install(roster)",
+                "old = self.replica.install(roster); self._lift_fence()",
             ),
         ),
         stories=("26", "50", "33"),
@@ -32,11 +32,15 @@ EARLY = (
         row=3,
         patches=(
             Patch(
-                "chaos_protocols.rounds:RoundMachine._catch_up",
-                'self.done, self.digest = roster.settled_round, ""  # goes on in standby: no round waits for its state',
+                "chaos_protocols.rounds.machine:RoundMachine._catch_up",
+                'self.completed_round, self.digest = roster.settled_round, ""  # on in standby: no round waits for it',
                 "pass",
             ),
-            Patch("chaos_protocols.rounds:RoundMachine._catch_up", "return effects + self.advance()", "return effects"),
+            Patch(
+                "chaos_protocols.rounds.machine:RoundMachine._catch_up",
+                "return effects + self.advance()",
+                "return effects",
+            ),
         ),
         stories=("111",),
         test="test_views_routing_rounds:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
@@ -56,7 +60,7 @@ EARLY = (
         row=5,
         patches=(
             Patch(
-                "chaos_protocols.site:SiteMachine.roster_is_newest",
+                "chaos_protocols.agreement.replica:Replica.is_newest",
                 "return self.raft.term_at(self.raft.commit_index) == self.raft.term",
                 "return True",
             ),
@@ -94,15 +98,15 @@ EARLY = (
     ),
     Undone(
         row=9,
-        patches=(Patch("chaos_protocols.asking:heard", "elif standing.leaving:", "elif False:"),),
+        patches=(Patch(f"{PARTICIPATION}.heard", "elif membership.leaving:", "elif False:"),),
         stories=("84",),
     ),
     Undone(
         row=10,
         patches=(
             Patch(
-                "chaos_protocols.standing:Standing.finish_if_done",
-                "if machine.now_s >= self._released_s + machine.settings.negotiation_timeout_s:",
+                "chaos_protocols.membership.leaving:Leaving.finish_if_done",
+                "if outbox.now_s >= self._released_s + outbox.settings.negotiation_timeout_s:",
                 "if False:",
             ),
             WAITS_FOR_EVER,
@@ -149,8 +153,8 @@ EARLY = (
         row=14,
         patches=(
             Patch(
-                "chaos_protocols.asking:beat",
-                "waits_outside = standing.worker is not None and not standing.in_roster",
+                f"{PARTICIPATION}._look_for_a_way_back",
+                "waits_outside = self.session.present and not in_roster",
                 "waits_outside = False",
             ),
         ),
@@ -158,7 +162,9 @@ EARLY = (
     ),
     Undone(
         row=15,
-        patches=(Patch("chaos_protocols.wanted_links:WantedLinks.follow", "if site not in self.peers:", "if True:"),),
+        patches=(
+            Patch("chaos_protocols.links.desired:DesiredLinks.follow", "if site not in self._peers:", "if True:"),
+        ),
         stories=("122",),
     ),
     Undone(
@@ -177,8 +183,8 @@ EARLY = (
         row=17,
         patches=(
             Patch(
-                "chaos_protocols.rounds:RoundMachine.advance",
-                "if roster.views and self.done + 1 < roster.views[0].first_round:",
+                "chaos_protocols.rounds.machine:RoundMachine.advance",
+                "if roster.views and self.completed_round + 1 < roster.views[0].first_round:",
                 "if False:",
             ),
         ),
@@ -199,7 +205,7 @@ EARLY = (
     ),
     Undone(
         row=19,
-        patches=(Patch("chaos_protocols.rounds:RoundMachine.advance", "if not self.takes_part or", "if"),),
+        patches=(Patch("chaos_protocols.rounds.machine:RoundMachine.advance", "if not self.takes_part or", "if"),),
         stories=("83",),
     ),
     Undone(
@@ -257,9 +263,9 @@ EARLY = (
         row=26,
         patches=(
             Patch(
-                "chaos_protocols.standing:Standing._begin_if_new",
-                "and plan.transfer != self._tried",
-                "and (self.transfer is None or plan.transfer != self.transfer.transfer)",
+                "chaos_protocols.state.fetch:StateFetch.is_new",
+                "return plan.transfer != self._tried",
+                "return self.plan is None or plan.transfer != self.plan.transfer",
             ),
         ),
         stories=("112",),
@@ -269,8 +275,8 @@ EARLY = (
         row=27,
         patches=(
             Patch(
-                "chaos_protocols.standing:Standing.worker_loaded",
-                "if self.transfer is None and self.keeping.restoring is None and loading == round_number:",
+                "chaos_protocols.state.machine:WorkerState.worker_loaded",
+                "if not self.is_coming and loading == round_number:",
                 "if False:",
             ),
         ),
@@ -299,8 +305,8 @@ EARLY = (
         row=30,
         patches=(
             Patch(
-                "chaos_protocols.asking:beat",
-                "leaderless = standing.in_roster and machine.raft.leader is None",
+                f"{PARTICIPATION}._look_for_a_way_back",
+                "leaderless = in_roster and self._replica.raft.leader is None",
                 "leaderless = False",
             ),
         ),

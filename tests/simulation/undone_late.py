@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
+from tests.simulation.undoing import LEAVING, PARTICIPATION, WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
 
 SETTLING = "test_settling"
 OUTSIDERS = "test_outsiders"
@@ -18,9 +18,9 @@ LATE = (
         patches=(
             Patch(f"{ADMISSION}._leaves_from_outside", "if self._admission_runs(site) or (", "if False and ("),
             Patch(
-                "chaos_protocols.standing:Standing.leave_requested",
-                "if self.alone() or not (self.takes_part() or self.join_asked):",
-                "if self.alone() or not self.takes_part():",
+                f"{LEAVING}.requested",
+                "if self.is_alone or not (self._membership.takes_part or self._joining.asked):",
+                "if self.is_alone or not self._membership.takes_part:",
             ),
         ),
         stories=("87",),
@@ -39,7 +39,11 @@ LATE = (
     ),
     Undone(
         row=33,
-        patches=(Patch("chaos_protocols.rounds:RoundMachine._pump", "if self.worker_round < self.done:", "if False:"),),
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.delivery:ResultDelivery.next", "if self.worker_round < completed:", "if False:"
+            ),
+        ),
         stories=("120",),
         test="test_found_defects_of_states:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
     ),
@@ -57,7 +61,7 @@ LATE = (
     Undone(
         row=35,
         patches=(
-            Patch("chaos_protocols.asking:give_up_the_answer", "since_s = standing.unknown_since_s", "since_s = None"),
+            Patch(f"{LEAVING}._was_removed", "since_s = self._unknown_since_s", "since_s = None"),
             WAITS_FOR_EVER,
         ),
         stories=("106",),
@@ -84,7 +88,9 @@ LATE = (
     Undone(
         row=38,
         patches=(
-            Patch("chaos_protocols.wanted_links:WantedLinks._let_go", "if up and neighbour is not None:", "if False:"),
+            Patch(
+                "chaos_protocols.links.desired:DesiredLinks._let_go", "if up and neighbour is not None:", "if False:"
+            ),
         ),
         stories=("107",),
         test="test_standing:test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it",
@@ -93,9 +99,9 @@ LATE = (
         row=39,
         patches=(
             Patch(
-                "chaos_protocols.standing:Standing.alone",
-                "known <= {machine.site} and (self.in_roster or not self.join_asked)",
-                "known <= {machine.site}",
+                f"{LEAVING}.is_alone",
+                "known <= {replica.site} and (self._membership.in_roster or not self._joining.asked)",
+                "known <= {replica.site}",
             ),
         ),
         stories=("93",),
@@ -144,7 +150,7 @@ LATE = (
         row=44,
         patches=(
             Patch(
-                "chaos_protocols.dispatch:_received",
+                "chaos_protocols.inbound:Inbound.received",
                 "if ours.source != neighbour and type(ours.message) in OF_THE_LINK:",
                 "if False:",
             ),
@@ -182,7 +188,7 @@ LATE = (
     ),
     Undone(
         row=48,
-        patches=(Patch("chaos_protocols.asking:beat", "give_up_listening(standing)", "pass"),),
+        patches=(Patch(f"{PARTICIPATION}.beat", "self.lost_results.give_up_listening()", "pass"),),
         stories=("115",),
         test="test_rounds_of_a_site:test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up",
     ),
@@ -209,7 +215,7 @@ LATE = (
     ),
     Undone(
         row=52,
-        patches=(Patch("chaos_protocols.asking:give_up_the_answer", " and not last)", ")"),),
+        patches=(Patch(f"{LEAVING}.give_up", " and not self._is_last(role)", ""),),
         stories=("124",),
         test="test_scheduler_role:test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner",
     ),
@@ -227,7 +233,7 @@ LATE = (
     ),
     Undone(
         row=55,
-        patches=(Patch("chaos_protocols.asking:give_up_the_answer", "last = leads and", "last ="),),
+        patches=(Patch(f"{LEAVING}._is_last", "role.at_work and", ""),),
         stories=("127",),
         test="test_scheduler_role:test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so",
     ),

@@ -152,7 +152,7 @@ class Node:
             return
         world, generation = self.world, self._generation
         world.steps += 1
-        world.trail.append((world.now_s, self.name, self.machine._events + 1, event))
+        world.trail.append((world.now_s, self.name, self.machine.outbox.events + 1, event))
         out = self.machine.handle(event, now_s=world.now_s + world.drift_s(self.site))
         for effect in out:
             if generation != self._generation:

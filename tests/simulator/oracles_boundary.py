@@ -87,22 +87,23 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
     """All that decides what a site does next, save for when it last heard something (old bytes prove a live link)."""
     machine = node.machine
     assert machine is not None
-    core, rounds, standing, scheduler = machine.raft._core, machine.rounds, machine.standing, machine.scheduler
+    core, rounds, scheduler = machine.raft._core, machine.rounds, machine.scheduler
+    membership, participation, state = machine.membership, machine.participation, machine.state
     return (
         machine.roster.epoch,
         (core.term, core.vote, core.role, core.leader, core.commit_index, core.log.last_index, core.log.last_term),
         (frozenset(core.votes), frozenset(core.heard), core.transfer_target),
         tuple((site, one.match_index, one.next_index, one.mode) for site, one in sorted(core.progress.items())),
-        (rounds.done, rounds.digest, rounds.running, rounds.contributed, rounds.active, rounds.worker_round),
-        (rounds.hold_round, rounds.fetching, rounds.phase),
-        (standing.begun, standing.leaving, standing.finished, standing.refusal, standing.leave_answer),
-        (standing.transfer, standing.worker_round, standing.serving.plan, standing.evicted_epoch),
+        (rounds.completed_round, rounds.digest, rounds.running, rounds.own.given, rounds.active, rounds.worker_round),
+        (rounds.own.fence_round, rounds.fetching, rounds.phase.value),
+        (membership.begun, membership.state, participation.joining.refusal, participation.leaving.answer),
+        (state.fetch.plan, state.session.round, state.source.plan, membership.evicted_epoch),
         tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
         tuple(sorted(scheduler.term.resolution.answers.items())),
         (len(scheduler.term.negotiations.pending), scheduler.in_flight is None),
         tuple((site, report[0]) for site, report in sorted(scheduler.term.reports.newest.items())),
         tuple((site, one.phase, one.wanted, one.farewell) for site, one in sorted(machine.links.neighbours.items())),
-        tuple(sorted(machine.incarnations.items())),
+        tuple(sorted(machine.network.incarnations.items())),
     )
 
 
@@ -178,11 +179,11 @@ class LeaveOracle:
         if era is not self._rounds.eras[-1]:
             return
         rounds = machine.rounds
-        self._gone[node.site, machine.incarnation] = rounds.done
+        self._gone[node.site, machine.incarnation] = rounds.completed_round
         done = self._rounds.result(era, gone.last_round) is not None and gone.last_round > era.settled_round
         if (
             done
-            and machine.standing.begun
+            and machine.membership.begun
             and rounds.worker_round is not None
             and rounds.worker_round < gone.last_round
         ):

@@ -94,5 +94,5 @@ class RecoveryOracle:
                 continue  # removed, and does not know it yet: no round can come of what it does
             if machine.rounds.active:
                 self._fail(8, f"{node.name} trains, though the newest state is lost")
-            if not machine.standing.pause_reason():
+            if not machine.participation.pause.reason():
                 self._fail(8, f"{node.name} waits for a state that is lost, and does not say so")

@@ -149,7 +149,7 @@ class RoundsOracle:
         for record in roster.sites:
             node = self._nodes[record.site]
             machine = node.machine
-            if machine is None or machine.incarnation != record.incarnation or not machine.standing.begun:
+            if machine is None or machine.incarnation != record.incarnation or not machine.membership.begun:
                 continue
             if record.site == site and command.links:
                 continue
@@ -236,7 +236,7 @@ class RoundsOracle:
         machine = node.machine
         assert machine is not None
         rounds = machine.rounds
-        now = (rounds.done, rounds.digest, machine.roster.epoch)
+        now = (rounds.completed_round, rounds.digest, machine.roster.epoch)
         if now == self._done_of.get(node.site):
             return
         before = self._done_of.get(node.site)
@@ -244,17 +244,19 @@ class RoundsOracle:
         if not rounds.digest or not self.eras or (before is not None and before[:2] == now[:2]):
             return
         era = self.era_of(machine.roster.epoch)
-        known = self.result(era, rounds.done)
-        if known is not None and known != rounds.digest and not self._is_void(node, rounds.done):
-            self._fail(2, f"{node.name} holds {rounds.digest} as round {rounds.done}, others have {known}")
+        known = self.result(era, rounds.completed_round)
+        if known is not None and known != rounds.digest and not self._is_void(node, rounds.completed_round):
+            self._fail(2, f"{node.name} holds {rounds.digest} as round {rounds.completed_round}, others have {known}")
         life = (node.site, machine.incarnation)
-        self.completed[life] = (era, rounds.done)
+        self.completed[life] = (era, rounds.completed_round)
         later = next((one for one in self.eras if one.index > era.index), None)
-        if later is None or later.adopted or rounds.done <= later.settled_round:
+        if later is None or later.adopted or rounds.completed_round <= later.settled_round:
             return
         record = self._roster_of(later).record(node.site)  # type: ignore[arg-type]
         if record is not None and record.incarnation == machine.incarnation:
-            self._fail(2, f"{node.name} takes round {rounds.done} of the epoch that it had promised to have ended")
+            self._fail(
+                2, f"{node.name} takes round {rounds.completed_round} of the epoch that it had promised to have ended"
+            )
 
     roster_at: dict[int, Roster]
 

@@ -42,11 +42,11 @@ def standings(world: World) -> list[str]:
         if machine is None:
             lines.append(f"{node.name}: dead; {state}")
             continue
-        waits = machine.standing.pause_reason()
+        waits = machine.participation.pause.reason()
         role = "scheduler, " if machine.scheduler.leading else ""
         lines.append(
-            f"{node.name}: {role}{machine.standing.state}, term {machine.term}, epoch {machine.roster.epoch}, "
-            f"round {machine.rounds.done} done{', stopped' if node.stopped else ''}; {state}"
+            f"{node.name}: {role}{machine.membership.state.value}, term {machine.term}, epoch {machine.roster.epoch}, "
+            f"round {machine.rounds.completed_round} done{', stopped' if node.stopped else ''}; {state}"
             f"{f'; waits: {waits}' if waits else ''}"
         )
     return lines

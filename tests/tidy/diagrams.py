@@ -91,7 +91,7 @@ MESSAGES_HEAD = """\
 ## Messages between sites
 
 All control messages are declared in `chaos_protocols/messages.py`. A message to the scheduler is dropped by a site that
-does not lead. The machine named is the function that the `match` statements of `chaos_protocols/dispatch.py` and, for
+does not lead. The machine named is the function that the `match` statements of `chaos_protocols/inbound.py` and, for
 the scheduler, of `chaos_protocols/scheduler/machine.py` hand the message to.
 """
 
@@ -274,17 +274,20 @@ def message_handlers() -> dict[str, str]:
     return found
 
 
-RECEIVERS = (("dispatch.py", "deliver"), ("scheduler/machine.py", "receive"))
+RECEIVERS = (("inbound.py", "deliver"), ("scheduler/machine.py", "receive"))
 """The functions whose `match` gives each message to its part."""
 
 
 OWNERS = {
-    "machine.raft.receive": "`raft/machine.py`: `receive`",
-    "machine.links": "`liveness.py`",
-    "machine.standing": "`standing.py`",
-    "machine.orders": "`dispatch.py`: `LinkOrders`",
-    "machine.overlay_changed": "`routing.py`, `site.py`: `overlay_changed`",
-    "machine.tell": "`site.py`: `settle_answer`",
+    "self._replica.raft.receive": "`raft/machine.py`: `receive`",
+    "self._network.heard_beat": "`liveness.py`, `membership/participation.py`: `heard`",
+    "self._network.links": "`liveness.py`",
+    "self._network.overlay_changed": "`routing.py`, `site.py`: `_look_for_the_leader`",
+    "participation.joining": "`membership/joining.py`",
+    "participation.leaving": "`membership/leaving.py`",
+    "participation.links": "`links/desired.py`",
+    "participation.asked_how_far": "`membership/participation.py`",
+    "self._orders": "`links/orders.py`",
     "admission": "`scheduler/admission.py`",
     "self._reported": "`scheduler/machine.py`: `receive`, `scheduler/reports.py`: `take`",
     "self.term.resolution": "`scheduler/round_resolution.py`",

@@ -10,9 +10,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft.config import RaftSettings, majority
-from chaos_protocols.raft.effects import Commit, Effect, HardState, Persist, Role, RoleChanged, Send
+from chaos_protocols.raft.effects import ROLE_CHANGES, Commit, Effect, HardState, Persist, Role, RoleChanged, Send
 from chaos_protocols.raft.log import Log
 from chaos_protocols.raft.messages import LogEntry, RaftMessage, Snapshot
 from chaos_protocols.raft.progress import Progress
@@ -116,6 +117,8 @@ class Core:
 
     def change_role(self, role: Role, leader: SiteId | None, reason: str) -> None:
         """The one place where role and leader change; `self.term` has been set before."""
+        if role is not self.role and (self.role, role) not in ROLE_CHANGES:
+            raise LocalProtocolError(f"agreement: from {self.role.value} to {role.value} ({reason})")
         self.role, self.leader = role, leader
         self.emit(RoleChanged(role=role, term=self.term, leader=leader, reason=reason))
 

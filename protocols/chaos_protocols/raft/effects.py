@@ -18,6 +18,20 @@ class Role(Enum):
     LEADER = "leader"
 
 
+ROLE_CHANGES = {
+    (Role.FOLLOWER, Role.PRE_CANDIDATE): "the leader is silent or lost",
+    (Role.FOLLOWER, Role.CANDIDATE): "the leader hands its role over to it",
+    (Role.PRE_CANDIDATE, Role.FOLLOWER): "another leads, a newer term has begun, or it has no vote any more",
+    (Role.PRE_CANDIDATE, Role.CANDIDATE): "a majority would vote for it, or no other vote is needed",
+    (Role.CANDIDATE, Role.FOLLOWER): "another leads, a newer term has begun, or it has no vote any more",
+    (Role.CANDIDATE, Role.PRE_CANDIDATE): "no majority in time: it asks again",
+    (Role.CANDIDATE, Role.LEADER): "a majority of votes, or no other vote is needed",
+    (Role.LEADER, Role.FOLLOWER): "a newer term has begun, no majority is heard, or it has no vote any more",
+}
+"""From, to, and what brings it about. A change that is not here is a defect of ours; docs/protocols/states.md is made
+from it."""
+
+
 @dataclass(frozen=True, slots=True)
 class HardState:
     """What must survive a crash besides the log: a site votes once in a term (thesis 3.4)."""

@@ -101,7 +101,7 @@ class TransferMachine:
         for source in self._sources.values():
             source.progress_s = now_s
             if source.site in links:
-                source.state = SourceState.READY
+                source.become(SourceState.READY, now_s)
         if any(not source.usable for source in self._sources.values()):
             self._all.spread(now_s)
         return self._go_on(now_s)
@@ -119,7 +119,7 @@ class TransferMachine:
             return []
         self._take_back(source)
         if source.state is not SourceState.EXCLUDED:
-            source.state, source.progress_s = SourceState.READY, now_s
+            source.become(SourceState.READY, now_s)
         self._all.spread(now_s)
         return self._go_on(now_s)
 
@@ -151,7 +151,7 @@ class TransferMachine:
         if source is not None:
             source.progress_s = now_s
             if source.state is SourceState.WAITING:
-                source.state = SourceState.READY
+                source.become(SourceState.READY, now_s)
 
     def received(self, site: SiteId, header: BlockData, size_bytes: int, *, now_s: float) -> list[JoinerEffect]:
         """The block lies where it can be checked."""
@@ -208,7 +208,7 @@ class TransferMachine:
                 return self._drop(source, SourceState.EXCLUDED, "it no longer has the snapshot", now_s)
             case BlockWait():
                 if source.state is SourceState.READY:
-                    source.state, source.waiting_since_s = SourceState.WAITING, now_s
+                    source.become(SourceState.WAITING, now_s)
                 return []
             case BlockReady():
                 self.progressed(site, now_s=now_s)
@@ -360,7 +360,7 @@ class TransferMachine:
     def _drop(
         self, source: Source, state: SourceState, reason: str, now_s: float, *, wrong: bool = False
     ) -> list[JoinerEffect]:
-        source.state = state
+        source.become(state, now_s)
         self._take_back(source)
         self._all.spread(now_s)
         return [SourceDropped(source=source.site, reason=reason, wrong=wrong), *self._go_on(now_s)]

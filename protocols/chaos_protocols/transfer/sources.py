@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from chaos_protocols.bulk import BLOCK_BYTES_MAX
+from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.transfer.ranges import Range, size_of
 
@@ -50,6 +51,28 @@ class SourceState(Enum):
     EXCLUDED = "has nothing right to give"
 
 
+_LINK_LOST = "its link was lost"
+_REFUTED = "its bytes are wrong"
+_WRONG = "its bytes are wrong, or its snapshot is gone"
+
+STATE_CHANGES = {
+    (SourceState.DOWN, SourceState.READY): "its link is up",
+    (SourceState.DOWN, SourceState.EXCLUDED): _REFUTED,
+    (SourceState.READY, SourceState.DOWN): _LINK_LOST,
+    (SourceState.READY, SourceState.WAITING): "it says that its snapshot is not taken yet",
+    (SourceState.READY, SourceState.STALLED): "it was asked and showed no progress",
+    (SourceState.READY, SourceState.EXCLUDED): _WRONG,
+    (SourceState.WAITING, SourceState.DOWN): _LINK_LOST,
+    (SourceState.WAITING, SourceState.READY): "it has its snapshot, or its link was renewed",
+    (SourceState.WAITING, SourceState.STALLED): "its snapshot was not taken in time",
+    (SourceState.WAITING, SourceState.EXCLUDED): _WRONG,
+    (SourceState.STALLED, SourceState.READY): "its link was renewed",
+    (SourceState.STALLED, SourceState.EXCLUDED): _REFUTED,
+}
+"""From, to, and what brings it about. A change that is not here is a defect of ours; docs/protocols/states.md is made
+from it."""
+
+
 @dataclass(slots=True)
 class Source:
     site: SiteId
@@ -69,6 +92,16 @@ class Source:
     sample_bytes: int = 0
     wrong: int = 0
     received_bytes: int = 0
+
+    def become(self, state: SourceState, now_s: float) -> None:
+        """Another state from now on. Raises LocalProtocolError on a change that the table does not have."""
+        if state is not self.state and (self.state, state) not in STATE_CHANGES:
+            raise LocalProtocolError(f"source {self.site}: from {self.state.name} to {state.name}")
+        self.state = state
+        if state is SourceState.READY:
+            self.progress_s = now_s
+        elif state is SourceState.WAITING:
+            self.waiting_since_s = now_s
 
     @property
     def usable(self) -> bool:

@@ -115,7 +115,11 @@ AGREEMENT = (
         patches=(
             Patch(f"{RAFT}.replication:announce_commit", "if core.site not in core.voters:", "if False:"),
             # The second fence: a scheduler that leaves hands its role over first, and asks the next one.
-            Patch("chaos_protocols.asking:ask", "and machine.scheduler_site() != machine.site", ""),
+            Patch(
+                "chaos_protocols.membership.participation:Participation.ask",
+                "and client.scheduler != self._replica.site",
+                "",
+            ),
         ),
         breaks=(1,),
     ),

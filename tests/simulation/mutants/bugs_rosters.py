@@ -43,11 +43,11 @@ ROSTERS = (
     Bug(
         name="a leaver goes before its last round",
         patches=(
-            Patch("chaos_protocols.standing:Standing.finish_if_done", "or not answer.finished", ""),
+            Patch("chaos_protocols.membership.leaving:Leaving.finish_if_done", "or not answer.finished", ""),
             Patch(
-                "chaos_protocols.standing:Standing.finish_if_done",
-                "(machine.rounds.done < answer.last_round or behind)",
-                "False",
+                "chaos_protocols.membership.leaving:Leaving.finish_if_done",
+                "and lacks_last and",
+                "and False and",
             ),
         ),
         breaks=(9,),
@@ -77,7 +77,11 @@ ROSTERS = (
     Bug(
         name="a restarted daemon is not noticed",
         patches=(
-            Patch("chaos_protocols.site:SiteMachine.restarted_as", "return self.incarnations.get(site)", "return None"),
+            Patch(
+                "chaos_protocols.links.network:Network.restarted_as",
+                "return self.incarnations.get(site)",
+                "return None",
+            ),
         ),
         breaks=(8,),
     ),
@@ -85,9 +89,8 @@ ROSTERS = (
         name="the former life of a restarted daemon counts as the new one",
         patches=(
             Patch(
-                "chaos_protocols.standing:Standing.in_roster",
-                "return record is not None and record.incarnation == self.machine.incarnation"
-                " and self.evicted_epoch is None",
+                "chaos_protocols.membership.own:Membership.in_roster",
+                "return record is not None and record.incarnation == self._incarnation and self.evicted_epoch is None",
                 "return record is not None and self.evicted_epoch is None",
             ),
         ),
@@ -119,7 +122,7 @@ ROSTERS = (
         name="commands and answers from a roster that is not up to date",
         patches=(
             Patch(
-                "chaos_protocols.site:SiteMachine.roster_is_newest",
+                "chaos_protocols.agreement.replica:Replica.is_newest",
                 "return self.raft.term_at(self.raft.commit_index) == self.raft.term",
                 "return True",
             ),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from tests.simulation.mutants.planting import Bug, Patch
 
-ROUNDS_MODULE = "chaos_protocols.rounds:RoundMachine"
+ROUNDS_MODULE = "chaos_protocols.rounds.machine:RoundMachine"
+OWN = "chaos_protocols.rounds.contribution:OwnContribution"
+DELIVERY = "chaos_protocols.rounds.delivery:ResultDelivery"
 RESOLUTION = "chaos_protocols.scheduler.round_resolution"
 RESTORE_POINT = "chaos_protocols.scheduler.restore_point:RestorePoint"
 
@@ -50,8 +52,8 @@ ROUNDS = (
         patches=(
             Patch(
                 "chaos_protocols.site:SiteMachine._install",
-                "old, self.roster = self.roster, roster",
-                "old, self.roster = self.roster, roster; self._release_hold()",
+                "old = self.replica.install(roster)",
+                "old = self.replica.install(roster); self._lift_fence()",
             ),
         ),
         breaks=(2, 3, 8),
@@ -77,7 +79,11 @@ ROUNDS = (
         name="a newcomer counts as holder of a result",
         patches=(
             Patch(f"{RESOLUTION}:outcome_of", "if answer.digest or answer.has_state", ""),
-            Patch("chaos_protocols.site:SiteMachine.settle_answer", "if not self.standing.begun:", "if False:"),
+            Patch(
+                "chaos_protocols.membership.participation:Participation.settle_answer",
+                "if not self.membership.begun:",
+                "if False:",
+            ),
         ),
         breaks=(2, 8),
     ),
@@ -92,32 +98,30 @@ ROUNDS = (
     Bug(
         name="results are kept one round too short",
         patches=(
-            Patch(f"{ROUNDS_MODULE}.worker_applied", "before_round=needed", "before_round=self.done + 1"),
+            Patch(f"{ROUNDS_MODULE}.worker_applied", "before_round=needed", "before_round=self.completed_round + 1"),
             Patch(
                 f"{ROUNDS_MODULE}._complete",
-                "before_round=self.kept.first_kept(self.done)",
-                "before_round=self.done + 1",
+                "before_round=self.delivery.log.first_kept(self.completed_round)",
+                "before_round=self.completed_round + 1",
             ),
         ),
         breaks=(2, 8),
     ),
     Bug(
         name="a site contributes twice",
-        patches=(Patch(f"{ROUNDS_MODULE}._contribute", "self.contributed = True", "pass"),),
+        patches=(Patch(f"{OWN}.give", "self.given = True", "pass"),),
         breaks=(3,),
     ),
     Bug(
         name="standby counts with a weight",
-        patches=(
-            Patch(f"{ROUNDS_MODULE}._contribute", "weight, has_bytes = 0.0, False", "weight, has_bytes = 1.0, False"),
-        ),
+        patches=(Patch(f"{OWN}.give", "part = (0.0, False)", "part = (1.0, False)"),),
         breaks=(3,),
     ),
     Bug(
         name="a contribution counts for whatever round is open",
         patches=(
-            Patch(f"{ROUNDS_MODULE}._contribute", "and self._contribution[0] == tag.round", ""),
-            Patch(f"{ROUNDS_MODULE}._complete", "self._contribution = None", "pass"),
+            Patch(f"{OWN}.give", "and self._offered[0] == round_number", ""),
+            Patch(f"{ROUNDS_MODULE}._complete", "self.own.withdraw()", "pass"),
         ),
         breaks=(3, 4),
     ),
@@ -132,8 +136,8 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{ROUNDS_MODULE}.worker_loaded",
-                "self.worker_round = round_number",
-                "self.worker_round = self.done; self._queue.clear()",
+                "self.delivery.loaded(round_number)",
+                "self.delivery.loaded(self.completed_round); self.delivery._queue.clear()",
             ),
         ),
         breaks=(4,),
@@ -141,10 +145,10 @@ ROUNDS = (
     Bug(
         name="promoted before it is level",
         patches=(
-            Patch("chaos_protocols.leveling:Leveling.report", "level = machine.rounds.level", "level = True"),
+            Patch("chaos_protocols.membership.catch_up:CatchUp.report", "level = rounds.caught_up", "level = True"),
             # The second fence: whoever is promoted trains only when its worker has applied all that is here.
-            Patch(f"{ROUNDS_MODULE}._pump", "if self._queue:", "if self._queue and not self.active:"),
-            Patch(f"{ROUNDS_MODULE}._pump", "and self.level", ""),
+            Patch(f"{DELIVERY}.next", "if self._queue:", "if self._queue and not self.active:"),
+            Patch(f"{DELIVERY}.may_train", "and self.caught_up(completed)", ""),
         ),
         breaks=(4,),
     ),
@@ -168,7 +172,11 @@ ROUNDS = (
     Bug(
         name="a snapshot of another round is served",
         patches=(
-            Patch("chaos_protocols.serving:Serving.snapshot_taken", "and plan.round == round_number", ""),
+            Patch(
+                "chaos_protocols.state.snapshot_source:SnapshotSource.snapshot_taken",
+                "and plan.round == round_number",
+                "",
+            ),
             # The second fence: the worker takes it after the round that it was asked for.
             Patch("tests.simulator.node:Node._snapshot", "or worker.round < due", ""),
             Patch("tests.simulator.node:Node._snapshot", "round=due))", "round=worker.round))"),

@@ -188,6 +188,11 @@ class Bench:
             message=message,
         )
 
+    def pretend(self, roster: Roster) -> None:
+        """This is the committed roster; its site has not acted on it yet."""
+        self.machine.replica.install(roster)
+        self.machine.membership.follow(roster)
+
     def taken(self) -> list[Any]:
         """What was asked for since the last look."""
         found, self.out = self.out, []

@@ -123,4 +123,8 @@ def asked_to_lead(bench: Bench) -> list[SiteId]:
 
 def holds(bench: Bench, number: int, digest: str) -> None:
     """This site's own result of its last round."""
-    bench.machine.standing.begun, bench.machine.rounds.done, bench.machine.rounds.digest = True, number, digest
+    bench.machine.membership.begun, bench.machine.rounds.completed_round, bench.machine.rounds.digest = (
+        True,
+        number,
+        digest,
+    )

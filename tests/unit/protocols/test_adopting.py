@@ -135,7 +135,7 @@ def test_a_site_that_reads_its_checkpoint_is_given_the_time_its_disk_may_take() 
     assert adopted(bench) == (B, LATEST)
     bench.taken()
     bench.handle(events.WorkerLost(reason="killed"))
-    bench.machine.standing.keeping.offers = [disk(LATEST)]
+    bench.machine.state.files.offers = [disk(LATEST)]
     bench.handle(events.WorkerReady(model=model, round=0))
     alive(bench, B, seconds=SETTINGS.transfer_stall_s + 5.0, step_s=0.25)
     assert adopted(bench) is None, "its disk may take 10 s, and as long as any transfer besides"

@@ -144,12 +144,12 @@ def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_th
     )
     bench = Bench(B, roster_of(A, learners=(B,), first_round=8, replication=plan), voters=(A,)).up(A)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
-    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    bench.machine.participation.roster_changed(bench.machine.roster, None)
     bench.handle(events.TransferFinished(transfer="t", digest="ab"))
-    bench.machine.standing.state_lost("the result of round 8 is not kept any more")
+    bench.machine.participation.state_lost("the result of round 8 is not kept any more")
     bench.handle(events.WorkerLoaded(round=7, digest="ab"))
     assert bench.machine.rounds.worker_round is None
-    assert bench.machine.standing.worker_round == 7
+    assert bench.machine.state.session.round == 7
 
 
 def test_transfer_that_hangs_is_given_up_though_the_rounds_of_the_others_go_on() -> None:
@@ -189,28 +189,28 @@ def test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement() ->
     bench.hear(B, report(bench))
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     assert bench.machine.roster.record(C) is None and C in bench.machine.configuration.learners
-    assert bench.machine.believes(C)
+    assert bench.machine.is_trusted(C)
     negotiations = bench.machine.scheduler.term.negotiations
     for name in tuple(negotiations.all):
         negotiations.forget(name)
     alive(bench, B, C, seconds=0.5)
     assert C not in (*bench.machine.configuration.learners, *bench.machine.configuration.voters)
-    assert not bench.machine.believes(C)
+    assert not bench.machine.is_trusted(C)
 
 
 def test_plan_that_has_failed_is_not_begun_again_by_the_next_entry() -> None:
     """The rounds after its snapshot were collected: beginning anew would go back behind them."""
     bench = Bench(D, roster_of(A, B, learners=(D,), first_round=8, replication=plan(D)), voters=(A,)).up(A, B)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
-    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    bench.machine.participation.roster_changed(bench.machine.roster, None)
     bench.handle(events.TransferFailed(transfer="old", reason="wrong bytes"))
     bench.taken()
-    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, epoch=EPOCH + 1)
-    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    bench.pretend(msgspec.structs.replace(bench.machine.roster, epoch=EPOCH + 1))
+    bench.machine.participation.roster_changed(bench.machine.roster, None)
     assert not [
         one for one in bench.machine.handle(events.TimerFired(), now_s=bench.now_s) if isinstance(one, FetchState)
     ]
-    assert bench.machine.standing.transfer is None
+    assert bench.machine.state.fetch.plan is None
 
 
 def test_second_worker_is_not_taken_over_before_the_first_could_say_that_it_trains() -> None:
@@ -264,8 +264,8 @@ def test_site_without_the_state_does_not_call_it_lost_while_its_neighbours_train
         bench.hear(A, msgspec.structs.replace(beat, sequence=number + 1))
         bench.hear(A, raft(append))
         alive(bench, A, seconds=0.5, step_s=0.25)
-    assert "fetched again" in bench.machine.standing.pause_reason()
+    assert "fetched again" in bench.machine.participation.pause.reason()
     for number in range(2):
         bench.hear(A, msgspec.structs.replace(beat, sequence=number + 10, phase="standby"))
         bench.hear(A, raft(append))
-    assert "no member that trains has the state" in bench.machine.standing.pause_reason()
+    assert "no member that trains has the state" in bench.machine.participation.pause.reason()

@@ -6,7 +6,7 @@ from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, l
 from tests.unit.protocols.scheduler_kit import line, lose, report
 
 from chaos_protocols.messages import JoinAnswer, JoinRequest, LeaveRequest, SettleAnswer
-from chaos_protocols.rounds import RoundMachine, StateLost
+from chaos_protocols.rounds.machine import RoundMachine, StateLost
 
 
 def test_state_of_a_restored_member_counts_like_a_result() -> None:
@@ -57,8 +57,8 @@ def test_request_to_join_of_a_removed_start_that_then_left_is_not_granted() -> N
 def test_worker_that_loads_a_state_behind_what_was_delivered_takes_another() -> None:
     """No result of the rounds between comes any more: it would never train (row 33)."""
     machine = RoundMachine(B, roster_of(A, B))
-    machine.takes_part = machine.active = True
-    machine.done = 3
+    machine.begin_at(3)
+    machine.activate()
     machine.worker_loaded(1)
     assert [type(one) for one in machine.notices] == [StateLost]
     assert machine.worker_round is None

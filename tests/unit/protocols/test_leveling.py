@@ -10,7 +10,7 @@ from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of,
 from chaos_protocols import events
 from chaos_protocols.commands import PromoteSite, Replicate
 from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult
-from chaos_protocols.leveling import GROWTH_MAX, LAPS_IN_VAIN_MAX
+from chaos_protocols.membership.catch_up import GROWTH_MAX, LAPS_WITHOUT_GAIN_MAX
 from chaos_protocols.messages import LevelReport, StateRequest
 from chaos_protocols.worker import TrainFrom
 
@@ -33,12 +33,12 @@ class Behind(Follower):
 
     @property
     def lag(self) -> int:
-        return self.machine.rounds.done - self.applied
+        return self.machine.rounds.completed_round - self.applied
 
     def load(self, *, behind: int = BEHIND) -> None:
         """A state is fetched and loaded; so many rounds end meanwhile."""
         self.transfers += 1
-        done, transfer = self.machine.rounds.done, f"t{self.transfers}"
+        done, transfer = self.machine.rounds.completed_round, f"t{self.transfers}"
         replication = plan(D, B, transfer=transfer, round_number=done)
         self.agreed(Replicate(views=views(self, done + 1), replication=replication))
         self.rounds(behind)
@@ -58,7 +58,7 @@ class Behind(Follower):
 
     def laps_in_vain(self) -> None:
         """As many results come as it applies, until it is clear that this leads nowhere."""
-        for _ in range(LAPS_IN_VAIN_MAX * self.lag):
+        for _ in range(LAPS_WITHOUT_GAIN_MAX * self.lag):
             self.rounds()
             self.apply()
 
@@ -79,7 +79,7 @@ def waiting() -> Behind:
 def waited_for() -> Behind:
     """It is promoted all the same; its first round waits for it."""
     bench = waiting()
-    first = bench.machine.rounds.done + 2
+    first = bench.machine.rounds.completed_round + 2
     bench.taken()
     bench.agreed(PromoteSite(site=D, views=views(bench, first, add_member=D), waits=True))
     bench.rounds()
@@ -111,7 +111,7 @@ def test_after_laps_in_vain_the_state_is_fetched_once_more() -> None:
 
 def test_a_lap_that_ends_with_less_to_do_makes_up_for_one_in_vain() -> None:
     bench = Behind()
-    bench.load(behind=2 ** (LAPS_IN_VAIN_MAX + 1))
+    bench.load(behind=2 ** (LAPS_WITHOUT_GAIN_MAX + 1))
     bench.taken()
     while bench.lag > 1:
         lap = bench.lag
@@ -145,16 +145,16 @@ def test_a_third_state_makes_no_new_attempt_and_the_run_is_asked_to_wait_once() 
     bench.load()
     bench.taken()
     bench.load()
-    assert bench.machine.standing.leveling.waits
+    assert bench.machine.participation.catch_up.needs_round_held
     bench.load()
-    assert not bench.machine.standing.leveling.waits, "once in a worker's life"
+    assert not bench.machine.participation.catch_up.needs_round_held, "once in a worker's life"
 
 
 def test_a_new_worker_is_waited_for_though_the_one_before_it_was() -> None:
     bench = waiting()
     bench.handle(events.WorkerLost(reason="killed"))
     hello(bench)
-    assert not bench.machine.standing.leveling.waits
+    assert not bench.machine.participation.catch_up.needs_round_held
     bench.load()
     bench.taken()
     bench.laps_in_vain()
@@ -167,7 +167,7 @@ def test_a_new_worker_is_waited_for_though_the_one_before_it_was() -> None:
 def test_the_round_that_waits_gets_nothing_from_its_site_before_the_worker_is_level() -> None:
     bench = waited_for()
     assert "waits for it" in records(bench.out, "scale-out")[-1].reason
-    number = bench.machine.rounds.done + 1
+    number = bench.machine.rounds.completed_round + 1
     assert not [one for one in of(bench.out, Contribute) if one.tag.round == number]
     bench.apply(bench.lag)
     assert to_worker(bench.out, TrainFrom)[-1].round == number
@@ -179,7 +179,7 @@ def test_the_round_that_waits_gets_nothing_from_its_site_before_the_worker_is_le
 
 def test_the_round_goes_on_without_a_worker_that_is_not_level_in_time_and_it_contributes_later() -> None:
     bench = waited_for()
-    number = bench.machine.rounds.done + 1
+    number = bench.machine.rounds.completed_round + 1
     bench.alive(SETTINGS.transfer_stall_s - 1.0)
     assert not of(bench.out, Contribute)
     bench.alive(1.5)
@@ -192,7 +192,7 @@ def test_the_round_goes_on_without_a_worker_that_is_not_level_in_time_and_it_con
 
 def test_the_time_for_which_a_round_waits_begins_when_that_round_does() -> None:
     bench = waiting()
-    first = bench.machine.rounds.done + 2
+    first = bench.machine.rounds.completed_round + 2
     bench.agreed(PromoteSite(site=D, views=views(bench, first, add_member=D), waits=True))
     bench.taken()
     bench.alive(SETTINGS.transfer_stall_s + 1.0)
@@ -205,7 +205,7 @@ def test_the_time_for_which_a_round_waits_begins_when_that_round_does() -> None:
 def test_nobody_waits_for_a_worker_that_is_gone() -> None:
     bench = waited_for()
     bench.handle(events.WorkerLost(reason="killed"))
-    number = bench.machine.rounds.done + 1
+    number = bench.machine.rounds.completed_round + 1
     assert [(one.tag.round, one.weight) for one in of(bench.taken(), Contribute)] == [(number, 0.0)]
     bench.alive(SETTINGS.transfer_stall_s + 1.0)
     assert not [one for one in records(bench.out, "scale-out") if one.outcome == "failed"]
@@ -217,4 +217,4 @@ def test_every_site_records_for_whom_a_round_waits() -> None:
     bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D), waits=True))
     (told,) = [one for one in records(bench.out, "scale-out") if "waits for it" in one.reason]
     assert told.subject == "site d"
-    assert bench.machine.rounds.waited_for is None, "B itself gives its part as ever"
+    assert bench.machine.rounds.own.needed_in is None, "B itself gives its part as ever"

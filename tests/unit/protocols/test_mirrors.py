@@ -12,11 +12,11 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, link, record
 from chaos_protocols import events
 from chaos_protocols.commands import AdoptState, PromoteSite, Replicate
 from chaos_protocols.effects import DropCopy, FetchState, KeepCopy, LoadCheckpoint, RestoreCopy, WriteCheckpoint
-from chaos_protocols.keeping import MIRROR_ATTEMPTS_MAX
 from chaos_protocols.messages import StateRequest
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.settings import KeepSettings
+from chaos_protocols.state.restore import MEMORY_ATTEMPTS_MAX
 from chaos_protocols.views import make_view
 from chaos_protocols.worker import LoadState, TakeSnapshot
 
@@ -63,7 +63,7 @@ def test_a_copy_counts_when_it_lies_in_the_daemons_memory_and_gives_the_state_ba
     number = copied(bench)
     assert of(bench.taken(), KeepCopy)[-1].round == number
     bench.handle(events.CopyKept(round=number + 9, reason=""))
-    assert bench.machine.standing.keeping.copy is None, "of another round"
+    assert bench.machine.state.memory.round is None, "of another round"
     bench.handle(events.CopyKept(round=number, reason=""))
     bench.handle(events.WorkerLost(reason="killed"))
     bench.taken()
@@ -83,7 +83,7 @@ def test_a_copy_that_could_not_be_kept_is_recorded_and_dropped() -> None:
     number = copied(bench)
     bench.handle(events.CopyKept(round=number, reason="no memory"))
     assert records(bench.out, "restore")[-1].reason == "no memory"
-    assert of(bench.out, DropCopy) and bench.machine.standing.keeping.copy is None
+    assert of(bench.out, DropCopy) and bench.machine.state.memory.round is None
 
 
 def test_a_copy_that_fails_to_come_back_is_dropped_and_the_neighbours_are_asked() -> None:
@@ -93,17 +93,17 @@ def test_a_copy_that_fails_to_come_back_is_dropped_and_the_neighbours_are_asked(
     bench.handle(events.WorkerLost(reason="killed"))
     (asked,) = of(hello(bench), RestoreCopy)
     bench.handle(events.RestoreFailed(attempt=asked.attempt + 1, reason="late"))
-    assert bench.machine.standing.keeping.restoring is not None
+    assert bench.machine.state.restore.running is not None
     bench.handle(events.RestoreFailed(attempt=asked.attempt, reason="wrong hash"))
     assert records(bench.out, "restore")[-1].reason == "wrong hash"
-    assert bench.machine.standing.keeping.copy is None
+    assert bench.machine.state.memory.round is None
 
 
 def test_a_worker_with_another_model_gets_no_mirror() -> None:
     bench = keeper()
     number = copied(bench)
     bench.handle(events.CopyKept(round=number, reason=""))
-    bench.machine.standing.keeping._spec_digest = "another"
+    bench.machine.state.memory.spec_digest = "another"
     bench.handle(events.WorkerLost(reason="killed"))
     assert not of(hello(bench), RestoreCopy)
 
@@ -114,9 +114,11 @@ def test_a_restoring_that_was_given_up_ends_when_its_copy_does_and_the_transfer_
     bench.handle(events.CopyKept(round=number, reason=""))
     bench.handle(events.WorkerLost(reason="killed"))
     (asked,) = of(hello(bench), RestoreCopy)
-    bench.agreed(Replicate(views=views(bench, bench.machine.rounds.done + 2), replication=plan(D, B, transfer="u")))
+    bench.agreed(
+        Replicate(views=views(bench, bench.machine.rounds.completed_round + 2), replication=plan(D, B, transfer="u"))
+    )
     out = bench.handle(events.StateRestored(attempt=asked.attempt))
-    assert not to_worker(out, LoadState) and bench.machine.standing.keeping.restoring is None
+    assert not to_worker(out, LoadState) and bench.machine.state.restore.running is None
     assert of(bench.out, FetchState)[-1].plan.transfer == "u"
 
 
@@ -174,7 +176,7 @@ def test_a_mirror_of_a_history_that_was_given_up_is_not_given_back() -> None:
 
 def test_a_worker_that_dies_again_and_again_over_one_copy_gets_the_state_of_its_neighbours() -> None:
     bench, _ = kept()
-    for _ in range(MIRROR_ATTEMPTS_MAX):
+    for _ in range(MEMORY_ATTEMPTS_MAX):
         bench.handle(events.WorkerLost(reason="killed"))
         assert of(hello(bench), RestoreCopy)
     bench.handle(events.WorkerLost(reason="killed"))
@@ -188,7 +190,9 @@ def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -
     (asked,) = of(hello(bench), RestoreCopy)
     bench.handle(events.StateRestored(attempt=asked.attempt))
     bench.taken()
-    bench.agreed(Replicate(views=views(bench, bench.machine.rounds.done + 2), replication=plan(D, B, transfer="u")))
+    bench.agreed(
+        Replicate(views=views(bench, bench.machine.rounds.completed_round + 2), replication=plan(D, B, transfer="u"))
+    )
     assert of(bench.out, FetchState)[-1].plan.transfer == "u"
     bench.handle(events.WorkerLoaded(round=number, digest=""))
     assert not records(bench.out, "restore"), "the state that it loaded is overwritten by now"
@@ -197,7 +201,9 @@ def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -
 def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_mirror() -> None:
     bench, _ = kept()
     bench.handle(events.WorkerLost(reason="killed"))
-    bench.agreed(Replicate(views=views(bench, bench.machine.rounds.done + 2), replication=plan(D, B, transfer="u")))
+    bench.agreed(
+        Replicate(views=views(bench, bench.machine.rounds.completed_round + 2), replication=plan(D, B, transfer="u"))
+    )
     assert not of(bench.taken(), FetchState), "there is no worker to fetch it for"
     out = hello(bench)
     assert [one.plan.transfer for one in of(out, FetchState)] == ["u"]
@@ -210,13 +216,13 @@ def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up(still_cop
     number = copied(bench)
     if not still_copied:
         bench.handle(events.CopyKept(round=number, reason=""))
-    bench.machine.rounds.results_max = 8
-    while bench.machine.rounds.done <= number + 8:
+    bench.machine.rounds.delivery.results_max = 8
+    while bench.machine.rounds.completed_round <= number + 8:
         next_round(bench)
     assert bool(of(bench.out, DropCopy)) is not still_copied
     if still_copied:
         bench.handle(events.CopyKept(round=number, reason=""))
-    assert of(bench.out, DropCopy) and bench.machine.standing.keeping.copy is None
+    assert of(bench.out, DropCopy) and bench.machine.state.memory.round is None
 
 
 def test_a_copy_is_not_asked_for_while_the_region_belongs_to_a_joiner() -> None:
@@ -235,13 +241,13 @@ def test_a_copy_is_not_asked_for_while_the_region_belongs_to_a_joiner() -> None:
 
 def test_the_pause_of_a_copy_is_measured_from_the_result_before_it() -> None:
     bench = keeper(checkpoint="optimum", mean_time_between_failures_s=200.0)
-    keeping = bench.machine.standing.keeping
-    assert keeping.interval_s == 0.0, "nothing is measured yet"
+    memory, files = bench.machine.state.memory, bench.machine.state.files
+    assert files.interval_s(memory.pause_s) == 0.0, "nothing is measured yet"
     while not to_worker(bench.out, TakeSnapshot):
         next_round(bench)
     due = to_worker(bench.taken(), TakeSnapshot)[-1].round
     bench.handle(events.WorkerSnapshotTaken(round=due), after_s=50.0)
-    assert keeping.pause_s is None, "told before its result was applied: its pause is not known"
+    assert memory.pause_s is None, "told before its result was applied: its pause is not known"
     bench.handle(events.CopyKept(round=due, reason=""))
     bench.handle(events.CheckpointWritten(checkpoint=facts(due), size_bytes=1, took_s=0.1, reason=""))
     next_round(bench)
@@ -249,8 +255,8 @@ def test_the_pause_of_a_copy_is_measured_from_the_result_before_it() -> None:
     while bench.machine.rounds.worker_round != due:
         next_round(bench)
     bench.handle(events.WorkerSnapshotTaken(round=due), after_s=1.0)
-    assert keeping.pause_s == pytest.approx(1.0)
-    assert keeping.interval_s == pytest.approx(20.0), "the root of 2 x 200 s x 1 s"
+    assert memory.pause_s == pytest.approx(1.0)
+    assert files.interval_s(memory.pause_s) == pytest.approx(20.0), "the root of 2 x 200 s x 1 s"
 
 
 # ---- checkpoints
@@ -281,7 +287,7 @@ def offering(*rounds: int) -> Follower:
 
 def test_a_site_tells_the_newest_checkpoint_that_its_worker_can_load() -> None:
     bench = offering(3, 5)
-    bench.machine.standing.keeping.offers.append(facts(9, spec_digest="00" * 32))
+    bench.machine.state.files.offers.append(facts(9, spec_digest="00" * 32))
     assert [request.checkpoint for _, request in sent(hello(bench), StateRequest)] == [facts(5)]
 
 

@@ -76,8 +76,8 @@ def facts(bench: Bench) -> tuple[Any, ...]:
         machine.raft.leader,
         machine.raft.last_index,
         machine.raft.configuration,
-        machine.standing.state,
-        machine.rounds.done,
+        machine.membership.state.value,
+        machine.rounds.completed_round,
         machine.rounds.running,
     )
 
@@ -108,7 +108,7 @@ def test_words_of_the_agreement_from_outside_change_nothing_and_are_not_answered
     out = bench.hear(D, RaftEnvelope(message=message))
     assert facts(bench) == before
     assert not [one for one in out if isinstance(one, Persist)] and not sent(out, RaftEnvelope)
-    assert bench.machine.disbelieved == 1
+    assert bench.machine.inbound.rejected == 1
 
 
 ORDERS = (
@@ -125,16 +125,16 @@ def test_orders_and_answers_of_a_scheduler_are_taken_from_sites_of_the_run_alone
     bench = member()
     before = facts(bench)
     bench.hear(D, message)
-    assert facts(bench) == before and bench.machine.disbelieved == 1
+    assert facts(bench) == before and bench.machine.inbound.rejected == 1
     assert bench.machine.links.neighbours[C].address == "c.example:7400"
 
 
 def test_a_stranger_cannot_tell_a_member_that_it_was_removed() -> None:
     bench = member()
     bench.hear(D, heartbeat(epoch=FAR, knows_you=False))
-    assert bench.machine.standing.in_roster
+    assert bench.machine.membership.in_roster
     bench.hear(C, heartbeat(epoch=FAR, knows_you=False))
-    assert not bench.machine.standing.in_roster, "a site of the run can: it has the newer roster"
+    assert not bench.machine.membership.in_roster, "a site of the run can: it has the newer roster"
 
 
 def test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out() -> None:
@@ -143,7 +143,7 @@ def test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_
     bench = Bench(B, roster_of(A, B, C), voters=(A, B, C)).up(C)
     bench.handle(events.LeaveRequested(request="", reason="the user's wish"))
     bench.hear(D, LeaveAnswer(incarnation=1, last_round=0, finished=True))
-    assert bench.machine.disbelieved == 1
+    assert bench.machine.inbound.rejected == 1
 
     def is_told_that_it_is_out(seconds: float) -> None:
         for _ in range(round(seconds / 0.25)):
@@ -154,7 +154,7 @@ def test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_
     bench.hear(C, heartbeat(epoch=FAR, knows_you=True, scheduler=D))  # a newer roster has it again
     alive(bench, C, seconds=0.25, step_s=0.25)
     is_told_that_it_is_out(SETTINGS.negotiation_timeout_s - 0.5)
-    assert bench.machine.raft.leader is None and not bench.machine.standing.finished
+    assert bench.machine.raft.leader is None and not bench.machine.membership.ended
     is_told_that_it_is_out(1.0)
     (end,) = [one for one in bench.taken() if isinstance(one, StopDaemon)]
     assert end.graceful and "removed while it was cut off" in end.reason
@@ -167,7 +167,7 @@ def test_a_leaver_with_a_scheduler_waits_for_its_answer_whatever_its_neighbours_
         bench.hear(A, RaftEnvelope(message=append()))
         bench.hear(C, heartbeat(epoch=FAR, knows_you=False))
         alive(bench, A, C, seconds=0.25)
-    assert not bench.machine.standing.finished
+    assert not bench.machine.membership.ended
 
 
 def test_a_stranger_cannot_point_a_member_to_another_scheduler() -> None:
@@ -186,7 +186,7 @@ def test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_u
         for sequence in beats:
             bench.hear(C, msgspec.structs.replace(heartbeat(), echo_sequence=sequence), by=A)
     assert not bench.machine.links.is_up(C) and bench.machine.links.is_up(A)
-    assert bench.machine.disbelieved
+    assert bench.machine.inbound.rejected
 
 
 def test_an_old_farewell_that_a_third_site_brings_does_not_keep_a_broken_link_from_its_redial() -> None:
@@ -194,7 +194,7 @@ def test_an_old_farewell_that_a_third_site_brings_does_not_keep_a_broken_link_fr
     bench.hear(C, Farewell(reason="left the run"), by=A)
     out = bench.handle(events.LinkLost(site=C, incarnation=1, reason="connection reset", end_of_file=False))
     assert [one.site for one in out if isinstance(one, Dial)] == [C] and bench.machine.links.is_up(C)
-    assert bench.machine.disbelieved == 1
+    assert bench.machine.inbound.rejected == 1
 
 
 def test_a_strangers_word_about_a_members_daemon_does_not_renew_that_member() -> None:

@@ -38,7 +38,7 @@ from chaos_protocols.messages import (
 )
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure
-from chaos_protocols.rounds import RoundMachine, StateLost
+from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.routing import ROUTES_CACHED_MAX, OverlayView
 from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn
 from chaos_protocols.state_spec import NAME_CHARACTERS_MAX, fact
@@ -202,7 +202,8 @@ def rounds_of(*members: Any, first_round: int, site: Any = B, listeners: tuple[A
 
 def test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_standby() -> None:
     machine = rounds_of(A, B, first_round=50)
-    machine.worker_round = machine.done = 3
+    machine.begin_at(3)
+    machine.worker_loaded(3)
     (opened, *_) = of(machine.advance(), OpenRound)
     assert opened.tag.round == 50 and machine.worker_round is None
     assert [type(one) for one in machine.notices] == [StateLost]
@@ -210,14 +211,14 @@ def test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_stand
 
 def test_a_listener_that_is_too_far_behind_waits_for_another_state() -> None:
     machine = rounds_of(A, first_round=50, listeners=(B,))
-    machine.done, machine._collecting = 3, True
+    machine.begin_at(3)
     assert not of(machine.advance(), OpenRound)
     assert [type(one) for one in machine.notices] == [StateLost]
 
 
 def test_a_site_promoted_while_its_state_was_lost_takes_part_from_its_first_round_on() -> None:
     machine = rounds_of(A, B, first_round=5)
-    machine.done = 1
+    machine.completed_round = 1
     (opened, *_) = of(machine.advance(), OpenRound)
     assert opened.tag == Tag(epoch=7, round=5)
 
@@ -229,17 +230,18 @@ def test_a_site_outside_every_view_opens_nothing() -> None:
 
 def test_a_gap_in_the_results_costs_the_state() -> None:
     machine = rounds_of(A, B, first_round=1)
-    machine.worker_round, machine.done, machine._collecting = 1, 3, True
-    machine._queue.append((3, 2, 2.0))
-    assert machine._pump() == []
+    machine.begin_at(1)
+    machine.delivery.add((3, 2, 2.0))
+    machine.completed_round = 3
+    assert machine.worker_loaded(1) == []
     assert [type(one) for one in machine.notices] == [StateLost]
 
 
 def test_a_site_that_trains_contributes_nothing_before_its_worker_does() -> None:
     bench = training_member()
-    assert bench.machine.rounds.phase == "compute" and not bench.machine.rounds.contributed
+    assert bench.machine.rounds.phase.value == "compute" and not bench.machine.rounds.own.given
     bench.handle(events.WorkerContributed(round=2, weight=1.0))
-    assert bench.machine.rounds.phase == "reduce"
+    assert bench.machine.rounds.phase.value == "reduce"
 
 
 def test_the_fetching_of_a_settled_result_is_begun_once() -> None:
@@ -261,10 +263,10 @@ def test_a_settling_never_decides_without_a_site_that_is_not_removed_yet() -> No
 
 def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_transfer() -> None:
     bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D))))
-    bench.machine.standing.links.reach({B})
+    bench.machine.participation.links.reach({B})
     bench.agreed(AddLink(link=link(B, D), views=views(bench, 3)))
     bench.taken()
-    bench.machine.standing.links.reach(set())
+    bench.machine.participation.links.reach(set())
     assert bench.machine.links.neighbours[B].wanted
 
 
@@ -310,7 +312,7 @@ def test_failures_are_looked_for_again_only_when_something_is_new() -> None:
     failures, looks = bench.machine.scheduler.term.failures, []
     bench.machine.link_is_up = lambda *key: bool(looks.append(key))  # type: ignore[func-returns-value,method-assign]
     assert failures.look(bench.now_s) == [] and not looks
-    bench.machine.overlay_version += 1
+    bench.machine.network.overlay_changed()
     assert failures.look(bench.now_s) and looks, "everything is down"
 
 

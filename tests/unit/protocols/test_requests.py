@@ -103,7 +103,7 @@ def test_a_restarted_site_waits_until_its_former_self_is_out() -> None:
 
 def test_a_join_waits_while_a_failure_is_being_settled() -> None:
     bench = training(B, C)
-    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, settling=True)
+    bench.pretend(msgspec.structs.replace(bench.machine.roster, settling=True))
     bench.up(D)
     told = answer(bench.hear(D, join(B)))
     assert (told.accepted, told.final) == (False, False) and "settled" in told.reason

@@ -35,7 +35,8 @@ from chaos_protocols.effects import (
 )
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure
-from chaos_protocols.rounds import RESULTS_QUEUED_MAX, RoundMachine
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.views import make_view
 from chaos_protocols.worker import TakeSnapshot
 
@@ -91,10 +92,10 @@ def test_a_result_is_delivered_and_the_next_round_opened() -> None:
     out = finish_round(bench)
     assert of(out, OpenRound)[0].tag.round == 3
     bench.handle(events.WorkerUpdating(round=2))
-    assert bench.machine.rounds.phase == "update"
+    assert bench.machine.rounds.phase.value == "update"
     bench.handle(events.WorkerApplied(round=9, digest=""))
     out = bench.handle(events.WorkerApplied(round=2, digest=""))
-    assert of(out, DropResults) and bench.machine.rounds.level
+    assert of(out, DropResults) and bench.machine.rounds.caught_up
 
 
 def test_a_finished_round_of_another_tag_changes_nothing() -> None:
@@ -103,7 +104,7 @@ def test_a_finished_round_of_another_tag_changes_nothing() -> None:
     assert not of(bench.handle(events.ReduceFinished(tag=wrong, digest="x", weights=())), OpenRound)
     bench.handle(events.ResultFetched(round=5, digest="x"))
     bench.handle(events.ResultMissed(tag=wrong))
-    assert bench.machine.rounds.done == 1
+    assert bench.machine.rounds.completed_round == 1
 
 
 def test_the_pace_of_rounds_is_measured_for_the_schedulers_margin() -> None:
@@ -129,34 +130,34 @@ def test_a_settled_result_that_a_site_lacks_is_fetched_by_its_digest() -> None:
     bench = settle_one_ahead()
     assert of(bench.taken(), FetchResult) == [FetchResult(round=2, digest="ee")]
     bench.handle(events.ResultFetched(round=2, digest="other"))
-    assert bench.machine.rounds.done == 1
+    assert bench.machine.rounds.completed_round == 1
     bench.handle(events.ResultFetched(round=2, digest="ee"))
-    assert bench.machine.rounds.done == 2 and bench.machine.rounds.fetching is None
+    assert bench.machine.rounds.completed_round == 2 and bench.machine.rounds.fetching is None
 
 
 def test_a_settled_result_that_nobody_near_keeps_costs_the_state_but_stops_nobody() -> None:
     bench = settle_one_ahead()
     out = bench.alive(SETTINGS.election_timeout_s + 0.5)
-    assert bench.machine.rounds.done == 2 and bench.machine.rounds.fetching is None
+    assert bench.machine.rounds.completed_round == 2 and bench.machine.rounds.fetching is None
     assert not bench.machine.rounds.active
     assert any("not kept any more" in one.cause for one in records(out, "scale-out"))
 
 
 def test_a_settled_round_without_a_result_leaves_those_behind_in_standby() -> None:
     bench = settle_one_ahead(digest="")
-    assert bench.machine.rounds.done == 2 and not bench.machine.rounds.active
+    assert bench.machine.rounds.completed_round == 2 and not bench.machine.rounds.active
     assert any("was settled while this site held only 1" in one.cause for one in records(bench.out))
 
 
 def test_who_counted_further_than_what_was_settled_goes_back() -> None:
     bench = training_member()
     bench.handle(events.WorkerLost(reason="killed"))
-    bench.machine.rounds.done = 5
+    bench.machine.rounds.completed_round = 5
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
     bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
     new = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
     bench.agreed(Settled(round=1, digest="", holders=(A,), views=(new,)))
-    assert bench.machine.rounds.done == 1
+    assert bench.machine.rounds.completed_round == 1
 
 
 def test_a_worker_for_which_too_many_results_wait_gets_a_new_transfer_instead() -> None:
@@ -168,7 +169,7 @@ def test_a_worker_for_which_too_many_results_wait_gets_a_new_transfer_instead() 
     for _ in range(RESULTS_QUEUED_MAX + 1):
         finish_round(bench)
     assert any("results wait for the worker" in one.cause for one in records(bench.out))
-    assert bench.machine.standing.transfer is None
+    assert bench.machine.state.fetch.plan is None
 
 
 # ---- the log
@@ -186,12 +187,12 @@ def test_a_site_that_counts_from_a_round_to_come_says_which_one_it_knows_to_be_d
     roster = roster_of(A, learners=(B,), links=(link(A, B),), first_round=25)
     rounds = RoundMachine(B, roster)
     rounds.begin_at(24)
-    assert (rounds.done, rounds.known_round) == (24, 0), "it has nothing yet"
+    assert (rounds.completed_round, rounds.known_round) == (24, 0), "it has nothing yet"
     rounds.worker_loaded(24)
     assert rounds.known_round == 24
     rounds.worker_lost()
     rounds.install(roster_of(A, B, links=(link(A, B),), first_round=27))
-    assert (rounds.done, rounds.known_round) == (26, 24)
+    assert (rounds.completed_round, rounds.known_round) == (26, 24)
     rounds.begin_at(23)
     assert rounds.known_round == 23, "round 24 was given up"
     rounds.leave_run()

@@ -181,7 +181,7 @@ def _with_agreement_learner(roster: Roster, site: SiteId) -> Bench:
     """A leads; the agreement still knows `site`, which the roster does not."""
     with_site = msgspec.structs.replace(roster, sites=(*roster.sites, *roster_of(site).sites))
     bench = Bench(A, with_site, voters=(A,))
-    bench.machine.roster = roster
+    bench.pretend(roster)
     return bench.up(B)
 
 
@@ -217,7 +217,7 @@ def test_a_members_transfer_that_stands_still_is_given_up_and_the_member_stays()
 
 def test_a_transfer_that_the_roster_names_no_more_ends() -> None:
     bench = leader_of(roster=roster_of(A, B, learners=(D,), replication=plan(D)))
-    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, replication=None)
+    bench.pretend(msgspec.structs.replace(bench.machine.roster, replication=None))
     bench.hear(B, report(bench))
     assert not bench.machine.scheduler.negotiations
 
@@ -243,7 +243,7 @@ def _nobody_trains() -> tuple[Bench, Tag]:
             bench.hear(site, report(bench, active=False, done_round=5))
         alive(bench, B, C, seconds=0.2)
     tag = bench.machine.rounds.running
-    assert tag is not None and tag.round == 6 and bench.machine.rounds.contributed
+    assert tag is not None and tag.round == 6 and bench.machine.rounds.own.given
     bench.taken()
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     return bench, tag
@@ -294,7 +294,7 @@ def test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_
 def test_a_leaver_that_schedules_goes_when_the_last_other_site_is_lost() -> None:
     bench = leader_of(B)
     bench.handle(events.LeaveRequested(request="r", reason="done"))
-    assert not bench.machine.standing.finished, "B can go on"
+    assert not bench.machine.membership.ended, "B can go on"
     lose(bench, B)
     bench.wait(2 * SETTINGS.beat_s)
     (end,) = [one for one in bench.out if isinstance(one, StopDaemon)]
@@ -310,12 +310,14 @@ def test_a_leaver_whose_last_round_is_everywhere_is_gone_with_its_links_however_
         after = make_view(PLANNER, first_round=6, members=(A, C), listeners=(), links=(link(A, C),))
         left = Departure(site=B, incarnation=1, last_round=5, cause="left", reason="its user")
         roster = bench.machine.roster
-        bench.machine.roster = msgspec.structs.replace(
-            roster,
-            sites=tuple(one for one in roster.sites if one.site != B),
-            links=(link(A, C),),
-            views=(*roster.views, after),
-            departed=(left,),
+        bench.pretend(
+            msgspec.structs.replace(
+                roster,
+                sites=tuple(one for one in roster.sites if one.site != B),
+                links=(link(A, C),),
+                views=(*roster.views, after),
+                departed=(left,),
+            )
         )
         bench.hear(C, report(bench, done_round=done))
         lose(bench, B)

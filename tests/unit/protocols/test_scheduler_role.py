@@ -103,13 +103,13 @@ def test_a_site_outside_can_bring_the_newest_state_back() -> None:
 
 def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
     bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
-    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, links=())
+    bench.pretend(msgspec.structs.replace(bench.machine.roster, links=()))
     later_s = bench.now_s + 5.0
     term = bench.machine.scheduler.term
     term.reports.take(B, report(bench, active=False, done_round=5), now_s=later_s)
     term.restore_point.offered_inside(B, request(5))
     assert term.restore_point.step(later_s) is None
-    bench.machine.roster = msgspec.structs.replace(bench.machine.roster, links=(link(A, B),))
+    bench.pretend(msgspec.structs.replace(bench.machine.roster, links=(link(A, B),)))
     decision = term.restore_point.step(later_s)
     assert decision is not None and isinstance(decision.proposal.command, AdoptState)
 
@@ -186,9 +186,9 @@ def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() ->
         bench = leader_of(roster=roster_of(A, learners=(D,), replication=plan(D, A) if on_the_way else None))
         bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
         alive(bench, D, seconds=SETTINGS.negotiation_timeout_s - 0.5)
-        assert not bench.machine.standing.finished, "a learner may still get level"
+        assert not bench.machine.membership.ended, "a learner may still get level"
         alive(bench, D, seconds=1.0)
-        assert bench.machine.standing.finished is not on_the_way
+        assert bench.machine.membership.ended is not on_the_way
         ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
         assert on_the_way or "the last member" in ends[0].reason
 
@@ -198,7 +198,7 @@ def test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while() -> None:
     bench = Bench(B, roster_of(A, B, C), voters=(A, C)).up(A)
     bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
     alive(bench, A, seconds=2 * SETTINGS.negotiation_timeout_s - 0.5)
-    assert bench.machine.raft.leader is None and not bench.machine.standing.finished
+    assert bench.machine.raft.leader is None and not bench.machine.membership.ended
     alive(bench, A, seconds=1.0)
     ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
     assert "no majority could be reached" in ends[0].reason
@@ -209,4 +209,4 @@ def test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so(
     bench = Bench(A, roster_of(A), voters=(A, B)).up(B)
     bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
     alive(bench, B, seconds=SETTINGS.negotiation_timeout_s + 1.0)
-    assert not bench.machine.standing.finished
+    assert not bench.machine.membership.ended

@@ -106,7 +106,7 @@ def test_a_result_that_nobody_keeps_costs_the_state_and_the_site_goes_on_in_stan
 def test_a_learner_whose_neighbour_has_dropped_the_result_is_too_far_behind() -> None:
     bench = Follower(D, roster_of(A, B, learners=(D,), replication=plan(D, B)))
     hello(bench)
-    bench.machine.standing.roster_changed(bench.machine.roster, None)
+    bench.machine.participation.roster_changed(bench.machine.roster, None)
     running = bench.machine.rounds.running
     assert running is not None
     older = Tag(epoch=running.epoch - 1, round=running.round)
@@ -121,7 +121,7 @@ def test_a_missed_result_that_is_not_wanted_any_more_costs_nothing() -> None:
     bench.agreed(RedoRound(views=(again,), reason="its holder is gone"))
     before = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
     bench.agreed(Settled(round=1, digest="d1", holders=(A, D), views=(before,)))
-    assert bench.machine.rounds.worker_round == 1 == bench.machine.rounds.done
+    assert bench.machine.rounds.worker_round == 1 == bench.machine.rounds.completed_round
     assert bench.machine.rounds.fetching is None
     bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.worker_round == 1, "its worker is level"
@@ -133,7 +133,7 @@ def test_a_fetch_ends_when_the_run_goes_on_from_another_state() -> None:
     bench.agreed(AdoptState(record=record(A), links=(), round=1, model=MODEL, views=(view,)))
     assert bench.machine.rounds.fetching is None
     bench.alive(SETTINGS.election_timeout_s + 0.5)
-    assert bench.machine.rounds.done == 1
+    assert bench.machine.rounds.completed_round == 1
 
 
 def test_results_up_to_the_state_that_was_loaded_are_not_applied_to_it_again() -> None:
@@ -163,7 +163,7 @@ def test_a_state_that_is_loaded_twice_is_behind_and_is_fetched_anew() -> None:
 def test_an_entry_without_a_command_as_every_new_leader_appends_it_changes_nothing() -> None:
     bench = Follower(B, roster_of(A, B))
     bench._say(LogEntry(index=EPOCH + 1, term=2, command=b""))
-    assert bench.machine.disbelieved == 0 and bench.roster.epoch == EPOCH
+    assert bench.machine.inbound.rejected == 0 and bench.roster.epoch == EPOCH
     bench.agreed(RedoRound(views=bench.roster.views, reason=""))
     assert bench.roster.epoch == EPOCH + 2
 
@@ -196,14 +196,14 @@ def test_a_site_gives_nothing_to_the_round_of_a_planned_change_before_its_fate_i
     elect(bench)
     tag = bench.machine.rounds.running
     bench.hear(B, LinkRequest(request="r", other=C, add=False, reason="asked for by a user"))
-    assert bench.machine.rounds.hold_round is not None, "proposed, not committed"
+    assert bench.machine.rounds.own.fence_round is not None, "proposed, not committed"
     bench.taken()
     old = AppendResponse(
         term=bench.machine.term, success=True, match_index=EPOCH, previous_index=EPOCH, conflict_index=0,
         last_index=EPOCH, tenure=0,
     )  # fmt: skip
     bench.hear(B, RaftEnvelope(message=old))
-    assert bench.machine.rounds.hold_round is not None and bench.machine.rounds.running == tag
+    assert bench.machine.rounds.own.fence_round is not None and bench.machine.rounds.running == tag
     assert bench.machine.roster.link(B, C) is not None
 
 
@@ -218,9 +218,9 @@ def test_a_leaver_that_the_agreement_still_counts_is_heard_and_a_stranger_is_not
         )
     )
     bench.hear(C, said)
-    assert bench.machine.disbelieved == 1 and bench.machine.raft.leader is None
+    assert bench.machine.inbound.rejected == 1 and bench.machine.raft.leader is None
     bench.hear(D, said)
-    assert bench.machine.disbelieved == 1 and bench.machine.raft.leader == D
+    assert bench.machine.inbound.rejected == 1 and bench.machine.raft.leader == D
 
 
 def test_a_run_begins_with_its_founder_alone_which_schedules_at_once() -> None:
@@ -259,7 +259,7 @@ def removed(bench: Bench, epoch: int) -> None:
 def test_a_site_that_was_told_of_its_removal_is_in_again_with_the_next_roster_that_has_it() -> None:
     bench = training_member()
     removed(bench, bench.roster.epoch + 1)
-    assert bench.machine.standing.state == "joining"
+    assert bench.machine.membership.state.value == "joining"
     gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
     bench.agreed(RemoveSite(departure=gone, settle=False, views=views(bench, 3, remove=D)))
     again = AddSite(
@@ -269,7 +269,7 @@ def test_a_site_that_was_told_of_its_removal_is_in_again_with_the_next_roster_th
         replication=plan(D, A, transfer="again", round_number=3),
     )
     out = bench.agreed(again)
-    assert bench.machine.standing.state == "learner"
+    assert bench.machine.membership.state.value == "learner"
     assert [one.plan.transfer for one in of(out, FetchState)] == ["again"]
 
 
@@ -284,7 +284,7 @@ def left() -> Follower:
 
 def test_a_leaver_gives_its_part_to_the_rounds_that_still_count_on_it() -> None:
     bench = left()
-    assert not bench.machine.standing.in_roster and bench.machine.standing.takes_part()
+    assert not bench.machine.membership.in_roster and bench.machine.membership.takes_part
     bench.taken()
     bench.handle(events.WorkerContributed(round=2, weight=2.0))
     assert [(one.tag.round, one.weight) for one in of(bench.out, Contribute)] == [(2, 2.0)]
@@ -294,7 +294,7 @@ def test_a_leaver_does_not_go_on_with_a_run_that_goes_on_from_another_state() ->
     bench = left()
     view = make_view(bench.machine.planner, first_round=2, members=(A, B), listeners=(), links=bench.roster.links)
     bench.agreed(AdoptState(record=record(B), links=(), round=1, model=MODEL, views=(view,)))
-    assert not bench.machine.standing.takes_part() and not bench.machine.standing.begun
+    assert not bench.machine.membership.takes_part and not bench.machine.membership.begun
 
 
 def test_a_source_takes_one_snapshot_for_a_transfer_however_often_the_roster_changes() -> None:

@@ -35,6 +35,7 @@ from chaos_protocols.effects import (
     StopDaemon,
     StopRound,
 )
+from chaos_protocols.links.desired import LINK_REQUEST_TRIES_MAX
 from chaos_protocols.messages import (
     EVERYBODY,
     ConnectOrder,
@@ -53,7 +54,6 @@ from chaos_protocols.messages import (
     StateRequest,
 )
 from chaos_protocols.roster import Departure
-from chaos_protocols.wanted_links import LINK_REQUEST_TRIES_MAX
 from chaos_protocols.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
 
 # ---- how it stands, in words
@@ -61,28 +61,28 @@ from chaos_protocols.worker import Dismissed, LoadState, RunPaused, RunResumed, 
 
 def test_a_site_is_starting_joining_learner_member_leaving_and_removed() -> None:
     bench = Bench(D).up(A)
-    assert bench.machine.standing.state == "starting"
+    assert bench.machine.membership.state.value == "starting"
     hello(bench)
-    assert bench.machine.standing.state == "joining"
-    assert learner().machine.standing.state == "learner"
+    assert bench.machine.membership.state.value == "joining"
+    assert learner().machine.membership.state.value == "learner"
     member = training_member()
-    assert member.machine.standing.state == "member"
+    assert member.machine.membership.state.value == "member"
     member.handle(events.LeaveRequested(request="r", reason="done"))
-    assert member.machine.standing.state == "leaving"
+    assert member.machine.membership.state.value == "leaving"
     member.hear(A, LeaveAnswer(incarnation=1, last_round=0, finished=True))
-    assert member.machine.standing.state == "removed"
+    assert member.machine.membership.state.value == "removed"
 
 
 def test_the_user_is_told_why_nothing_moves_and_when_it_moves_again() -> None:
     bench = Bench(D).up(A)
     hello(bench)
-    assert bench.machine.standing.pause_reason() == "asking to join"
+    assert bench.machine.participation.pause.reason() == "asking to join"
     bench.wait(0.3)
     assert to_worker(bench.taken(), RunPaused)
     bench = Follower(B, roster_of(A, B, model=None))
-    assert "founder" in bench.machine.standing.pause_reason()
+    assert "founder" in bench.machine.participation.pause.reason()
     bench = Follower(B, roster_of(A, B, started=False, min_sites=3))
-    assert bench.machine.standing.pause_reason() == "waiting for 3 sites; 2 are here"
+    assert bench.machine.participation.pause.reason() == "waiting for 3 sites; 2 are here"
 
 
 def test_a_site_without_a_scheduler_names_the_voters_that_it_lacks() -> None:
@@ -91,16 +91,16 @@ def test_a_site_without_a_scheduler_names_the_voters_that_it_lacks() -> None:
     for _ in range(20):
         bench.handle(events.LinkProgressed(site=C))
         bench.wait(0.2)
-    assert "cannot reach aaaaaaaa" in bench.machine.standing.pause_reason()
+    assert "cannot reach aaaaaaaa" in bench.machine.participation.pause.reason()
     bench.up(A)
-    assert "an election is under way" in bench.machine.standing.pause_reason()
+    assert "an election is under way" in bench.machine.participation.pause.reason()
 
 
 def test_a_member_whose_state_nobody_has_says_so_after_a_while_and_what_can_be_done() -> None:
     bench = Follower(B, roster_of(A, B))
     hello(bench)
     bench.alive(2.5)
-    assert "no member that trains has the state" in bench.machine.standing.pause_reason()
+    assert "no member that trains has the state" in bench.machine.participation.pause.reason()
     assert to_worker(bench.taken(), RunPaused)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
     bench.alive(0.5)
@@ -128,7 +128,7 @@ def test_a_refusal_for_good_is_told_to_the_worker_and_a_refusal_for_now_is_not()
     bench = Bench(D).up(A)
     hello(bench)
     bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
-    assert bench.machine.standing.pause_reason() == "settling"
+    assert bench.machine.participation.pause.reason() == "settling"
     assert not to_worker(bench.out, WorkerRefused)
     bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
     bench.hear(A, JoinAnswer(incarnation=9, accepted=False, final=True, reason="of another life"))
@@ -162,9 +162,9 @@ def test_a_learner_fetches_loads_reports_and_trains_when_it_was_promoted() -> No
     out = bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
     assert [one.plan.transfer for one in of(out, FetchState)] == ["t"]
     bench.handle(events.TransferProgressed(transfer="other", verified_bytes=5))
-    assert bench.machine.standing.transfer_bytes == 0
+    assert bench.machine.state.fetch.verified_bytes == 0
     bench.handle(events.TransferProgressed(transfer="t", verified_bytes=5))
-    assert bench.machine.standing.transfer_bytes == 5
+    assert bench.machine.state.fetch.verified_bytes == 5
     bench.handle(events.TransferFinished(transfer="other", digest=""))
     assert to_worker(bench.handle(events.TransferFinished(transfer="t", digest="")), LoadState)
     bench.handle(events.WorkerLoaded(round=99, digest=""))
@@ -181,7 +181,7 @@ def test_a_failed_transfer_is_recorded_and_the_state_asked_for_at_once() -> None
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
     bench.taken()
     bench.handle(events.TransferFailed(transfer="other", reason="late"))
-    assert bench.machine.standing.transfer is not None
+    assert bench.machine.state.fetch.plan is not None
     bench.handle(events.TransferFailed(transfer="t", reason="all sources are gone"))
     assert records(bench.out, "scale-out")[-1].reason == "all sources are gone"
     assert sent(bench.alive(0.3), StateRequest)
@@ -201,17 +201,17 @@ def test_a_site_that_was_removed_takes_part_no_more_and_ends_its_transfer() -> N
     gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
     out = bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
     assert of(out, CancelTransfer) and of(out, StopRound)
-    assert bench.machine.standing.state == "joining"
+    assert bench.machine.membership.state.value == "joining"
 
 
 def test_a_site_that_comes_in_while_the_roster_settles_begins_after_that() -> None:
     bench = Follower(B, roster_of(A, B, settling=True, settled_round=3))
-    assert not bench.machine.standing.begun
+    assert not bench.machine.membership.begun
     question = bench.hear(A, SettleQuestion(epoch=EPOCH))
     assert sent(question, SettleAnswer) == [(A, SettleAnswer(epoch=EPOCH, done_round=0, digest=""))]
     settled = Settled(round=3, digest="", holders=(A,), views=views(bench, 4))
     bench.agreed(settled)
-    assert bench.machine.standing.begun and bench.machine.rounds.done == 3
+    assert bench.machine.membership.begun and bench.machine.rounds.completed_round == 3
 
 
 # ---- leaving
@@ -273,7 +273,7 @@ def test_a_leaver_that_hears_it_is_not_known_any_more_is_not_evicted() -> None:
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     beat = heartbeat(epoch=99, scheduler=A, knows_you=False)
     bench.hear(B, beat)
-    assert bench.machine.standing.evicted_epoch is None
+    assert bench.machine.membership.evicted_epoch is None
 
 
 # ---- links

@@ -7,7 +7,7 @@ from chaos_protocols.messages import Envelope, LinkReport
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId
 from chaos_protocols.plans import SyncPlan, Tag, Tree
 from chaos_protocols.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
-from chaos_protocols.rounds import RoundMachine, StateLost
+from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.routing import OverlayView, ReplayGuard
 from chaos_protocols.views import connected_with, connects
 
@@ -103,18 +103,17 @@ def test_a_replay_and_an_older_incarnation_are_not_let_through() -> None:
 def test_a_held_round_is_opened_but_gets_no_contribution() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
     rounds.takes_part = True
-    rounds.hold_round = 1
+    rounds.fence(1)
     effects = rounds.advance()
     assert [type(effect) for effect in effects] == [OpenRound]
-    rounds.hold_round = None
-    assert rounds.advance() == [Contribute(tag=Tag(epoch=1, round=1), weight=0.0, has_bytes=False)]
+    assert rounds.lift_fence() == [Contribute(tag=Tag(epoch=1, round=1), weight=0.0, has_bytes=False)]
 
 
 def test_a_result_of_an_older_epoch_changes_nothing() -> None:
     rounds = RoundMachine(B, roster(view(5, 1)))
     rounds.advance()
     assert rounds.reduce_finished(Tag(epoch=4, round=1), "x", ()) == []
-    assert rounds.done == 0
+    assert rounds.completed_round == 0
 
 
 def test_while_settling_no_round_is_open() -> None:
@@ -131,13 +130,13 @@ def test_one_round_behind_the_settled_one_its_result_is_fetched() -> None:
     assert FetchResult(round=1, digest="x") in rounds.install(settled)
     assert rounds.result_fetched(1, "other") == []
     rounds.result_fetched(1, "x")
-    assert rounds.done == 1
+    assert rounds.completed_round == 1
 
 
 def test_further_behind_it_goes_on_in_standby_and_asks_for_the_state() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
     effects = rounds.install(roster(view(3, 6), epoch=3, settled_round=5, settled_digest="x"))
-    assert rounds.done == 5
+    assert rounds.completed_round == 5
     assert any(isinstance(notice, StateLost) for notice in rounds.notices)
     assert any(isinstance(effect, Contribute) and not effect.has_bytes for effect in effects)
 
@@ -146,4 +145,4 @@ def test_who_counted_ahead_of_the_settled_round_begins_there() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
     rounds.begin_at(7)
     rounds.settled(3)
-    assert rounds.done == 3
+    assert rounds.completed_round == 3

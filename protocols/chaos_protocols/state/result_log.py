@@ -1,8 +1,8 @@
 """Which results a site keeps beyond the round that its worker has reached: for a worker that loads its state, and for
-the mirror of a state in the daemon's memory (decision 0011).
+the checkpoint of a state in the daemon's memory (decision 0011).
 
-Bookkeeping of `rounds.py`; the bytes lie in the reduce engine, which drops what it is told to. Bounded in number and
-in bytes.
+Bookkeeping of `rounds/delivery.py`; the bytes lie in the reduce engine, which drops what it is told to. Bounded in
+number and in bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RESULTS_QUEUED_MAX = 256
 """Results kept for a worker that loads its state; beyond that a new, shorter transfer is cheaper than the catch-up."""
 
 RESULTS_BYTES_MAX = 1 << 30
-"""Memory for results that a worker, or the mirror of its state, still needs: as many as fit, RESULTS_MIN at least."""
+"""Memory for results that a worker, or the checkpoint in memory, still needs: as many as fit, RESULTS_MIN at least."""
 
 RESULTS_MIN = 8
 """While a state is on its way some rounds pass, however large the vector is: with fewer results nobody could join."""
@@ -27,18 +27,23 @@ def results_max(contribution_bytes: int) -> int:
     return max(RESULTS_MIN, min(RESULTS_QUEUED_MAX, RESULTS_BYTES_MAX // max(contribution_bytes, 1) - 1))
 
 
-class KeptResults:
-    """`after`: the round of the mirror, whose later results stay; None: there is no mirror."""
+class ResultLog:
+    """The last results, and which of them must stay so that a checkpoint in memory can be brought up to date."""
 
     def __init__(self) -> None:
         self.after: int | None = None
+        """The round of the checkpoint in memory, whose later results stay; None: there is none."""
         self._recent: deque[Result] = deque(maxlen=RESULTS_QUEUED_MAX)
+
+    def keep_after(self, round_number: int | None) -> None:
+        """A checkpoint of that round lies in memory, or will; None: there is none any more."""
+        self.after = round_number
 
     def add(self, result: Result) -> None:
         self._recent.append(result)
 
     def forget(self) -> None:
-        """No mirror any more; what was done belongs to another history."""
+        """No checkpoint any more; what was done belongs to another history."""
         self.after = None
         self._recent.clear()
 

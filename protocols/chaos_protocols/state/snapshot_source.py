@@ -2,65 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from chaos_protocols.effects import ReleaseState, ServeState, ToWorker
-from chaos_protocols.names import short
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.outbox import Outbox
 from chaos_protocols.plans import ReplicationPlan
 from chaos_protocols.roster import Roster
 from chaos_protocols.worker import TakeSnapshot
 
-if TYPE_CHECKING:
-    from chaos_protocols.site import SiteMachine
 
+class SnapshotSource:
+    """See the module."""
 
-class Serving:
-    """See the module. `plan`: what is being served."""
-
-    def __init__(self, machine: SiteMachine) -> None:
-        self._machine = machine
+    def __init__(self, outbox: Outbox) -> None:
         self.plan: ReplicationPlan | None = None
+        """What is being served."""
+        self._outbox = outbox
         self._snapshot_due: ReplicationPlan | None = None
+
+    @property
+    def _site(self) -> SiteId:
+        return self._outbox.facts.site
 
     @property
     def busy(self) -> bool:
         """The worker's state region belongs to a transfer, or soon will."""
         return self.plan is not None or self._snapshot_due is not None
 
-    def follow(self, roster: Roster) -> None:
-        """Be a source where the plan says so; stop when the plan is gone."""
-        machine, plan = self._machine, roster.replication
+    def follow(self, roster: Roster, *, has_state: bool) -> bool:
+        """Be a source where the plan says so and the worker has the state; stop when the plan is gone. Whether the
+        worker's region is taken for it now."""
+        plan = roster.replication
         if self.plan is not None and (plan is None or plan.transfer != self.plan.transfer):
-            machine.emit([ReleaseState(transfer=self.plan.transfer)])
+            self._outbox.emit([ReleaseState(transfer=self.plan.transfer)])
             self.plan = None
         if plan is None or (self._snapshot_due is not None and plan.transfer != self._snapshot_due.transfer):
             self._snapshot_due = None
-        if plan is None or machine.site not in {part.source for part in plan.ranges}:
-            return
-        if self.plan is None and self._snapshot_due is None and machine.rounds.worker_round is not None:
-            self._snapshot_due = plan
-            machine.standing.keeping.yields()
-            machine.emit([ToWorker(message=TakeSnapshot(round=plan.round, alone=True))])
+        if plan is None or self._site not in {part.source for part in plan.ranges} or self.busy or not has_state:
+            return False
+        self._snapshot_due = plan
+        self._outbox.emit([ToWorker(message=TakeSnapshot(round=plan.round, alone=True))])
+        return True
 
     def snapshot_taken(self, round_number: int) -> None:
+        """The worker's region holds its state of the end of that round."""
         plan = self._snapshot_due
         if plan is not None and plan.round == round_number:
             self._snapshot_due = None
             self.plan = plan
-            self._machine.emit([ServeState(plan=plan)])
+            self._outbox.emit([ServeState(plan=plan)])
 
     def snapshot_missed(self, round_number: int, now: int) -> None:
+        """The worker has gone on to round `now`."""
         plan = self._snapshot_due
         if plan is not None and plan.round == round_number:
-            machine = self._machine
             reason = f"the worker is at round {now} already"
-            machine.record("scale-out", short(plan.joiner), "snapshot", "failed", None, reason)
+            self._outbox.record("scale-out", short(plan.joiner), "snapshot", "failed", None, reason)
             self._snapshot_due = None
-            machine.emit([ReleaseState(transfer=plan.transfer)])  # whoever waits for it is told to look elsewhere
+            # Whoever waits for it is told to look elsewhere.
+            self._outbox.emit([ReleaseState(transfer=plan.transfer)])
 
     def release(self) -> None:
         """The worker is gone, or this site is out: nothing is served any more, and whoever waits is told."""
         due = self.plan or self._snapshot_due
         if due is not None:
-            self._machine.emit([ReleaseState(transfer=due.transfer)])
+            self._outbox.emit([ReleaseState(transfer=due.transfer)])
         self.plan = self._snapshot_due = None

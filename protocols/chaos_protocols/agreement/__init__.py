@@ -1,0 +1,1 @@
+"""What the sites of a run agree on, as one site knows it."""

@@ -1,0 +1,111 @@
+"""This site's copy of what was agreed: its agreement machine, the committed roster, and how far that is applied.
+
+Driven by `SiteMachine`, which carries the agreement's effects out and tells the other parts of a new roster.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.commands import Command, apply_command, decode_command, decode_roster, encode_roster
+from chaos_protocols.names import SiteId
+from chaos_protocols.raft import Effect, RaftMachine
+from chaos_protocols.raft.messages import Configuration, LogEntry, Snapshot
+from chaos_protocols.roster import Roster, SiteRecord
+
+COMPACT_AFTER_ENTRIES = 256
+"""Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
+
+
+class Replica:
+    """See the module."""
+
+    def __init__(self, site: SiteId, raft: RaftMachine, roster: Roster, last_known: Roster, *, now_s: float) -> None:
+        self.site = site
+        self.raft = raft
+        self.roster = roster
+        """The committed one, as far as it is applied here."""
+        self.last_known = last_known
+        """After a restart: the roster as the whole journal has it. Not agreed; good only to know where to dial."""
+        self.leads = False
+        """This site has the scheduler's role."""
+        self.leader_seen_s = now_s
+        """When a leader was last known here."""
+        self._knew_leader = False
+        self._applied = raft.commit_index
+        self._fence: tuple[int, int] | None = None
+        """Index and term of a proposed entry, until whose fate is known this site gives to no round that it changes."""
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.raft.configuration
+
+    @property
+    def record(self) -> SiteRecord | None:
+        """This site's own, of whatever incarnation."""
+        return self.roster.record(self.site)
+
+    def has(self, site: SiteId) -> bool:
+        """It is in the roster, or in the agreement's configuration."""
+        configuration = self.raft.configuration
+        return self.roster.record(site) is not None or site in configuration.voters or site in configuration.learners
+
+    def can_propose(self) -> bool:
+        """Only when everything that went before is committed, and so applied here: a command is made from the roster
+        that it will be applied to."""
+        return self.raft.can_propose and self.is_newest()
+
+    def is_newest(self) -> bool:
+        """For a leader: an entry of its own term is committed, so all earlier ones are, and are applied here."""
+        return self.raft.term_at(self.raft.commit_index) == self.raft.term
+
+    # -- what the agreement did
+
+    def committed(self, entry: LogEntry) -> Command | None:
+        """The command of a committed entry, to be applied now; None: it has none."""
+        self._applied = entry.index
+        return decode_command(entry.command) if entry.command else None
+
+    def apply(self, command: Command, index: int) -> Roster:
+        """The roster after the command."""
+        return apply_command(self.roster, command, index)
+
+    def restored(self, snapshot: Snapshot) -> Roster:
+        """The roster that a snapshot brings."""
+        self._applied = snapshot.index
+        return decode_roster(snapshot.state)
+
+    def install(self, roster: Roster) -> Roster:
+        """It is in force from now on; the one before."""
+        old, self.roster = self.roster, roster
+        return old
+
+    def compact(self) -> list[Effect]:
+        """Replace the log by the roster, if it has grown long."""
+        snapshot = self.raft.snapshot
+        first = snapshot.index if snapshot is not None else 0
+        if self._applied - first < COMPACT_AFTER_ENTRIES:
+            return []
+        return self.raft.compact(self._applied, encode_roster(self.roster))
+
+    def role_changed(self, leader: SiteId | None, *, leads: bool, now_s: float) -> bool:
+        """Whether this site got, or lost, the scheduler's role."""
+        if leader is not None or self._knew_leader:
+            self.leader_seen_s = now_s
+        self._knew_leader = leader is not None
+        changed, self.leads = leads is not self.leads, leads
+        return changed
+
+    # -- the fence before a planned change
+
+    def fence(self, index: int) -> None:
+        """Until the entry at `index`, which was proposed in this term, is applied or lost."""
+        self._fence = (index, self.raft.term)
+
+    def lift_fence(self) -> bool:
+        """Whether there was a fence, and the fate of its entry is known now."""
+        if self._fence is None:
+            return False
+        index, term = self._fence
+        if self._applied < index and self.raft.term_at(index) == term:
+            return False
+        self._fence = None
+        return True

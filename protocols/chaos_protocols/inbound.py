@@ -1,0 +1,113 @@
+"""Which part of a site takes which message: whose word counts, and whom it concerns.
+
+Driven by `SiteMachine`. Every message has its line here, and the unlisted do not pass the type checker.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols import events, messages
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.commands import readable
+from chaos_protocols.links.network import Network
+from chaos_protocols.links.orders import LinkOrders
+from chaos_protocols.membership.participation import Participation
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.raft import Effect as RaftEffect
+from chaos_protocols.scheduler.machine import SchedulerMachine
+
+FOR_INSIDERS = frozenset(
+    (
+        messages.RaftEnvelope,
+        messages.JoinAnswer,
+        messages.LeaveAnswer,
+        messages.LinkAnswer,
+        messages.ConnectOrder,
+        messages.SettleQuestion,
+    )
+)
+"""Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
+
+OF_THE_LINK = frozenset((messages.Heartbeat, messages.Farewell))
+"""Taken only over the link that they are about: an old one that a third site brings would call a dead link up."""
+
+
+class Inbound:
+    """See the module."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        replica: Replica,
+        network: Network,
+        participation: Participation,
+        orders: LinkOrders,
+        scheduler: SchedulerMachine,
+    ) -> None:
+        self.rejected = 0
+        """Messages that were not taken: from somebody who may not say such a thing, or unreadable."""
+        self._outbox = outbox
+        self._replica = replica
+        self._network = network
+        self._participation = participation
+        self._orders = orders
+        self._scheduler = scheduler
+
+    def received(self, event: events.EnvelopeReceived) -> list[RaftEffect]:
+        """An envelope from a neighbour: heard of, passed on, or taken."""
+        outbox, network, neighbour = self._outbox, self._network, event.neighbour
+        network.links.heard(neighbour, now_s=outbox.now_s)
+        ours, effects = network.courier.receive(
+            neighbour, event.envelope, roster=self._replica.roster, own_up=network.links.up_sites()
+        )
+        if effects:
+            outbox.emit(effects)
+        if ours is None:
+            return []
+        if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
+            self.rejected += 1
+            return []
+        if ours.event_id:
+            outbox.caused_by(ours.event_id)
+        return self.deliver(ours.source, ours.message)
+
+    def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
+        """One message for this site into the part that it concerns; what the agreement asks for then. Bounds and types
+        were checked by the decoder, who sent it by the transport; whether it still matters is checked by the part."""
+        if not self._may_say(source, message):
+            self.rejected += 1
+            return []
+        participation = self._participation
+        match message:
+            case messages.RaftEnvelope(message=inner):
+                return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
+            case messages.Heartbeat():
+                self._network.heard_beat(source, message)
+                participation.heard(source, message)
+            case messages.LinkReport(neighbour=site, incarnation=incarnation):
+                if participation.client.is_trusted(source):
+                    self._network.saw_incarnation(site, incarnation)
+                self._network.overlay_changed()
+            case messages.Farewell(reason=reason):
+                self._network.links.farewell_received(source, reason)
+            case messages.JoinAnswer():
+                participation.joining.answered(message)
+            case messages.LeaveAnswer():
+                participation.leaving.answered(message)
+            case messages.LinkAnswer():
+                participation.links.answered(message)
+            case messages.ConnectOrder():
+                self._orders.ordered(source, message)
+            case messages.SettleQuestion(epoch=epoch):
+                participation.asked_how_far(source, epoch)
+            case _:
+                if self._scheduler.at_work(now_s=self._outbox.now_s):
+                    self._scheduler.receive(source, message, now_s=self._outbox.now_s)
+        return []
+
+    def _may_say(self, source: SiteId, message: messages.Message) -> bool:
+        """Only insiders say what binds this site; and what cannot be read is not stored: it would stop this daemon at
+        every start."""
+        if type(message) in FOR_INSIDERS and not self._participation.client.is_trusted(source):
+            return False
+        return not isinstance(message, messages.RaftEnvelope) or readable(message.message)

@@ -1,0 +1,150 @@
+"""This site's part of the overlay: its links, the ways over those of others, and the sending of messages over them.
+
+Driven by `SiteMachine` and used by every part that has something to say. What a message means is no concern of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chaos_protocols import events
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.courier import Courier
+from chaos_protocols.liveness import LinkTable
+from chaos_protocols.messages import Heartbeat, LinkReport, Message
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+
+
+class Network:
+    """See the module."""
+
+    def __init__(self, outbox: Outbox, replica: Replica) -> None:
+        facts = outbox.facts
+        self.links = LinkTable(facts.site, outbox.settings, now_s=outbox.now_s)
+        self.courier = Courier(facts.site, facts.public_key, facts.incarnation)
+        self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
+        """The newest start of each site's daemon that was seen, over whose link ever."""
+        self.restarts_seen = 0
+        """Grows with every newer start that is seen."""
+        self.overlay_version = 0
+        """Grows whenever a link came or went, here or elsewhere."""
+        self.steps: dict[SiteId, tuple[int, str]] = {}
+        """Round and phase of each neighbour, by its last heartbeat."""
+        self.inbox: deque[tuple[SiteId, Message]] = deque()
+        """Messages of this site to itself: they go by the same door as those of others."""
+        self._site = facts.site
+        self._outbox = outbox
+        self._replica = replica
+        self._changed = False
+
+    def tell(self, site: SiteId, message: Message) -> None:
+        """Send a control message."""
+        if site == self._site:
+            self.inbox.append((site, message))
+            return
+        outbox, roster = self._outbox, self._replica.roster
+        outbox.emit(
+            self.courier.send(site, message, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id)
+        )
+
+    def report_link(self, site: SiteId, incarnation: int, *, up: bool, reason: str) -> None:
+        """Tell everybody."""
+        neighbour = self.links.neighbours.get(site)
+        report = LinkReport(
+            neighbour=site,
+            incarnation=incarnation,
+            up=up,
+            rtt_s=(neighbour.rtt_s or 0.0) if neighbour else 0.0,
+            rate_bytes_per_s=0.0,
+            reason=reason,
+        )
+        outbox, roster = self._outbox, self._replica.roster
+        outbox.emit(self.courier.flood(report, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id))
+        self.overlay_changed()
+
+    # -- events of the transport
+
+    def link_up(self, event: events.LinkUp) -> None:
+        """A connection is ready."""
+        now_s = self._outbox.now_s
+        self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
+
+    def link_lost(self, event: events.LinkLost) -> None:
+        """A connection broke."""
+        now_s = self._outbox.now_s
+        self._outbox.emit(self.links.link_lost(event.site, event.incarnation, event.reason, now_s=now_s))
+
+    def dial_failed(self, event: events.DialFailed) -> None:
+        """Nobody is there, or does not want us."""
+        site, roster = event.site, self._replica.roster
+        self._outbox.emit(self.links.dial_failed(site, event.reason, now_s=self._outbox.now_s))
+        if roster.link(self._site, site) is not None and self.courier.overlay.silent(site):
+            self.report_link(site, 0, up=False, reason=event.reason)  # nobody saw it go down: all were restarted
+
+    def link_progressed(self, event: events.LinkProgressed) -> None:
+        """Bulk bytes move over it."""
+        self.links.progressed(event.site, now_s=self._outbox.now_s)
+
+    # -- heartbeats
+
+    def beat(self, scheduler: SiteId | None, completed_round: int, phase: str) -> None:
+        """One over every live link: how this site sees the run, and where it stands."""
+        outbox, roster = self._outbox, self._replica.roster
+        sequence = self.links.next_beat(now_s=outbox.now_s)
+        for site in self.links.up_sites():
+            neighbour = self.links.neighbours[site]
+            heartbeat = Heartbeat(
+                sequence=sequence,
+                echo_sequence=neighbour.heard_sequence,
+                echo_delay_s=max(0.0, outbox.now_s - neighbour.heard_beat_s),
+                round=completed_round,
+                phase=phase,
+                epoch=roster.epoch,
+                scheduler=scheduler,
+                knows_you=roster.record(site) is not None,
+            )
+            self.tell(site, heartbeat)
+
+    def heard_beat(self, site: SiteId, beat: Heartbeat) -> None:
+        """A neighbour lives, and says where it stands."""
+        self.steps[site] = (beat.round, beat.phase)
+        self.links.heartbeat_received(site, beat, now_s=self._outbox.now_s)
+
+    # -- the overlay
+
+    def overlay_changed(self) -> None:
+        """Links came or went, here or elsewhere."""
+        self.overlay_version += 1
+        self._changed = True
+
+    def take_change(self) -> bool:
+        """Whether the overlay has changed since this was asked."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def want(self, site: SiteId, address: str) -> None:
+        """Have a link to `site` from now on."""
+        self._outbox.emit(self.links.want(site, address, now_s=self._outbox.now_s))
+
+    def reachable(self) -> set[SiteId]:
+        """Sites of the roster to which a way is known."""
+        return self.courier.overlay.reachable(self._replica.roster, self.links.up_sites())
+
+    def link_is_up(self, one: SiteId, other: SiteId) -> bool:
+        """As far as its ends have said, or this site sees."""
+        if self._site in (one, other):
+            far = other if one == self._site else one
+            reported = self.courier.overlay.report(far, self._site)
+            return self.links.is_up(far) and (reported is None or reported.up)
+        return self.courier.overlay.is_up(one, other)
+
+    def restarted_as(self, site: SiteId) -> int | None:
+        """The newest start of its daemon that was seen."""
+        return self.incarnations.get(site)
+
+    def saw_incarnation(self, site: SiteId, incarnation: int) -> None:
+        """A link to this start of the site's daemon is there, here or elsewhere."""
+        if incarnation > self.incarnations.get(site, 0):
+            self.incarnations[site] = incarnation
+            self.restarts_seen += 1

@@ -1,0 +1,76 @@
+"""The scheduler's orders to have, and measure, a link: answered when the link is up and measured.
+
+Driven by `SiteMachine`.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.effects import ProbeLink
+from chaos_protocols.events import LinkProbed
+from chaos_protocols.links.network import Network
+from chaos_protocols.membership.scheduler_client import SchedulerClient
+from chaos_protocols.messages import ConnectOrder, LinkReady
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+
+LINK_ORDERS_MAX = 64
+"""Orders that wait for their link; the oldest goes first. A scheduler has a few negotiations under way at a time."""
+
+
+class LinkOrders:
+    """See the module."""
+
+    def __init__(self, outbox: Outbox, replica: Replica, network: Network, client: SchedulerClient) -> None:
+        self._outbox = outbox
+        self._replica = replica
+        self._network = network
+        self._client = client
+        self._orders: dict[str, tuple[SiteId, ConnectOrder]] = {}
+        """By negotiation: who ordered it, and what."""
+        self._probing: set[SiteId] = set()
+
+    def ordered(self, source: SiteId, order: ConnectOrder) -> None:
+        """From a site of the roster, or the scheduler: have this link."""
+        replica = self._replica
+        if replica.roster.record(source) is None and source not in (replica.site, self._client.scheduler):
+            return
+        self._orders[order.negotiation] = (source, order)
+        while len(self._orders) > LINK_ORDERS_MAX:
+            self._orders.pop(next(iter(self._orders)))
+        self._network.want(order.other, order.address)
+        self.look(order.other)
+
+    def look(self, site: SiteId) -> None:
+        """The link to `site` may be up now: measure, or answer."""
+        if not self._network.links.is_up(site):
+            return
+        for order in self._orders_for(site):
+            if not order.probe:
+                self._answer(order, 0.0, "connected")
+            elif site not in self._probing:
+                self._probing.add(site)
+                self._outbox.emit([ProbeLink(site=site)])
+
+    def probed(self, event: LinkProbed) -> None:
+        """The measurement is over."""
+        self._probing.discard(event.site)
+        for order in self._orders_for(event.site):
+            self._answer(order, event.rate_bytes_per_s, event.reason)
+
+    def _orders_for(self, site: SiteId) -> list[ConnectOrder]:
+        return [order for _, order in self._orders.values() if order.other == site]
+
+    def _answer(self, order: ConnectOrder, rate_bytes_per_s: float, reason: str) -> None:
+        scheduler, _ = self._orders.pop(order.negotiation)
+        links = self._network.links
+        neighbour = links.neighbours.get(order.other)
+        ready = LinkReady(
+            negotiation=order.negotiation,
+            other=order.other,
+            ready=links.is_up(order.other),
+            rtt_s=(neighbour.rtt_s or 0.0) if neighbour else 0.0,
+            rate_bytes_per_s=rate_bytes_per_s,
+            reason=reason,
+        )
+        self._network.tell(scheduler, ready)

@@ -1,0 +1,57 @@
+"""How a site outside the run asks to be let in, and what it makes of the answer."""
+
+from __future__ import annotations
+
+from chaos_protocols.membership.own import Membership
+from chaos_protocols.messages import JoinAnswer, JoinRequest
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.worker import WorkerRefused
+
+
+class Joining:
+    """See the module. Driven by `Participation`."""
+
+    def __init__(self, outbox: Outbox, membership: Membership, session: WorkerSession) -> None:
+        self.asked = False
+        """It did, once in this life: it may have been admitted without knowing."""
+        self.refusal = ""
+        """Why it is not let in, as it was last told."""
+        self._outbox = outbox
+        self._membership = membership
+        self._session = session
+
+    def new_worker(self) -> None:
+        """What was said about the one before does not count."""
+        self.refusal = ""
+
+    def request(self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None) -> JoinRequest:
+        """What it says of itself; `checkpoint`: the newest that its worker could load from its disk."""
+        facts, model = self._outbox.facts, self._session.model
+        assert model is not None
+        self.asked = True
+        return JoinRequest(
+            name=facts.name,
+            address=facts.address,
+            public_key=facts.public_key,
+            incarnation=facts.incarnation,
+            neighbours=neighbours,
+            model=model,
+            worker_round=self._session.round,
+            checkpoint=checkpoint,
+        )
+
+    def answered(self, answer: JoinAnswer) -> None:
+        """A refusal is told once; one for good sends the worker away."""
+        outbox, session = self._outbox, self._session
+        if answer.incarnation != outbox.facts.incarnation or answer.accepted or answer.reason == self.refusal:
+            return
+        self.refusal = answer.reason
+        outcome = "refused" if answer.final else ""
+        outbox.record("scale-out", outbox.facts.name, "asked to join", outcome, None, answer.reason)
+        if answer.final and session.present:
+            session.ended()
+            self._membership.worker_went()
+            session.tell(WorkerRefused(reason=f"the run refuses this site: {answer.reason}"))

@@ -1,0 +1,294 @@
+"""How a site takes part in the run: it drives its membership, its worker's state and what it asks for, and puts them in
+step with the committed roster.
+
+It works by comparing the roster with what this site has. What it wants of the scheduler it asks again at every beat
+until the roster shows it. Each part below owns its fields and says in what it returns what is to be done next; the
+order of the steps is decided here. Driven by `SiteMachine`. Sources: protocols.md sections 3 and 5; Chaos IV-B.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols import events
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.commands import Command, RemoveLink
+from chaos_protocols.links.desired import DesiredLinks
+from chaos_protocols.links.network import Network
+from chaos_protocols.membership.catch_up import CatchUp
+from chaos_protocols.membership.joining import Joining
+from chaos_protocols.membership.leaving import Leaving, SchedulerRole
+from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.pause import Pause
+from chaos_protocols.membership.scheduler_client import SchedulerClient
+from chaos_protocols.messages import Heartbeat, Report, SettleAnswer
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.roster import Roster
+from chaos_protocols.rounds.lost_results import LostResults
+from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine
+from chaos_protocols.state.machine import StateComes, WorkerState
+from chaos_protocols.state.worker_session import WorkerSession
+
+
+class Participation:
+    """See the module."""
+
+    def __init__(self, outbox: Outbox, replica: Replica, network: Network, rounds: RoundMachine) -> None:
+        facts = outbox.facts
+        self.membership = Membership(facts.site, facts.incarnation, replica.roster)
+        self.client = SchedulerClient(outbox, replica, network, self.membership)
+        self.links = DesiredLinks(outbox, replica, network, self.membership, self.client)
+        self.session = WorkerSession(outbox)
+        self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session)
+        self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
+        self.joining = Joining(outbox, self.membership, self.session)
+        self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
+        self.pause = Pause(outbox, replica, network, self.membership, self.joining, rounds, self.state)
+        self.lost_results = LostResults(outbox, replica, network, rounds)
+        self._outbox = outbox
+        self._replica = replica
+        self._network = network
+        self._rounds = rounds
+
+    # -- what others ask
+
+    def report(self) -> Report:
+        """What this site tells the scheduler of itself."""
+        rounds, state = self._rounds, self.state
+        return Report(
+            incarnation=self._outbox.facts.incarnation,
+            epoch=self._replica.roster.epoch,
+            done_round=rounds.completed_round,
+            active=rounds.active and self.membership.in_roster,
+            transfer_bytes=state.fetch.verified_bytes,
+            stalled=rounds.empty_round,
+            worker_round=rounds.worker_round or 0,
+            known_round=rounds.known_round,
+            mirror=state.memory.round is not None,
+        )
+
+    def settle_answer(self) -> SettleAnswer:
+        """This site's answer; it may only be asked for once the settling entry is applied here (it is a promise)."""
+        rounds, epoch = self._rounds, self._replica.roster.epoch
+        if not self.membership.begun:
+            return SettleAnswer(epoch=epoch, done_round=0, digest="")
+        return SettleAnswer(
+            epoch=epoch,
+            done_round=rounds.completed_round,
+            digest=rounds.digest,
+            has_state=rounds.active and rounds.caught_up,
+            known_round=rounds.known_round,
+        )
+
+    def asked_how_far(self, source: SiteId, epoch: int) -> None:
+        """The scheduler asks for this site's answer, in the settling epoch `epoch`."""
+        roster = self._replica.roster
+        if epoch == roster.epoch and roster.settling:
+            self._network.tell(source, self.settle_answer())
+
+    # -- the roster
+
+    def roster_changed(self, old: Roster, command: Command | None) -> None:
+        """The roster that is committed now is another than `old`; `command` made it, None: a snapshot brought it."""
+        roster, membership, state = self._replica.roster, self.membership, self.state
+        membership.follow(roster)
+        failed = isinstance(command, RemoveLink) and command.settle
+        self.links.follow(old, roster, failed=failed, completed_round=self._rounds.completed_round)
+        state.follow_agreed(roster)
+        self.catch_up.promoted(command)
+        if membership.in_roster:
+            if state.begin_if_new(roster):
+                self.catch_up.fetching()
+        elif not membership.takes_part:
+            state.leave_run()
+        if membership.takes_part:
+            state.activate_if_ready(roster)  # first: a site that has caught up gives to its first round as a member
+            self._outbox.emit(self._rounds.install(roster))
+        state.serve(roster)
+
+    def heard(self, site: SiteId, beat: Heartbeat) -> None:
+        """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
+        membership, replica = self.membership, self._replica
+        if self.client.named(beat) and (membership.leaving or not membership.in_roster):
+            self.ask()
+        heeded = self.client.is_trusted(site) or replica.raft.leader is None  # who has a scheduler asks no stranger
+        if not heeded or beat.epoch <= replica.roster.epoch:
+            return
+        if beat.knows_you:
+            self.leaving.in_says_a_neighbour()
+        elif membership.leaving:
+            self.leaving.out_says_a_neighbour()
+        elif membership.in_roster:
+            membership.evict(beat.epoch)
+            name, cause = self._outbox.facts.name, "removed while cut off"
+            self._outbox.record("scale-in", name, cause, "", None, "joins again as a newcomer")
+            self.state.leave_run()
+
+    # -- the worker
+
+    def worker_ready(self, event: events.WorkerReady) -> None:
+        """A worker said hello."""
+        self._rounds.worker_came(event.contribution_bytes)
+        self.session.began(event.model, event.round)
+        self.membership.worker_came()
+        self.catch_up.new_worker()
+        self.joining.new_worker()
+        self.client.ask_soon()
+        reason = f"its state is that of round {event.round}"
+        self._outbox.record("worker", self._outbox.facts.name, "said hello", "", None, reason)
+        self._follow_up(self.state.worker_came())
+
+    def _follow_up(self, comes: StateComes) -> None:
+        """The state comes from where it does."""
+        if comes is StateComes.BY_TRANSFER:
+            self.catch_up.fetching()
+        elif comes is StateComes.ON_REQUEST:
+            self.ask()
+
+    def worker_lost(self, event: events.WorkerLost) -> None:
+        """Its session is over."""
+        reason = event.reason
+        if not self.session.present:
+            return
+        self.session.ended()
+        self.membership.worker_went()
+        standby = "this site is in standby until a worker comes back"
+        self._outbox.record("worker", self._outbox.facts.name, reason, "", None, standby)
+        self.state.worker_lost(reason)
+        self.client.tell(self.report())
+        self.leaving.finish_if_done()
+
+    def worker_loaded(self, event: events.WorkerLoaded) -> None:
+        """It has a state that it was given."""
+        if self.state.worker_loaded(event.round):
+            self.catch_up.loaded(event.round)
+            self._outbox.emit(self._rounds.worker_loaded(event.round))
+            self._after_worker()
+
+    def worker_applied(self, event: events.WorkerApplied) -> None:
+        """It has done one more round."""
+        self.state.worker_applied(event.round)
+        self._outbox.emit(self._rounds.worker_applied(event.round))
+        self.catch_up.applied(event.round)
+        self._after_worker()
+
+    def _after_worker(self) -> None:
+        self.catch_up.report()
+        self.state.activate_if_ready(self._replica.roster)
+        self.leaving.finish_if_done()
+
+    def worker_contributed(self, event: events.WorkerContributed) -> None:
+        """Its part of a round lies in the arena."""
+        self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
+
+    def worker_updating(self, _: events.WorkerUpdating) -> None:
+        """It applies a result."""
+        self._rounds.worker_updating()
+
+    # -- the reduce engine
+
+    def reduce_finished(self, event: events.ReduceFinished) -> None:
+        """The result of a round is here."""
+        self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights))
+
+    def reduce_stalled(self, event: events.ReduceStalled) -> None:
+        """It has none: every part had weight 0."""
+        self._rounds.reduce_stalled(event.tag)
+        reason = "no site has a worker with the state; training waits for one"
+        self._outbox.record("pause", f"round {event.tag.round}", "every contribution has weight 0", "", None, reason)
+
+    def result_fetched(self, event: events.ResultFetched) -> None:
+        """The result that was agreed on is here."""
+        self._outbox.emit(self._rounds.result_fetched(event.round, event.digest))
+
+    def result_missed(self, event: events.ResultMissed) -> None:
+        """The result of the running round cannot be had any more."""
+        self._outbox.emit(self._rounds.result_missed(event.tag))
+
+    # -- the state
+
+    def state_lost(self, reason: str) -> None:
+        """The worker cannot catch up by results alone."""
+        self.state.lost(reason)
+        self.client.ask_soon()
+
+    def transfer_failed(self, event: events.TransferFailed) -> None:
+        """The state cannot be had by this plan."""
+        if self.state.transfer_failed(event.transfer, event.reason):
+            self.client.ask_soon()
+
+    def state_restored(self, event: events.StateRestored) -> None:
+        """What lay in this site is in the worker's region."""
+        self._follow_up(self.state.restored(event.attempt))
+
+    def restore_failed(self, event: events.RestoreFailed) -> None:
+        """It is not."""
+        self._follow_up(self.state.restore_failed(event.attempt, event.reason))
+
+    # -- links
+
+    def link_came_up(self) -> None:
+        """Whoever is there now may be a way to the scheduler."""
+        if self.session.present and not self.membership.in_roster:
+            self.client.ask_soon()
+
+    def round_completed(self, notice: RoundCompleted) -> None:
+        """The result of a round is here."""
+        self.links.close_removed(self._rounds.completed_round)
+        self.state.memory.round_completed()
+        self.catch_up.report()
+        departed = self._replica.roster.departed
+        if self.leaving.answer is not None or any(gone.last_round == notice.round for gone in departed):
+            self.client.tell(self.report())
+        self.leaving.finish_if_done()
+
+    # -- asking
+
+    def leave_requested(self, event: events.LeaveRequested) -> None:
+        """A user wants this site to leave."""
+        if self.leaving.requested(event.request, event.reason, contributes=event.contributes):
+            self.client.ask_soon()
+            self.ask()
+            self.leaving.finish_if_done()
+
+    def beat(self, role: SchedulerRole) -> None:
+        """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
+        self.leaving.look()
+        if self.membership.takes_part:
+            self.client.tell(self.report())
+        self.catch_up.report()
+        self.catch_up.beat()
+        if self.client.is_due:
+            self.ask()
+        self.links.ask()
+        self.pause.tell()
+        self.leaving.finish_if_done()
+        self.leaving.give_up(role)
+        self.lost_results.give_up_fetching()
+        self.lost_results.give_up_listening()
+        self._look_for_a_way_back()
+
+    def _look_for_a_way_back(self) -> None:
+        in_roster = self.membership.in_roster
+        waits_outside = self.session.present and not in_roster
+        leaderless = in_roster and self._replica.raft.leader is None  # its neighbours may all be outside by now
+        up = bool(self._network.links.up_sites())
+        self.links.look_for_a_way_back(connected=up and not waits_outside and not leaderless)
+
+    def ask(self) -> None:
+        """For what this site wants of the scheduler, if there is anything, and somebody to ask."""
+        membership, client = self.membership, self.client
+        if membership.ended or (not self.session.present and not membership.leaving):
+            return
+        if client.scheduler is None:
+            return  # nobody to ask yet: at the next beat, or as soon as a neighbour names the scheduler
+        client.asked()
+        if membership.leaving:
+            leave = self.leaving.request()
+            if leave is not None and client.scheduler != self._replica.site:
+                client.tell(leave)
+        elif not membership.in_roster:
+            client.tell(self.joining.request(self._network.links.up_sites(), self.state.offer()))
+        else:
+            state = self.state.request()
+            if state is not None:
+                client.tell(state)

@@ -1,0 +1,44 @@
+"""When a site stops waiting for a result that nobody near keeps any more, so that nobody waits for it.
+
+Driven by `Participation`, at every beat.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.links.network import Network
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.rounds.machine import RoundMachine
+
+
+class LostResults:
+    """See the module."""
+
+    def __init__(self, outbox: Outbox, replica: Replica, network: Network, rounds: RoundMachine) -> None:
+        self._outbox = outbox
+        self._replica = replica
+        self._network = network
+        self._rounds = rounds
+        self._fetching_since_s = outbox.now_s
+
+    def give_up_fetching(self) -> None:
+        """Whoever holds a settled result is no neighbour: the others must not wait for this site's contribution."""
+        outbox = self._outbox
+        if self._rounds.fetching is None:
+            self._fetching_since_s = outbox.now_s
+        elif outbox.now_s - self._fetching_since_s > outbox.settings.election_timeout_s:
+            outbox.emit(self._rounds.give_up_fetching())
+
+    def give_up_listening(self) -> None:
+        """Members that leave wait for the other members' rounds, not for those who only listen: the site that a
+        listener has its results from may be gone, and what it kept is gone with it."""
+        roster, site, running = self._replica.roster, self._replica.site, self._rounds.running
+        view = roster.view_of(running.round) if running is not None else None
+        if running is None or view is None or site in view.members:
+            return
+        for source in {parent for tree in view.plan.trees for child, parent in tree.parent if child == site}:
+            left = (one for one in roster.departed if one.site == source and one.last_round >= running.round)
+            gone = next(left, None)
+            if gone is not None and not self._network.links.is_up(source, gone.incarnation):
+                self._outbox.emit(self._rounds.result_missed(running))
+                return

@@ -1,0 +1,387 @@
+"""The rounds of one site: when it opens a round, when it gives its part, what its worker is told (protocols.md section
+4).
+
+The rule behind everything: a round belongs to exactly one view of the committed roster, its bulk messages carry that
+view's epoch, and a site that learns of a newer view for the running round starts it again under the new tag (its
+contribution still lies in the arena). While the roster is settling no round is open. So each round is applied once, by
+all final members, with the same result.
+
+Driven by `SiteMachine`; executed by the reduce engine and the worker. A site whose worker is missing, or has not caught
+up yet, takes part with weight 0 (standby): it relays, it keeps the results for its worker, and no round completes
+without its daemon. What it gives is in `contribution.py`, what its worker is told in `delivery.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
+from chaos_protocols.names import SiteId
+from chaos_protocols.plans import Tag
+from chaos_protocols.roster import Roster
+from chaos_protocols.rounds.contribution import OwnContribution
+from chaos_protocols.rounds.delivery import ResultDelivery
+
+
+class RoundPhase(Enum):
+    """What a site does in the running round: the step tag of FlashRecovery III-D. See `PHASES`."""
+
+    UPDATE = "update"
+    STANDBY = "standby"
+    REDUCE = "reduce"
+    COMPUTE = "compute"
+
+
+PHASES = {
+    RoundPhase.UPDATE: "its worker applies a result",
+    RoundPhase.STANDBY: "its worker is missing, lacks the state, or contributes no more",
+    RoundPhase.REDUCE: "it has given its part to the round that is open",
+    RoundPhase.COMPUTE: "none of these: its worker computes, or waits for a round",
+}
+"""A phase is not kept, it follows from what is: the first of these that holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCompleted:
+    """Notice: the result of `round` is here; who took part with which weight."""
+
+    round: int
+    epoch: int
+    digest: str
+    weights: tuple[tuple[SiteId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLost:
+    """Notice: this site cannot catch up by applying results; its state must be replaced."""
+
+    reason: str
+
+
+RoundNotice = RoundCompleted | StateLost
+
+
+class RoundMachine:
+    """See the module. Its effects are to be carried out in their order; its notices are for its owner."""
+
+    def __init__(self, site: SiteId, roster: Roster) -> None:
+        self.site = site
+        self.roster = roster
+        self.completed_round = 0
+        """The last round whose result is here, or that this site is not waited for in."""
+        self.known_round = 0
+        """The newest that this site has seen completed."""
+        self.digest = ""
+        """Of the result of `completed_round`; empty where that was not here."""
+        self.running: Tag | None = None
+        """The round that is open."""
+        self.empty_round: Tag | None = None
+        """The last one to which every site gave weight 0."""
+        self.takes_part = False
+        """False for a site that was removed: it gives to no round, not even to one that it knows."""
+        self.fetching: int | None = None
+        """The settled round whose result is being fetched."""
+        self.notices: list[RoundNotice] = []
+        self.own = OwnContribution()
+        self.delivery = ResultDelivery()
+
+    # -- what others ask
+
+    @property
+    def phase(self) -> RoundPhase:
+        if self.delivery.updating:
+            return RoundPhase.UPDATE
+        if not self.delivery.active:
+            return RoundPhase.STANDBY
+        return RoundPhase.REDUCE if self.own.given and self.running is not None else RoundPhase.COMPUTE
+
+    @property
+    def active(self) -> bool:
+        """The worker has the state and contributes."""
+        return self.delivery.active
+
+    @property
+    def worker_round(self) -> int | None:
+        """The last round that the worker has applied; None: it has not the state (yet)."""
+        return self.delivery.worker_round
+
+    @property
+    def caught_up(self) -> bool:
+        """The worker has applied every result that is here."""
+        return self.delivery.caught_up(self.completed_round)
+
+    # -- the roster
+
+    def learn(self, roster: Roster) -> None:
+        """The newest roster; what follows from it comes with `install`, or with where the rounds begin."""
+        self.roster = roster
+
+    def install(self, roster: Roster) -> list[Effect]:
+        """A newer committed roster."""
+        self.roster = roster
+        self.takes_part = True
+        effects: list[Effect] = []
+        if roster.settling:
+            self.fetching = None
+            effects += self._stop()
+        return effects + self.advance()
+
+    def settled(self, round_number: int) -> list[Effect]:
+        """The round that stands was agreed. Whoever counted further without having held a result begins there."""
+        if self.completed_round <= round_number:
+            return []
+        self.fall_behind(
+            f"it counted from round {self.completed_round}, but round {round_number} is the last that stands"
+        )
+        return self.begin_at(round_number)
+
+    def begin_at(self, done: int) -> list[Effect]:
+        """Take part from round `done + 1` on; the state of `done` is being fetched: collect the results after it."""
+        effects = [*self._stop(), *self._discard_after(done)]
+        self.takes_part = True
+        self.completed_round, self.digest = done, ""
+        self.known_round = min(self.known_round, done)
+        self.own.begin()
+        return effects + self.collect_from(done)
+
+    def _discard_after(self, done: int) -> list[Effect]:
+        """The run goes on after `done`, whatever this site counted: later results are of a history that was given up,
+        and none before `done + 1` is kept for a checkpoint."""
+        self.delivery.log.forget()
+        self.fetching = None
+        return [VoidResults(after_round=done)] if done < self.completed_round else []
+
+    def collect_from(self, snapshot_round: int) -> list[Effect]:
+        """A transfer of the state of `snapshot_round` begins: keep what comes after it for the worker."""
+        self.delivery.collect()
+        self.own.need(None)
+        return self._deliver_next()
+
+    def leave_run(self) -> list[Effect]:
+        """This site is out of the roster: nothing is open, nothing collected."""
+        effects = self._stop()
+        self.takes_part = False
+        self.delivery.stop_collecting()
+        self.own.withdraw()
+        self.own.fence(None)
+        self.fetching = None
+        self.known_round = 0
+        self.delivery.log.forget()
+        self._forget_worker()
+        return effects
+
+    def _forget_worker(self) -> None:
+        self.delivery.forget_worker()
+        self.own.need(None)
+
+    # -- a planned change
+
+    def fence(self, round_number: int) -> None:
+        """This site gives nothing from that round on, until it is known whether the change is agreed."""
+        self.own.fence(round_number)
+
+    def lift_fence(self) -> list[Effect]:
+        """It is known."""
+        self.own.fence(None)
+        return self.advance()
+
+    # -- the worker
+
+    def worker_came(self, contribution_bytes: int) -> None:
+        """A worker said hello; of this size is a result."""
+        self.delivery.bound(contribution_bytes)
+
+    def adopt_worker(self, done: int) -> list[Effect]:
+        """The worker's own state counts as that of the end of `done` (founding a run)."""
+        effects = [*self._stop(), *self._discard_after(done)]
+        self.takes_part = True
+        self.completed_round = self.known_round = done
+        self.digest = ""
+        self.delivery.begin(done)
+        self.own.begin()
+        return effects + self.advance() + self._deliver_next()
+
+    def worker_loaded(self, round_number: int) -> list[Effect]:
+        """The worker took over the transferred state of the end of `round_number`."""
+        self.delivery.loaded(round_number)
+        self.known_round = max(self.known_round, round_number)
+        return self._deliver_next()
+
+    def replay_after(self, round_number: int) -> bool:
+        """A worker is about to load the state of `round_number` from memory; false: later results are not all here."""
+        if not self.delivery.replay_after(round_number, self.completed_round):
+            return False
+        self.own.need(None)
+        return True
+
+    def activate(self) -> list[Effect]:
+        """This site's worker has caught up and contributes from now on."""
+        self.delivery.activate()
+        return self._deliver_next()
+
+    def worker_lost(self) -> list[Effect]:
+        """No worker: standby. A contribution already in the arena still counts."""
+        self._forget_worker()
+        self.delivery.stop_collecting()
+        return self.advance()
+
+    def worker_leaves(self) -> list[Effect]:
+        """The worker applies results until it is dismissed, but contributes nothing more."""
+        self.delivery.deactivate()
+        self.own.need(None)
+        return self.advance()
+
+    def needed_in(self, round_number: int) -> None:
+        """That round waits for this site's worker."""
+        self.own.need(round_number)
+
+    def worker_contributed(self, round_number: int, weight: float) -> list[Effect]:
+        if round_number != self.completed_round + 1 or not self.delivery.trains():
+            return []
+        self.own.offer(round_number, weight)
+        return self.advance()
+
+    def worker_updating(self) -> None:
+        self.delivery.update_started()
+
+    def worker_applied(self, round_number: int) -> list[Effect]:
+        needed = self.delivery.applied(round_number, self.completed_round)
+        return [] if needed is None else [DropResults(before_round=needed), *self._deliver_next()]
+
+    # -- the engine
+
+    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> list[Effect]:
+        if tag != self.running:
+            return []  # of an older epoch: changes nothing
+        self.running = None
+        self.own.round_ended()
+        return self._complete(tag.round, tag.epoch, digest, weights)
+
+    def reduce_stalled(self, tag: Tag) -> None:
+        """Every site of the round gave weight 0: it has no result."""
+        self.empty_round = tag
+
+    def result_fetched(self, round_number: int, digest: str) -> list[Effect]:
+        agreed = (self.roster.settled_round, self.roster.settled_digest)
+        if (
+            self.fetching != round_number
+            or round_number != self.completed_round + 1
+            or agreed != (round_number, digest)
+        ):
+            return []
+        self.fetching = None
+        return self._complete(round_number, self.roster.epoch, digest, ())
+
+    def result_missed(self, tag: Tag) -> list[Effect]:
+        """The neighbour that was to send the result of the running round has dropped it: this site is too far
+        behind."""
+        if tag != self.running:
+            return []  # of an older epoch: changes nothing
+        self.fall_behind(f"the result of round {tag.round} is not kept any more")
+        return self.advance()
+
+    def give_up_fetching(self) -> list[Effect]:
+        """Nobody near keeps the settled result."""
+        assert self.fetching is not None
+        self.fall_behind(f"the result of round {self.fetching} is not kept any more")
+        self.completed_round, self.digest, self.fetching = self.fetching, "", None  # on in standby: nobody waits for it
+        return self.advance()
+
+    def _complete(
+        self, round_number: int, epoch: int, digest: str, weights: tuple[tuple[SiteId, float], ...]
+    ) -> list[Effect]:
+        self.completed_round, self.digest = round_number, digest
+        self.known_round = max(self.known_round, round_number)
+        self.own.withdraw()
+        self.notices.append(RoundCompleted(round=round_number, epoch=epoch, digest=digest, weights=weights))
+        lost = self.delivery.add((round_number, len(weights), sum(weight for _, weight in weights)))
+        if lost:
+            self.fall_behind(lost)
+        effects = self._deliver_next()
+        if self.delivery.nothing_waits:
+            effects.append(DropResults(before_round=self.delivery.log.first_kept(self.completed_round)))
+        return effects + self.advance()
+
+    # -- deciding
+
+    def advance(self) -> list[Effect]:
+        """Open the next round if it can be, and contribute to it if we may."""
+        roster = self.roster
+        if not self.takes_part or roster.settling or not roster.started or roster.model is None:
+            return []
+        if self.completed_round < roster.settled_round:
+            return self._catch_up(roster)
+        effects: list[Effect] = []
+        if self.worker_round is None:
+            effects += self._skip_ahead(roster)
+        if roster.views and self.completed_round + 1 < roster.views[0].first_round:
+            if self.worker_round is not None or self.delivery.collecting:
+                self.fall_behind(f"round {self.completed_round + 1} is long over: this site is too far behind")
+            effects += self._skip_ahead(roster)
+        next_round = self.completed_round + 1
+        view = roster.view_of(next_round)
+        if view is None:
+            return effects
+        member, listener = self.site in view.members, self.site in view.listeners
+        if not member and not listener:
+            return [*effects, *self._stop()]
+        tag = Tag(epoch=view.epoch, round=next_round)
+        if self.running != tag:
+            effects += self._stop()
+            effects.append(OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member))
+            self.running = tag
+        if member and not self.own.given:
+            effects += self._contribute(tag)
+        return effects + self._deliver_next()
+
+    def _skip_ahead(self, roster: Roster) -> list[Effect]:
+        """Promoted while its state was lost: the results up to its first round as a member concern it no more, and the
+        others wait for its contribution (of weight 0) from then on."""
+        first = next((view.first_round for view in roster.views if self.site in view.members), None)
+        if first is None or self.completed_round >= first - 1:
+            return []
+        effects = self._stop()
+        self.completed_round, self.digest = first - 1, ""
+        return effects
+
+    def _contribute(self, tag: Tag) -> list[Effect]:
+        part = self.own.give(tag.round, active=self.active)
+        return [] if part is None else [Contribute(tag=tag, weight=part[0], has_bytes=part[1])]
+
+    def _catch_up(self, roster: Roster) -> list[Effect]:
+        if self.fetching == roster.settled_round:
+            return []
+        effects = self._stop()
+        if self.completed_round != roster.settled_round - 1 or not roster.settled_digest:
+            self.fall_behind(
+                f"round {roster.settled_round} was settled while this site held only {self.completed_round}"
+            )
+            self.completed_round, self.digest = roster.settled_round, ""  # on in standby: no round waits for it
+            return effects + self.advance()
+        self.fetching = roster.settled_round
+        return [*effects, FetchResult(round=roster.settled_round, digest=roster.settled_digest)]
+
+    def _deliver_next(self) -> list[Effect]:
+        """Give the worker the next result, or let it train when it has caught up and this site is a member."""
+        effects, lost = self.delivery.next(self.completed_round)
+        if lost:
+            self.fall_behind(lost)
+        elif not effects and self.delivery.may_train(self.completed_round) and self._member_next():
+            effects = self.delivery.train(self.completed_round + 1)
+        return effects
+
+    def _member_next(self) -> bool:
+        view = self.roster.view_of(self.completed_round + 1)
+        return view is not None and self.site in view.members
+
+    def _stop(self) -> list[Effect]:
+        tag, self.running = self.running, None
+        self.own.round_ended()
+        return [] if tag is None else [StopRound(tag=tag)]
+
+    def fall_behind(self, reason: str) -> None:
+        """This site's worker is not waited for any more: its state must be replaced."""
+        self.delivery.stop_collecting()
+        self._forget_worker()
+        self.notices.append(StateLost(reason=reason))

@@ -1,0 +1,210 @@
+"""What a site keeps of its worker's state beside its worker: a checkpoint in its daemon's memory, checkpoints on disk
+(protocols.md section 5, decision 0011). How a worker gets them back is in `restore.py`.
+
+The worker copies the state of a named round into its state region, as it does for a joiner; the daemon copies that to
+its own memory on a thread (the in-memory checkpoint), and writes files from there. Nobody waits for either. A joiner
+comes first: while this site serves a state, or is asked to, the region belongs to that transfer, and a copy that was
+not finished before counts for nothing.
+
+Driven by `WorkerState`; effects are carried out by `chaosd.mirror` and `chaosd.checkpoints`. In-memory checkpoints:
+Gemini (SOSP 2023). Interval of those on disk: FlashRecovery, equation (3).
+"""
+
+from __future__ import annotations
+
+import math
+
+from chaos_protocols.effects import DropCopy, KeepCopy, ToWorker, WriteCheckpoint
+from chaos_protocols.events import CheckpointWritten
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.roster import Roster
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.worker import TakeSnapshot
+
+OFFERS_MAX = 64
+"""Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""
+
+SMOOTHING = 0.2
+"""Weight of the newest measurement of how long a worker's copy takes."""
+
+
+class MemoryCheckpoint:
+    """The copy of the worker's state in this daemon's memory."""
+
+    def __init__(self, outbox: Outbox, rounds: RoundMachine, session: WorkerSession) -> None:
+        self.round: int | None = None
+        """Whose state lies in the daemon's memory; None: none."""
+        self.pause_s: float | None = None
+        """How long a worker takes to copy its state (k0 of equation 3), smoothed; None: not measured yet."""
+        self.spec_digest = ""
+        """Of the state that was copied last."""
+        self._outbox = outbox
+        self._rounds = rounds
+        self._session = session
+        self._due: int | None = None
+        """The worker was asked for its state of this round."""
+        self._copying: int | None = None
+        """A thread copies the state of this round."""
+        self._discarded = False
+        """What is being copied is of no use: the region was given away meanwhile."""
+        self._applied = (0, 0.0)
+        """The newest round that the worker has applied, and when."""
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being copied, or will be."""
+        return self._due is None and self._copying is None
+
+    def is_due(self, round_number: int) -> bool:
+        """The state of that round is to be kept in memory."""
+        every = min(self._outbox.settings.keep.mirror_every_rounds, self._rounds.delivery.results_max)
+        return every > 0 and round_number % every == 0
+
+    def applied(self, round_number: int) -> None:
+        """The worker's state is that of `round_number`."""
+        self._applied = (round_number, self._outbox.now_s)
+
+    def ask_for(self, round_number: int) -> None:
+        """Before the worker gets the result of that round: it is to copy its state then."""
+        self._due = round_number
+        self._outbox.emit([ToWorker(message=TakeSnapshot(round=round_number))])
+
+    def yield_region(self) -> None:
+        """The worker's region is wanted for a transfer: no copy is taken from it any more."""
+        self._due = None
+        self._discarded = self._copying is not None
+
+    def worker_lost(self) -> None:
+        """Nobody will take the snapshot that was asked for."""
+        self._due = None
+
+    def snapshot_taken(self, round_number: int) -> None:
+        """The worker's region holds its state of that round: copy it, if that was asked for."""
+        if self._due != round_number or not self._session.present:
+            return
+        self._due = None
+        if self._applied[0] == round_number:
+            took_s = self._outbox.now_s - self._applied[1]
+            self.pause_s = took_s if self.pause_s is None else self.pause_s + SMOOTHING * (took_s - self.pause_s)
+        self._copying, self._discarded = round_number, False
+        self.round = None  # its memory is overwritten
+        self.spec_digest = self._session.spec_digest
+        self._rounds.delivery.log.keep_after(round_number)
+        self._outbox.emit([KeepCopy(round=round_number)])
+
+    def snapshot_missed(self, round_number: int) -> None:
+        """The worker has gone on."""
+        if self._due == round_number:
+            self._due = None
+
+    def copied(self, round_number: int, reason: str) -> bool:
+        """The thread has ended. Whether the copy is whole: the region may have been given away meanwhile, or there is
+        none (`reason`)."""
+        if self._copying != round_number:
+            return False
+        if reason:
+            name, subject = self._outbox.facts.name, f"mirror of round {round_number}"
+            self._outbox.record("restore", name, subject, "failed", None, reason)
+            self._discarded = True
+        self._copying = None
+        self.round = round_number
+        if self._discarded or self._rounds.delivery.log.after != round_number:  # or the run went on from another state
+            self.drop()
+            return False
+        return True
+
+    def written(self) -> None:
+        """Where only files are kept the copy is of no use beyond the one that is written from it."""
+        if self._outbox.settings.keep.mirror_every_rounds <= 0:
+            self.round = None
+            self._rounds.delivery.log.keep_after(None)
+
+    def round_completed(self) -> None:
+        """Memory for results is bounded: a checkpoint that needs more of them is given up."""
+        after = self._rounds.delivery.log.after
+        stale = self.round != after and self._copying is None
+        if stale or (after is not None and self._rounds.completed_round - after > self._rounds.delivery.results_max):
+            self.drop()
+
+    def drop(self) -> None:
+        """The copy is of no use any more: too old, or of a history that this site has left."""
+        self._discarded = self._copying is not None
+        self._rounds.delivery.log.keep_after(None)
+        if self._copying is None and self.round is not None:
+            self._outbox.emit([DropCopy()])
+        self.round = None
+
+
+class CheckpointFiles:
+    """The checkpoints on this site's disk."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.offers: list[CheckpointFacts] = []
+        """Those that can be loaded, as far as is known."""
+        self._outbox = outbox
+        self._settings = outbox.settings.keep
+        self._writing: CheckpointFacts | None = None
+        self._last_s = outbox.now_s
+        self._last_round = 0
+
+    @property
+    def enabled(self) -> bool:
+        return self._settings.checkpoint != "off"
+
+    def interval_s(self, pause_s: float | None) -> float:
+        """Between two checkpoints; 0: as often as rounds and disk allow. t* = sqrt(2 d k0 / m), where k0 is `pause_s`,
+        what a worker's copy costs."""
+        if self._settings.checkpoint == "optimum":
+            return math.sqrt(2 * self._settings.mean_time_between_failures_s * (pause_s or 0.0))
+        return self._settings.checkpoint_every_s
+
+    def is_due(self, round_number: int, pause_s: float | None) -> bool:
+        """The state of that round is to be written."""
+        settings = self._settings
+        if settings.checkpoint == "off" or self._writing is not None:
+            return False
+        if settings.checkpoint == "fixed" and settings.checkpoint_every_rounds > 0:
+            if round_number - self._last_round >= settings.checkpoint_every_rounds:
+                return True
+            if settings.checkpoint_every_s <= 0:
+                return False
+        return self._outbox.now_s - self._last_s >= self.interval_s(pause_s)
+
+    def best(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
+        """The newest (of that round) that fits a state of these arrays."""
+        fitting = [one for one in self.offers if one.spec_digest == spec_digest]
+        return max((one for one in fitting if round_number in (None, one.round)), default=None)
+
+    def found(self, checkpoints: tuple[CheckpointFacts, ...]) -> None:
+        """What lies on the disk."""
+        self.offers = sorted(checkpoints)[-OFFERS_MAX:]
+
+    def damaged(self, checkpoint: CheckpointFacts) -> None:
+        """It could not be loaded: it is offered no more."""
+        self.offers = [one for one in self.offers if one != checkpoint]
+
+    def write(self, round_number: int, spec_digest: str, roster: Roster) -> None:
+        """Write the copy in memory, which is of that round."""
+        # Not the epoch alone: a run whose journals were lost goes on from checkpoints of its old epochs.
+        lineage = max(roster.adopted_epoch, *(one.lineage for one in self.offers), 0)
+        checkpoint = CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
+        self._writing = checkpoint
+        self._last_s, self._last_round = self._outbox.now_s, round_number
+        self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=roster.epoch)])
+
+    def written(self, event: CheckpointWritten, pause_s: float | None) -> None:
+        """The file is whole, or could not be written."""
+        if event.checkpoint != self._writing:
+            return
+        self._writing = None
+        subject = f"round {event.checkpoint.round}"
+        if event.reason:
+            self._outbox.record("checkpoint", subject, "due", "failed", None, event.reason)
+            return
+        self.offers = sorted({*self.offers, event.checkpoint})[-OFFERS_MAX:]
+        interval_s = self.interval_s(pause_s)
+        next_s = f"; the next one in {interval_s:.0f} s at the earliest" if interval_s > 0 else ""
+        reason = f"{event.size_bytes:,} bytes in {event.took_s:.2f} s, beside training{next_s}"
+        self._outbox.record("checkpoint", subject, "due", "done", self._last_s, reason)

@@ -1,0 +1,285 @@
+"""The state of this site's worker: from where it gets it, where it lies besides, to whom it is given.
+
+It works by comparing the committed roster with what this site has: a transfer for us that we have not begun, a snapshot
+that others expect of us, a state that the run was agreed to go on from. The worker's region belongs to one thing at a
+time, and this is where that is seen to: a transfer to this site, a snapshot for others, a copy for the checkpoint, a
+state that is put back.
+
+Driven by `Participation`. Sources: protocols.md sections 3 and 5; Chaos IV-B.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from chaos_protocols import events
+from chaos_protocols.links.desired import DesiredLinks
+from chaos_protocols.membership.own import Membership
+from chaos_protocols.messages import StateRequest
+from chaos_protocols.names import short
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.plans import CheckpointFacts, ReplicationPlan
+from chaos_protocols.roster import Roster
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.state.fetch import StateFetch
+from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
+from chaos_protocols.state.restore import StateRestore
+from chaos_protocols.state.snapshot_source import SnapshotSource
+from chaos_protocols.state.worker_session import WorkerSession
+
+
+class StateComes(Enum):
+    """Where a worker without the state will get it from; what the owner has to do for that."""
+
+    BY_TRANSFER = "a transfer to this site has begun"
+    FROM_HERE = "it is restored from what lies in this site, or it is there"
+    ON_REQUEST = "the scheduler has to be asked for it"
+
+
+class WorkerState:
+    """See the module."""
+
+    def __init__(
+        self, outbox: Outbox, membership: Membership, rounds: RoundMachine, links: DesiredLinks, session: WorkerSession
+    ) -> None:
+        self.session = session
+        self.fetch = StateFetch(outbox, links, session)
+        self.source = SnapshotSource(outbox)
+        self.memory = MemoryCheckpoint(outbox, rounds, session)
+        self.files = CheckpointFiles(outbox)
+        self.restore = StateRestore(outbox, rounds, session, self.memory, self.files)
+        self._outbox = outbox
+        self._membership = membership
+        self._rounds = rounds
+        self._restore_epoch = membership.roster.adopted_epoch
+        """Of the newest agreement on a state that the run goes on from, as far as it was followed."""
+        self._settled_epoch = membership.roster.settled_epoch
+
+    # -- what others ask
+
+    @property
+    def is_coming(self) -> bool:
+        """A transfer is under way, or a state is put back."""
+        return self.fetch.plan is not None or self.restore.running is not None
+
+    def offer(self) -> CheckpointFacts | None:
+        """The newest checkpoint on disk that the worker could load, if nobody has the state."""
+        return self.files.best(self.session.spec_digest) if self.session.present else None
+
+    def request(self) -> StateRequest | None:
+        """What a member asks the scheduler for; None: its worker has the state, or it is on its way."""
+        model = self.session.model
+        if model is None or self._rounds.worker_round is not None or self.is_coming:
+            return None
+        return StateRequest(
+            incarnation=self._outbox.facts.incarnation,
+            worker_round=self.session.round,
+            model=model,
+            reason="" if self._membership.begun else "its daemon was restarted",
+            checkpoint=self.offer(),
+        )
+
+    # -- the roster
+
+    def follow_agreed(self, roster: Roster) -> None:
+        """The run was agreed to go on from a state, or a round to stand."""
+        if roster.adopted_epoch > self._restore_epoch:
+            self._go_on_from(roster)
+        elif roster.settled_epoch > self._settled_epoch and self._membership.begun and not roster.settling:
+            self._rounds.learn(roster)
+            self._outbox.emit(self._rounds.settled(roster.settled_round))
+        self._restore_epoch, self._settled_epoch = roster.adopted_epoch, roster.settled_epoch
+
+    def _go_on_from(self, roster: Roster) -> None:
+        """The run goes on from a worker's state: ours, or another's."""
+        facts, rounds, session = self._outbox.facts, self._rounds, self.session
+        self.fetch.cancel("the run goes on from another state")
+        self.restore.abandon()
+        own = roster.adopted_from == (facts.site, facts.incarnation)
+        in_roster = self._membership.in_roster
+        self._membership.begin(begun=in_roster)
+        rounds.learn(roster)
+        if own and session.present and session.round == roster.settled_round:
+            self._outbox.emit(rounds.adopt_worker(roster.settled_round))
+        elif in_roster:
+            self._outbox.emit(rounds.begin_at(roster.settled_round))
+            if own:
+                self.restore.from_disk(roster.settled_round)
+
+    def begin_if_new(self, roster: Roster) -> bool:
+        """In the roster: take up a plan by which this site gets the state, or begin where the roster stands. Whether a
+        transfer has begun."""
+        plan, membership, rounds = roster.replication, self._membership, self._rounds
+        if plan is not None and plan.joiner == self._outbox.facts.site and self.fetch.is_new(plan):
+            self.fetch.cancel("replaced by a newer plan")
+            if not membership.is_member or not membership.begun:
+                self._outbox.emit(rounds.begin_at(plan.round))
+            else:
+                self._outbox.emit(rounds.collect_from(plan.round))
+            membership.begin()
+            self.restore.abandon()
+            self.fetch.take(plan)
+            return self._start_fetch()
+        if not membership.begun and membership.is_member and not roster.settling:
+            self._outbox.emit(rounds.begin_at(roster.settled_round))
+            membership.begin()
+        return False
+
+    def _start_fetch(self) -> bool:
+        """Begin, unless a thread still writes into the place where the state belongs: then when it has ended."""
+        return not self.restore.region_is_written and self.fetch.start()
+
+    def serve(self, roster: Roster) -> None:
+        """Be a source where the plan says so."""
+        if self.source.follow(roster, has_state=self._rounds.worker_round is not None):
+            self.memory.yield_region()
+
+    def activate_if_ready(self, roster: Roster) -> None:
+        """Promoted: the roster has us as member and no transfer for us any more, and our worker has the state."""
+        plan = roster.replication
+        if not self._membership.is_member or (plan is not None and plan.joiner == self._outbox.facts.site):
+            return
+        fetched = self.fetch.plan is not None and self._rounds.worker_round is not None
+        if fetched or self.restore.caught_up():
+            self.fetch.completed()
+            if not self._membership.leaving:
+                self._outbox.emit(self._rounds.activate())
+
+    def leave_run(self) -> None:
+        """This site is out of the roster."""
+        if not self._membership.begun:
+            return
+        self._membership.begin(begun=False)
+        self.fetch.cancel("this site is not in the roster any more")
+        self.restore.abandon()
+        self._outbox.emit(self._rounds.leave_run())
+        self.source.release()
+
+    def lost(self, reason: str) -> None:
+        """The worker cannot catch up by results alone."""
+        self._outbox.record("scale-out", self._outbox.facts.name, reason, "", None, "the state is fetched again")
+        self.fetch.cancel(reason)
+        self.restore.abandon()
+
+    # -- the worker
+
+    def worker_came(self) -> StateComes:
+        """Its hello is taken: where it gets the state from, if it has not."""
+        self.fetch.new_worker()
+        if self.fetch.plan is not None:  # agreed while there was no worker
+            return StateComes.BY_TRANSFER if self._start_fetch() else StateComes.FROM_HERE
+        return StateComes.FROM_HERE if self._from_memory() else StateComes.ON_REQUEST
+
+    def _from_memory(self) -> bool:
+        membership = self._membership
+        if membership.leaving or not membership.is_member or not membership.begun:
+            return False
+        return self.restore.from_memory()
+
+    def worker_lost(self, reason: str) -> None:
+        """Its session is over."""
+        self.fetch.cancel("the worker is gone")
+        self.memory.worker_lost()
+        self.restore.worker_lost(reason)
+        self.source.release()
+        self._outbox.emit(self._rounds.worker_lost())
+
+    def worker_loaded(self, round_number: int) -> bool:
+        """The worker has the state of the end of that round. Whether it is one that it was given to go on from."""
+        transferred = self.fetch.plan is not None and self.fetch.plan.round == round_number
+        loading = self.fetch.loaded()
+        if not transferred and not self.restore.loaded(round_number):
+            if not self.is_coming and loading == round_number:
+                self.session.has(round_number)  # given up meanwhile, but whole: it may be the newest state there is
+            return False
+        self.session.has(round_number)
+        return True
+
+    def worker_applied(self, round_number: int) -> None:
+        """The worker's state is that of the end of that round; before it gets the next result, say whether to keep a
+        copy of that."""
+        self.session.has(round_number)
+        self.memory.applied(round_number)
+        if not self.memory.idle or self.source.busy or self.is_coming:
+            return
+        if not self._rounds.active or self._membership.leaving or not self.session.present:
+            return
+        following = round_number + 1
+        if self.memory.is_due(following) or self.files.is_due(following, self.memory.pause_s):
+            self.memory.ask_for(following)
+
+    def snapshot_taken(self, event: events.WorkerSnapshotTaken) -> None:
+        """Its region holds its state of that round: for a joiner, or for a checkpoint."""
+        self.source.snapshot_taken(event.round)
+        self.memory.snapshot_taken(event.round)
+
+    def snapshot_missed(self, event: events.WorkerSnapshotMissed) -> None:
+        """It has gone on already."""
+        self.source.snapshot_missed(event.round, event.now)
+        self.memory.snapshot_missed(event.round)
+
+    # -- the transfer to this site
+
+    def transfer_progressed(self, event: events.TransferProgressed) -> None:
+        """The engine has some more of it."""
+        self.fetch.progressed(event.transfer, event.verified_bytes)
+
+    def transfer_finished(self, event: events.TransferFinished) -> None:
+        """The engine has all bytes, verified."""
+        plan = self.fetch.plan
+        if plan is not None and self.fetch.is_running(event.transfer) and self.session.present:
+            self._record_transfer(plan)
+            self.fetch.finished(plan)
+
+    def _record_transfer(self, plan: ReplicationPlan) -> None:
+        names = {record.site: record.name for record in self._membership.roster.sites}
+        shares = "; ".join(
+            f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
+        )
+        reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
+        self._outbox.record("transfer", self._outbox.facts.name, "state replication", "done", None, reason)
+
+    def transfer_failed(self, transfer: str, reason: str) -> bool:
+        """The engine cannot have them. Whether that was the present transfer."""
+        if not self.fetch.is_running(transfer):
+            return False
+        self._outbox.record("scale-out", self._outbox.facts.name, "state transfer", "failed", None, reason)
+        self.fetch.failed()
+        return True
+
+    # -- checkpoints
+
+    def copied(self, event: events.CopyKept) -> None:
+        """The daemon's memory holds the state of that round, or could not take it."""
+        if self.memory.copied(event.round, event.reason):
+            self.restore.new_copy()
+            if self.files.is_due(event.round, self.memory.pause_s):
+                self.files.write(event.round, self.memory.spec_digest, self._membership.roster)
+            self.memory.written()
+
+    def checkpoints_found(self, event: events.CheckpointsFound) -> None:
+        """What lies on this site's disk."""
+        self.files.found(event.checkpoints)
+
+    def checkpoint_written(self, event: events.CheckpointWritten) -> None:
+        """It is on disk, or could not be written."""
+        self.files.written(event, self.memory.pause_s)
+
+    def restored(self, attempt: int) -> StateComes:
+        """A state lies in the worker's region, verified."""
+        if not self.restore.is_running(attempt) or not self.session.present:
+            return StateComes.FROM_HERE
+        self.fetch.filled()
+        return StateComes.FROM_HERE if self.restore.ready() else self._from_elsewhere()
+
+    def restore_failed(self, attempt: int, reason: str) -> StateComes:
+        """It does not: the next best is asked for."""
+        if not self.restore.is_running(attempt):
+            return StateComes.FROM_HERE
+        self.restore.failed(reason)
+        return self._from_elsewhere()
+
+    def _from_elsewhere(self) -> StateComes:
+        if self.fetch.plan is None:
+            return StateComes.ON_REQUEST
+        return StateComes.BY_TRANSFER if self._start_fetch() else StateComes.FROM_HERE

@@ -1,0 +1,157 @@
+"""How a worker that comes without the state gets it back from this site: from the checkpoint in its daemon's memory,
+or, when no live site has the state and the run was agreed to go on from it, from one on its disk (protocols.md section
+5, decision 0011).
+
+Driven by `WorkerState`, which says when the state comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.effects import LoadCheckpoint, RestoreCopy
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.plans import CheckpointFacts
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
+from chaos_protocols.state.worker_session import WorkerSession
+
+MEMORY_ATTEMPTS_MAX = 3
+"""A worker that dies so often over one copy may die of it: then its neighbours' state is taken."""
+
+
+@dataclass(slots=True)
+class Restoring:
+    """A worker is given a state that lay in this site."""
+
+    attempt: int
+    round: int
+    checkpoint: CheckpointFacts | None
+    """None: the one in memory."""
+    cause: str
+    started_s: float
+    ready: bool = False
+    """It lies in the worker's region, verified."""
+    loaded: bool = False
+    """The worker has it, and applies the results since."""
+    cancelled: bool = False
+    """The state comes from elsewhere: what is being copied ends first."""
+
+
+class StateRestore:
+    """See the module."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        rounds: RoundMachine,
+        session: WorkerSession,
+        memory: MemoryCheckpoint,
+        files: CheckpointFiles,
+    ) -> None:
+        self.running: Restoring | None = None
+        self._outbox = outbox
+        self._rounds = rounds
+        self._session = session
+        self._memory = memory
+        self._files = files
+        self._attempts = 0
+        self._tries = 0
+        """Of the copy that lies in memory."""
+        self._lost_because = "the worker was restarted"
+
+    @property
+    def region_is_written(self) -> bool:
+        """A thread still writes into the worker's region: nothing else may."""
+        return self.running is not None and not self.running.ready
+
+    def worker_lost(self, reason: str) -> None:
+        """Nothing is restored to a worker that is gone; the next one is told why."""
+        self.running = None
+        self._lost_because = reason
+
+    def new_copy(self) -> None:
+        """Another state lies in memory: no worker has died of it."""
+        self._tries = 0
+
+    def from_memory(self) -> bool:
+        """A member's worker without the state is here: whether it gets it from this daemon's memory."""
+        memory = self._memory
+        if memory.round is None or self._session.spec_digest != memory.spec_digest:
+            return False
+        if self._tries >= MEMORY_ATTEMPTS_MAX or not self._rounds.replay_after(memory.round):
+            return False
+        self._tries += 1
+        attempt = self._begin(memory.round, None, self._lost_because)
+        self._outbox.emit([RestoreCopy(attempt=attempt)])
+        return True
+
+    def from_disk(self, round_number: int) -> None:
+        """The run was agreed to go on from this site's checkpoint of that round."""
+        checkpoint = self._files.best(self._session.spec_digest, round_number) if self._session.present else None
+        if checkpoint is not None:
+            attempt = self._begin(round_number, checkpoint, "no site has the training state")
+            self._outbox.emit([LoadCheckpoint(attempt=attempt, checkpoint=checkpoint)])
+
+    def _begin(self, round_number: int, checkpoint: CheckpointFacts | None, cause: str) -> int:
+        self._attempts += 1
+        self.running = Restoring(self._attempts, round_number, checkpoint, cause, self._outbox.now_s)
+        return self._attempts
+
+    def abandon(self) -> None:
+        """The state comes from elsewhere; what is being copied ends first (see `ready`)."""
+        if self.running is None:
+            return
+        self.running.cancelled = True
+        if self.running.ready:
+            self.running = None
+
+    def is_running(self, attempt: int) -> bool:
+        """It is the present one, and not one of before."""
+        return self.running is not None and self.running.attempt == attempt
+
+    def ready(self) -> bool:
+        """The state lies in the worker's region: it loads it. False: it was abandoned meanwhile, the region is free."""
+        restoring = self.running
+        assert restoring is not None
+        restoring.ready = True
+        if restoring.cancelled:
+            self.running = None
+            return False
+        self._session.load(restoring.round)
+        return True
+
+    def failed(self, reason: str) -> None:
+        """It is damaged, or gone. The next best is asked for."""
+        restoring, self.running = self.running, None
+        assert restoring is not None
+        where = "mirror"
+        if restoring.checkpoint is not None:
+            where = "checkpoint"
+            self._files.damaged(restoring.checkpoint)
+        else:
+            self._memory.drop()
+        subject = f"{where} of round {restoring.round}"
+        self._outbox.record("restore", self._outbox.facts.name, subject, "failed", restoring.started_s, reason)
+
+    def loaded(self, round_number: int) -> bool:
+        """The worker has the state that it was given here."""
+        restoring = self.running
+        if restoring is None or not restoring.ready or restoring.round != round_number:
+            return False
+        restoring.loaded = True
+        return True
+
+    def caught_up(self) -> bool:
+        """Whether the worker caught up by what lay here: then the restoring ends."""
+        restoring, outbox = self.running, self._outbox
+        if restoring is None or not restoring.loaded or not self._rounds.caught_up:
+            return False
+        self.running = None
+        if restoring.checkpoint is None:
+            replayed = self._rounds.completed_round - restoring.round
+            reason = f"the state of round {restoring.round} from this daemon's mirror, {replayed} results since"
+        else:
+            reason = f"the state of round {restoring.round} from the checkpoint on this site's disk, verified"
+        outbox.record("restore", outbox.facts.name, restoring.cause, "done", restoring.started_s, reason)
+        return True

@@ -1,0 +1,57 @@
+"""This site's worker as its machine sees it: whether one is there, since when, with which model and state.
+
+A session begins with a hello and ends with a loss. It says nothing of processes: whoever brings the facts may have one
+to look after or several, of which one speaks.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.effects import ToWorker
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.roster import ModelFacts
+from chaos_protocols.worker import DaemonMessage, LoadState
+
+
+class WorkerSession:
+    """See the module."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.model: ModelFacts | None = None
+        """What the worker trains; None: no worker is there."""
+        self.round = 0
+        """Whose end its state belongs to; 0: it is fresh, or its state is half overwritten."""
+        self.since_s = outbox.now_s
+        """When the last session began."""
+        self._outbox = outbox
+
+    @property
+    def present(self) -> bool:
+        """A worker is there."""
+        return self.model is not None
+
+    @property
+    def spec_digest(self) -> str:
+        """Of the arrays of its state; empty: no worker is there."""
+        return self.model.spec_digest if self.model is not None else ""
+
+    def tell(self, message: DaemonMessage) -> None:
+        """Something for the worker, which is there."""
+        self._outbox.emit([ToWorker(message=message)])
+
+    def began(self, model: ModelFacts, round_number: int) -> None:
+        """A worker said hello."""
+        self.model, self.round = model, round_number
+        self.since_s = self._outbox.now_s
+
+    def ended(self) -> None:
+        """It is gone, or was sent away."""
+        self.model = None
+
+    def load(self, round_number: int) -> None:
+        """A state lies ready for it. What it has is half overwritten until it says that it has loaded."""
+        self.round = 0
+        self.tell(LoadState(round=round_number))
+
+    def has(self, round_number: int) -> None:
+        """Its state is that of the end of this round."""
+        self.round = round_number
