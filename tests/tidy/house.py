@@ -77,7 +77,8 @@ def modules() -> dict[str, Module]:
 
 def imported(module: Module, *, type_only: bool) -> set[str]:
     """Modules of the product that this one imports, at any depth of its code; `type_only`: those for types as well."""
-    known, names = modules(), set()
+    known = modules()
+    names: set[str] = set()
     skipped = set() if type_only else set(map(id, _under_type_checking(module.tree)))
     for node in ast.walk(module.tree):
         if id(node) in skipped:
