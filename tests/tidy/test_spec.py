@@ -110,7 +110,8 @@ def test_a_limit_has_the_value_of_the_code(row: list[str]) -> None:
 
 
 def test_every_derived_time_stands_there_with_its_share() -> None:
-    shares = {shown_names(row[0])[0]: float(re.match(r"[\d.]+", row[1])[0]) for row in tables()["15.1"]}  # type: ignore[index]
+    rows = [(SHOWN.findall(row[0])[0], row[1].split(",")[0]) for row in tables()["15.1"]]
+    shares = {name: float(share) for name, share in rows}
     derived = [name for name, value in vars(SiteSettings).items() if isinstance(value, property)]
     settings = SiteSettings(failure_timeout_s=10.0)
     assert shares == {name: pytest.approx(getattr(settings, name) / 10.0) for name in derived}
