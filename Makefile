@@ -22,7 +22,7 @@ SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/num
 ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docker-demo test check format bench soak seeds mutants fuzz coverage clean distclean
+.PHONY: help demo docker-demo test check house format bench soak seeds mutants fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house
 	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(BIN)/codespell
 	@$(BIN)/python -m pytest -q tests/tidy
+
+house: $(VENV)/.project  ## figures of the source: import circles, sizes, branches, names, who writes whose fields
+	@$(BIN)/python -m tests.tidy.house
 
 format: $(VENV)/.check  ## format the code and sort the imports
 	@$(BIN)/ruff check --quiet --fix .

@@ -1,5 +1,4 @@
-"""From a fault to the survivors' next completed round, for crashes, silence and the loss of the scheduler
-(measures.md).
+"""From a fault to the survivors' next completed round, for crashes, silence and the loss of the scheduler.
 
 Each fault strikes a cluster of four hospitals that train with a 20 ms pace; the victim is then brought back and made a
 member again. The clock is that of the survivors' rounds logs: the first round completed after the fault in which the

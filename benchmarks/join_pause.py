@@ -2,7 +2,7 @@
 
 Four sites train with steady rounds on this machine, a fifth joins with 256 MiB of state; unshaped loopback, so that the
 transfer is as violent as it can be. `cluster_idle_s` is the time that the four lost together to longer rounds during
-the join. Source: Chaos VI-C (figure 9: under 10 s; its baselines 50 to 1000 s); measures.md `join_pause`.
+the join. Source: Chaos VI-C (figure 9: under 10 s; its baselines 50 to 1000 s).
 """
 
 from __future__ import annotations

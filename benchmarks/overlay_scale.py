@@ -40,7 +40,7 @@ RATES_BYTES_PER_S = (12.5e6, 125e6)
 LATENCIES_S = (0.010, 0.020)
 ROUND_S = (0.5, 0.6)
 STATE = msgspec.structs.replace(MODEL, state_bytes=178 << 20, shard_bytes=1 << 20)
-"""ResNet101, as in measures.md."""
+"""ResNet101."""
 
 GPT2_BYTES = {"gpt2_468_mib": 468 << 20, "gpt2_medium_1354_mib": 1354 << 20, "gpt2_large_2953_mib": 2953 << 20}
 """fp32 weights of 124, 355 and 774 million parameters (figure 10)."""

@@ -5,7 +5,7 @@ drawn anew in each run, and every policy gets the same ones. The delay counts fr
 verified byte (`restart`: until the newcomer trains); the bound is propagation and all links of the newcomer full to the
 end. `SCALE` makes all rates smaller alike, to take the two cores of a small machine out of the way.
 
-Source: Chaos VI-B (figure 8) and VI-F (figure 16); measures.md `replication`.
+Source: Chaos VI-B (figure 8) and VI-F (figure 16).
 """
 
 from __future__ import annotations

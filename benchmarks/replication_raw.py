@@ -2,8 +2,8 @@
 
 The whole engine: two sites (then four), each a process with transport and replication engine as in a daemon; blocks
 hashed, encrypted, decrypted, verified, the digest of the whole at the end. The baseline is a plain TLS socket copy
-(`sendall` / `recv_into` in 1 MiB pieces, two threads of one process, the same cipher), taken in turn in the same run
-(measures.md, `replication_raw`). Memory: the most that a site's process grows during a transfer, over its arena.
+(`sendall` / `recv_into` in 1 MiB pieces, two threads of one process, the same cipher), taken in turn in the same run.
+Memory: the most that a site's process grows during a transfer, over its arena.
 """
 
 from __future__ import annotations

@@ -250,6 +250,6 @@ def shape(network: NamespaceNetwork, links: Sequence[LinkSpec]) -> None:
 
 
 def bound_s(links: Sequence[LinkSpec], state_bytes: int, scale: float) -> float:
-    """No transfer over these links can be shorter: propagation, and all links full to the end (measures.md)."""
+    """No transfer over these links can be shorter: propagation, and all links full to the end."""
     rate = sum((link.rate_mbit or 0.0) * scale * GOODPUT_SHARE * 125_000 for link in links)
     return max(link.latency_ms for link in links) / 1000 + state_bytes / rate

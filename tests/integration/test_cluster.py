@@ -147,7 +147,7 @@ def test_survivors_go_on_after_a_kill_and_stay_equal(tmp_path: Path, victim: str
 
 @pytest.mark.timeout(150)
 def test_of_two_sites_the_scheduler_goes_on_and_the_other_waits(tmp_path: Path) -> None:
-    """protocols.md section 1: no split brain with two sites."""
+    """Spec 5.13: no split brain with two sites."""
     with cluster_of(tmp_path, dict(list(HOSPITALS.items())[:2]), min_sites=2) as cluster:
         first, second = cluster.sites
         start_small(cluster)

@@ -61,7 +61,7 @@ def test_loaded_state_is_the_saved_one_and_trains_on_the_same(name: str, rounds:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_joiner_that_catches_up_on_results_equals_the_member_bitwise(name: str) -> None:
-    """protocols.md section 8, number 4: it applied rounds to which it contributed nothing."""
+    """Invariant 4: it applied rounds to which it contributed nothing."""
     member, joiner = fresh(name), fresh(name, seed=99)
     of_member, of_joiner = adapter_of(member), adapter_of(joiner)
     train(member, of_member, 0, 2)

@@ -16,7 +16,7 @@ from tests.simulation.stage import Stage, commands_of
 FOLDER = Path(os.environ.get("CHAOS_SCENARIOS") or Path(__file__).parent / "scenarios")
 REWRITE = os.environ.get("CHAOS_REWRITE") == "1"
 STORIES = sorted(FOLDER.glob("*.txt"))
-RULE = re.compile(r"\b(invariant|section)s? \d")
+RULE = re.compile(r"\b(invariants?|spec)\s+\d")
 TRACE_LINES_MAX = 60
 
 
@@ -33,7 +33,7 @@ def test_the_story_goes_as_written(path: Path) -> None:
 def test_a_story_says_what_it_shows_and_asserts_it(path: Path) -> None:
     head, _, trace = path.read_text(encoding="utf-8").partition("----\n")
     comment = " ".join(line for line in head.splitlines() if line.startswith("#"))
-    assert RULE.search(comment), "the comment names no invariant and no section of the protocols"
+    assert RULE.search(comment), "the comment names no invariant and no rule of the spec"
     claims = [line for line in commands_of(head) if line.startswith(("expect ", "never ", "within "))]
     assert len(claims) >= 2, "a trace that is rewritten would hide a wrong behaviour"
     assert len(trace.splitlines()) <= TRACE_LINES_MAX, "too long for a reader's minute"

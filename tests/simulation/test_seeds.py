@@ -1,4 +1,4 @@
-"""Random trouble from seeds: the nine invariants of protocols.md section 8 hold in all of them.
+"""Random trouble from seeds: the nine invariants (spec 18) hold in all of them.
 
 `CHAOS_SEEDS=A:B` runs other seeds; `python -m tests.simulator --seeds 0:100000` takes many, on all cores.
 """

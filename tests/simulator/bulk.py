@@ -322,7 +322,7 @@ class SimulatedBulk:
 
     @staticmethod
     def verified(value: Any, digest: str) -> bool:
-        """What came has the hash that was announced: nothing else counts (protocols.md section 5)."""
+        """What came has the hash that was announced: nothing else counts (spec 11.6)."""
         return digest_of(value) == digest
 
     def _got_state(self, source: str, transfer: str, state: Any, digest: str) -> None:

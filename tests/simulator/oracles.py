@@ -1,4 +1,4 @@
-"""What must always hold: the nine invariants of protocols.md section 8, each judged from what the sites really do.
+"""What must always hold: the nine invariants (spec 18), each judged from what the sites really do.
 
 The world tells every step; the checks are in `oracles_agreement` (1, 7), `oracles_rounds` (2, 3, 4),
 `oracles_boundary` (5, 6, 9) and `oracles_recovery` (8). None of them asks a machine whether it is right: they keep

@@ -1,7 +1,7 @@
 """Invariant 8: a dead link is noticed in bounded time, and once faults stop everybody goes on, or says why it cannot.
 
 Who must go on: every site whose user wants it in the run. The one excuse is a state that died: no worker alive holds
-the newest round that a live member knows to be done, nor the one before (protocols.md section 4: at most one round of
+the newest round that a live member knows to be done, nor the one before (spec 13.4: at most one round of
 work is repeated). Then nothing may go on from an older state, and every site must say what it waits for.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. `invariant`: its number in protocols.md section 8; `text`: what was seen."""
+    """An invariant does not hold. `invariant`: its number in spec 18; `text`: what was seen."""
 
     def __init__(self, invariant: int, text: str, where: str, story: list[str]) -> None:
         self.invariant, self.text, self.where = invariant, text, where

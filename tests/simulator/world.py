@@ -1,4 +1,4 @@
-"""The simulated world: virtual time, the network, the sites, and what must always hold (protocols.md section 8).
+"""The simulated world: virtual time, the network, the sites, and what must always hold (spec 18).
 
 One seed, one run, event for event. `oracles` checks the invariants after every step of every machine.
 """

@@ -84,7 +84,7 @@ def test_a_command_that_makes_no_sense_is_answered_with_the_choices(
 
 
 def test_shard_assignment_meets_its_bars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """measures.md: equal to the heap and to the optimum on every instance. The time is bounded with a wide margin."""
+    """Equal to the heap and to the optimum on every instance. The time is bounded with a wide margin."""
     assert main(["shard_assignment", "--short", "--out", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])["figures"]
     assert figures["equals_heap"] is True

@@ -14,7 +14,7 @@ from chaosd.journal import FILE, Journal, JournalError, JournalLockedError
 
 
 def test_a_power_loss_at_any_step_loses_nothing_acknowledged_and_invents_nothing() -> None:
-    """protocols.md section 8, number 7. Each life ends at a random step; a persist is there whole or not at all."""
+    """Invariant 7. Each life ends at a random step; a persist is there whole or not at all."""
     lives = stopped = torn = 0
     for seed in range(150):
         rng = random.Random(seed)

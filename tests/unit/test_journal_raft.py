@@ -122,7 +122,7 @@ class Cluster:
 
 
 def test_raft_over_the_journal_keeps_its_promises_when_power_is_lost_at_any_step() -> None:
-    """protocols.md section 8, numbers 1, 2 and 7."""
+    """Invariants 1, 2 and 7."""
     crashes = commits = compacted = 0
     for seed in range(30):
         cluster = Cluster(seed)

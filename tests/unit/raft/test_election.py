@@ -156,7 +156,7 @@ def test_silent_leader_is_replaced_within_three_election_timeouts() -> None:
 
 
 def test_leader_whose_daemon_is_known_to_be_dead_is_replaced_in_a_fraction_of_the_timeout() -> None:
-    """protocols.md section 1: end-of-file starts a pre-vote at once. Split votes may cost one retry within two
+    """Spec 5.9: end-of-file starts a pre-vote at once. Split votes may cost one retry within two
     heartbeats."""
     times = []
     for seed in range(40):
@@ -227,7 +227,7 @@ def test_leader_without_a_majority_steps_down_and_names_whom_it_lacks() -> None:
 
 
 def test_one_of_two_voters_keeps_the_lead_alone_and_the_other_cannot_take_it() -> None:
-    """protocols.md section 1: the leader may remove the other, the other cannot remove the leader."""
+    """Spec 5.10, 5.13: the leader may remove the other, the other cannot remove the leader."""
     cluster, leader, (other,) = settled("ab")
     cluster.part(leader, other)
     cluster.run(10.0)

@@ -97,7 +97,7 @@ def test_only_the_leader_of_the_term_can_name_a_successor() -> None:
 
 
 def test_leader_of_two_hands_over_and_is_then_removed() -> None:
-    """protocols.md section 1: the scheduler's site leaves a run of two."""
+    """Spec 5.14: the scheduler's site leaves a run of two."""
     cluster, leader, (other,) = settled("ab")
     cluster.run(0.5)
     hand_over(cluster, leader, None)

@@ -1,5 +1,5 @@
 """Rounds over random trees, delivery orders and faults: every site ends with the reference average, bit for bit
-(protocols.md section 8, invariants 2, 3, 5 and 6 as far as rounds are concerned)."""
+(invariants 2, 3, 5 and 6 as far as rounds are concerned)."""
 
 from __future__ import annotations
 

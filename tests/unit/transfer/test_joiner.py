@@ -1,4 +1,4 @@
-"""A joiner's bookkeeping, event by event, with the time given by hand (protocols.md section 5)."""
+"""A joiner's bookkeeping, event by event, with the time given by hand (spec 11)."""
 
 from __future__ import annotations
 
