@@ -6,6 +6,9 @@ link does it (`transport.framing`). In turn in the same run: the daemon's channe
 asyncio's loop. What the order of cipher suites costs is measured by a third pair, whose library is told by its
 configuration file to put AES-128-GCM first. Decision 0002 rests on these figures.
 
+Rate is not all that decision 0002 asks of a channel. `held_bytes_lost`: a peer sends a frame and dies while this end
+does not read yet, as between a link's handshake and its report; so many bytes of what had arrived are never handed on.
+
 Wall-clock rates on a machine with other work spread widely; the processor time of both ends together does not.
 """
 
@@ -38,6 +41,9 @@ HEADER = bytes(64)
 REPEATS, REPEATS_SHORT = 11, 5
 TOTAL_BYTES, TOTAL_BYTES_SHORT = 512 << 20, 128 << 20
 HANDSHAKE_TIMEOUT_S = 30.0
+HELD_BYTES = 64 << 10
+HELD_S = 0.3
+"""Generous: bytes over loopback, and the end of a connection, take milliseconds."""
 AES_128_FIRST = """openssl_conf = conf
 [conf]
 ssl_conf = sections
@@ -57,7 +63,11 @@ def run(*, short: bool, seed: int) -> Figures:
     repeats = REPEATS_SHORT if short else REPEATS
     figures: Figures = {"total_bytes": total_bytes, "repeats": repeats}
     with tempfile.TemporaryDirectory() as folder:
-        Identity.create(Path(folder) / "site")
+        identity = Identity.create(Path(folder) / "site")
+        for loop in LOOPS:
+            for kind in KINDS:
+                with _runner(loop) as runner:
+                    figures[f"{loop}_{kind}_held_bytes_lost"] = runner.run(_held(identity, kind))
         config = Path(folder) / "openssl.cnf"
         config.write_text(AES_128_FIRST, encoding="ascii")
         for loop in LOOPS:
@@ -149,8 +159,7 @@ def _ends(loop: str, key: Path, openssl_config: Path | None) -> Iterator[_Ends]:
 
 
 def _child(pipe: Pipe, loop: str, key: Path, work: Callable[..., Any]) -> None:
-    factory = uvloop.new_event_loop if loop == "uvloop" else None
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with _runner(loop) as runner:
         while True:
             try:
                 kind, total_bytes, port = pipe.recv()
@@ -159,16 +168,54 @@ def _child(pipe: Pipe, loop: str, key: Path, work: Callable[..., Any]) -> None:
             pipe.send(runner.run(work(pipe, key, kind, total_bytes, port)))
 
 
-async def _receive(pipe: Pipe, key: Path, kind: str, total_bytes: int, _: int) -> tuple[float, float, str]:
+def _runner(loop: str) -> asyncio.Runner:
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop if loop == "uvloop" else None)
+
+
+async def _listen(end: _End, identity: Identity, kind: str) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    context = server_context(Identity.load(key))
-    end = _End(total_bytes)
+    context = server_context(identity)
     if kind == "own":
-        server = await loop.create_server(lambda: _own_channel(end, context, server_side=True), "127.0.0.1", 0)
+        return await loop.create_server(lambda: _own_channel(end, context, server_side=True), "127.0.0.1", 0)
+    return await loop.create_server(
+        lambda: _LoopChannel(end), "127.0.0.1", 0, ssl=context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
+    )
+
+
+async def _dial(end: _End, kind: str, port: int) -> None:
+    loop = asyncio.get_running_loop()
+    context = client_context()
+    if kind == "own":
+        await loop.create_connection(lambda: _own_channel(end, context, server_side=False), "127.0.0.1", port)
     else:
-        server = await loop.create_server(
-            lambda: _LoopChannel(end), "127.0.0.1", 0, ssl=context, ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S
-        )
+        await loop.create_connection(lambda: _LoopChannel(end), "127.0.0.1", port, ssl=context, server_hostname="")
+    await end.up
+
+
+async def _held(identity: Identity, kind: str) -> int:
+    """Bytes of a frame that arrived before its sender died, and that were never handed on. Both ends on one loop."""
+    receiving, sending = _End(HELD_BYTES), _End(0)
+    server = await _listen(receiving, identity, kind)
+    await _dial(sending, kind, server.sockets[0].getsockname()[1])
+    await receiving.up
+    receiving.channel.set_reading(False)
+    sending.channel.write(BULK_PREFIX.pack(0, HELD_BYTES) + bytes(HELD_BYTES))
+    await asyncio.sleep(HELD_S)
+    sending.channel.abort("died")
+    await asyncio.sleep(HELD_S)
+    receiving.channel.set_reading(True)
+    await asyncio.sleep(HELD_S)
+    lost = 0 if receiving.complete.done() else HELD_BYTES
+    receiving.channel.abort("measured")
+    await receiving.channel.gone
+    server.close()
+    await server.wait_closed()
+    return lost
+
+
+async def _receive(pipe: Pipe, key: Path, kind: str, total_bytes: int, _: int) -> tuple[float, float, str]:
+    end = _End(total_bytes)
+    server = await _listen(end, Identity.load(key), kind)
     begun_s = time.process_time()
     pipe.send(server.sockets[0].getsockname()[1])
     await end.complete
@@ -181,16 +228,8 @@ async def _receive(pipe: Pipe, key: Path, kind: str, total_bytes: int, _: int) -
 
 
 async def _send(pipe: Pipe, key: Path, kind: str, total_bytes: int, port: int) -> tuple[float, float, str]:
-    loop = asyncio.get_running_loop()
     end = _End(0)
-    if kind == "own":
-        context = client_context()
-        await loop.create_connection(lambda: _own_channel(end, context, server_side=False), "127.0.0.1", port)
-    else:
-        await loop.create_connection(
-            lambda: _LoopChannel(end), "127.0.0.1", port, ssl=client_context(), server_hostname=""
-        )
-    await end.up
+    await _dial(end, kind, port)
     begun_s = time.process_time()
     payload = memoryview(bytearray(PAYLOAD_BYTES))
     head = BULK_PREFIX.pack(len(HEADER), PAYLOAD_BYTES) + HEADER
@@ -255,10 +294,10 @@ class _End:
 
     def bulk_buffer(self, header: bytes, size_bytes: int) -> memoryview | None:
         self._begun_s = self._begun_s or time.perf_counter()
-        return self._place
+        return self._place[:size_bytes]
 
     def bulk_received(self, header: bytes, payload: memoryview | None) -> None:
-        self._missing_bytes -= PAYLOAD_BYTES
+        self._missing_bytes -= len(payload or b"")
         if self._missing_bytes <= 0 and not self.complete.done():
             self.seconds = time.perf_counter() - self._begun_s
             self.complete.set_result(None)
@@ -301,6 +340,17 @@ class _LoopChannel(asyncio.BufferedProtocol):
         """Hand over what was written, say goodbye, close."""
         assert self._transport is not None
         self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def set_reading(self, reading: bool) -> None:
+        """Stop or resume reading."""
+        assert self._transport is not None
+        if not self._transport.is_closing():
+            self._transport.resume_reading() if reading else self._transport.pause_reading()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

@@ -13,16 +13,16 @@ from chaos_lab.watching import Watch
 
 
 @dataclass
-class Verdict:
+class RunVerdict:
     """`failures`: each a sentence about what did not hold; `figures` for programs."""
 
     failures: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def judge(watch: Watch) -> Verdict:
+def judge(watch: Watch) -> RunVerdict:
     """Check everything against the sites' own reports and logs."""
-    verdict = Verdict()
+    verdict = RunVerdict()
     scenario = watch.processes.scenario
     reports = {site.name: site.report() for site in watch.processes.sites.values() if site.started_once}
     for name, report in reports.items():
@@ -49,7 +49,7 @@ def judge(watch: Watch) -> Verdict:
     return verdict
 
 
-def _judge_digests(watch: Watch, reports: dict[str, dict[str, Any]], verdict: Verdict) -> None:
+def _judge_digests(watch: Watch, reports: dict[str, dict[str, Any]], verdict: RunVerdict) -> None:
     """Equal rounds, equal bits: the whole state of every site that reports a round, optimizer included.
 
     A round is that of an epoch: a site that was cut off or stopped may have completed, from parts that had reached it
@@ -74,7 +74,7 @@ def _judge_digests(watch: Watch, reports: dict[str, dict[str, Any]], verdict: Ve
     verdict.figures |= {"rounds_compared": len(compared), "final_digests": final}
 
 
-def _judge_results(watch: Watch, verdict: Verdict) -> None:
+def _judge_results(watch: Watch, verdict: RunVerdict) -> None:
     """All daemons that completed a round in the same epoch completed it with the same result and the same members."""
     seen: dict[tuple[int, int], tuple[str, str]] = {}
     for site in watch.processes.sites.values():
@@ -89,7 +89,7 @@ def _judge_results(watch: Watch, verdict: Verdict) -> None:
     verdict.figures["results_compared"] = len(seen)
 
 
-def _judge_events(watch: Watch, verdict: Verdict) -> None:
+def _judge_events(watch: Watch, verdict: RunVerdict) -> None:
     scenario = watch.processes.scenario
     transfers = [event for _, event in watch.events if event.kind == "transfer" and event.outcome == "done"]
     sources = max((event.reason.count(";") for event in transfers), default=0)  # "...; planned from A n; B m"
@@ -118,7 +118,7 @@ def _judge_events(watch: Watch, verdict: Verdict) -> None:
                 verdict.failures.append(f"the graceful leave of {action.site} was recorded as a failure")
 
 
-def _judge_models(reports: dict[str, dict[str, Any]], margin: float | None, verdict: Verdict) -> None:
+def _judge_models(reports: dict[str, dict[str, Any]], margin: float | None, verdict: RunVerdict) -> None:
     scored = [report for report in reports.values() if "auc_common" in report]
     if margin is None or not scored:
         return
@@ -131,7 +131,7 @@ def _judge_models(reports: dict[str, dict[str, Any]], margin: float | None, verd
         )
 
 
-def show(watch: Watch, verdict: Verdict, console: Console) -> None:
+def show(watch: Watch, verdict: RunVerdict, console: Console) -> None:
     """The end of a run, for people."""
     timeline = Table("at", "what", "took", "seen", title="What happened")
     for one in watch.incidents:
@@ -153,7 +153,7 @@ def show(watch: Watch, verdict: Verdict, console: Console) -> None:
         console.print(Text("Everything held.", style="bold green"))
 
 
-def _show_models(verdict: Verdict, console: Console) -> None:
+def _show_models(verdict: RunVerdict, console: Console) -> None:
     reports: dict[str, dict[str, Any]] = verdict.figures["reports"]
     if not any("auc_common" in report for report in reports.values()):
         return

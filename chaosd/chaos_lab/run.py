@@ -13,7 +13,7 @@ from chaos_lab.children import ended_by_signals
 from chaos_lab.choice import Choice, open_network
 from chaos_lab.network import Redraws
 from chaos_lab.processes import Processes
-from chaos_lab.report import Verdict, judge, show
+from chaos_lab.report import RunVerdict, judge, show
 from chaos_lab.scenario import Scenario
 from chaos_lab.table import Screen
 from chaos_lab.watching import Watch
@@ -29,7 +29,7 @@ def run_scenario(
     keep: bool,
     network: Choice = "auto",
     scale: float = 1.0,
-) -> Verdict:
+) -> RunVerdict:
     """Start the sites, carry the script out, let the members end in one common round, judge. Raises LabError when it
     cannot go on; leaves nothing behind in any case."""
     with (

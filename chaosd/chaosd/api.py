@@ -57,14 +57,14 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LinkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`site`: id, unique prefix of it, or name."""
 
     site: Text
     add: bool
 
 
-class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LeaveBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
 
 
@@ -187,11 +187,11 @@ class LocalApi:
             await asyncio.gather(upcoming, closing, return_exceptions=True)
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
-        asked = await read_body(request, LinkRequest)
+        asked = await read_body(request, LinkBody)
         return await self._change(self._control.change_link(asked.site, add=asked.add), "link")
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
-        asked = await read_body(request, LeaveRequest)
+        asked = await read_body(request, LeaveBody)
         return await self._change(self._control.leave(asked.reason), "leave")
 
     async def _change(self, change: Coroutine[Any, Any, Outcome], name: str) -> web.StreamResponse:

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.transport_rig import LOOPS, Site, run, start, until
 
 from chaos_protocols.names import SiteId
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.tls import TlsChannel
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
@@ -42,7 +42,7 @@ class Gates:
 
     def _arrived(self, channel: TlsChannel) -> None:
         connection = channel._sink
-        heard = isinstance(connection, Connection) and connection._link is None and channel.is_open
+        heard = isinstance(connection, PeerConnection) and connection._link is None and channel.is_open
         if not heard or dialer_of(channel) in self.open:
             self._pump(channel)
         elif channel not in self.waiting:

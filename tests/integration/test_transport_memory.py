@@ -21,14 +21,14 @@ from tests.integration.transport_rig import LOOPS, WAIT_S, Site, run, start, unt
 
 from chaos_protocols.names import SiteId
 from chaosd.transport import DialError
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.framing import FrameReader
 from chaosd.transport.link import Link, Stream
 from chaosd.transport.tls import TlsChannel
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 
-KINDS = (Connection, FrameReader, Link, Stream, TlsChannel, ssl.MemoryBIO, ssl.SSLObject)
+KINDS = (PeerConnection, FrameReader, Link, Stream, TlsChannel, ssl.MemoryBIO, ssl.SSLObject)
 TIMES = 20
 TURNS = 60
 """Of the loop; on an idle machine a whole dial takes 23 to 34."""

@@ -99,8 +99,10 @@ def program() -> Any:
 
 def check_python(words: list[str]) -> None:
     if words[0] == "-m":
-        place = ROOT / words[1].replace(".", "/")
-        assert (place / "__main__.py").exists() or place.with_suffix(".py").exists()
+        places = [folder / words[1].replace(".", "/") for folder in (ROOT, ROOT / "chaosd")]
+        found = [one for one in places if (one / "__main__.py").exists() or one.with_suffix(".py").exists()]
+        assert found
+        place = found[0]
         source = (place / "__main__.py" if place.is_dir() else place.with_suffix(".py")).read_text(encoding="utf-8")
         words = words[1:]
     else:

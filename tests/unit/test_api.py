@@ -92,14 +92,14 @@ def test_no_route_of_a_daemon_shapes_or_breaks_links(
 @pytest.mark.parametrize(
     ("target", "body", "said"),
     [
-        ("/v1/link", b"", "not a LinkRequest"),
-        ("/v1/link", b"\xff\xfe", "not a LinkRequest"),
-        ("/v1/link", b"[]", "not a LinkRequest"),
+        ("/v1/link", b"", "not a LinkBody"),
+        ("/v1/link", b"\xff\xfe", "not a LinkBody"),
+        ("/v1/link", b"[]", "not a LinkBody"),
         ("/v1/link", b'{"site": "x"}', "missing required field `add`"),
         ("/v1/link", b'{"site": "x", "add": "yes"}', "$.add"),
         ("/v1/link", b'{"site": "", "add": true}', "$.site"),
         ("/v1/link", b'{"site": "x", "add": true, "more": 1}', "`more`"),
-        ("/v1/link", b"[" * 5_000, "not a LinkRequest"),
+        ("/v1/link", b"[" * 5_000, "not a LinkBody"),
         ("/v1/leave", json.dumps({"reason": "x" * 1025}).encode(), "$.reason"),
     ],
 )

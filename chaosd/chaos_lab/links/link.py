@@ -10,7 +10,7 @@ from collections import deque
 
 from chaos_lab.links.shape import UNSHAPED, LinkShape
 from chaos_lab.links.shaper import LinkShaper
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.link import Link, SocketLinkPhase, Stream
 
 FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
@@ -20,7 +20,7 @@ FORGED_RECORD = bytes((23, 3, 3, 0, 64)) + bytes(64)
 class LabStream(Stream):
     """The sending side of one bulk connection of such a link."""
 
-    def __init__(self, connection: Connection, link: LabLink) -> None:
+    def __init__(self, connection: PeerConnection, link: LabLink) -> None:
         super().__init__(connection, link)
         self._lab_link = link
 
@@ -76,24 +76,24 @@ class LabLink(Link):
     def flows(self) -> bool:
         return not self.shape.cut_in
 
-    def new_stream(self, connection: Connection) -> Stream:
+    def new_stream(self, connection: PeerConnection) -> Stream:
         return LabStream(connection, self)
 
-    def write_control(self, connection: Connection, data: bytes) -> bool:
+    def write_control(self, connection: PeerConnection, data: bytes) -> bool:
         return super().write_control(connection, data) if self.shaper is None else self.shaper.control(connection, data)
 
-    def close_connection(self, connection: Connection, reason: str) -> None:
+    def close_connection(self, connection: PeerConnection, reason: str) -> None:
         if self.shaper is None:
             super().close_connection(connection, reason)
         else:
             connection.mute()
             self.shaper.close(connection, reason)
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: PeerConnection) -> None:
         if self.shaper is not None:
             self.shaper.kick()
 
-    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+    def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         if self.shape.cut_in and self.state is not SocketLinkPhase.CLOSED:
             if connection is self.control:  # behind a black hole nobody hears a connection end
                 self._hidden_end = (reason, end_of_file)

@@ -14,7 +14,7 @@ from chaos_lab.links.shape import UNSHAPED, LinkShape
 from chaos_lab.links.shaper import LinkShaper
 from chaos_protocols.names import SiteId
 from chaosd.transport.handshake import Session
-from chaosd.transport.link import LinkReports, Progress, SocketLinkPhase
+from chaosd.transport.link import BulkProgress, LinkReports, SocketLinkPhase
 from chaosd.transport.paths import Paths
 
 CUT_POLL_S = 0.02
@@ -69,7 +69,13 @@ class LabPaths(Paths):
             await asyncio.sleep(DIAL_ONE_WAY_DELAYS * latency_s)
 
     def link(
-        self, reports: LinkReports, site: SiteId, incarnation: int, session: Session, streams: int, progress: Progress
+        self,
+        reports: LinkReports,
+        site: SiteId,
+        incarnation: int,
+        session: Session,
+        streams: int,
+        progress: BulkProgress,
     ) -> LabLink:
         link = LabLink(reports, site, incarnation, session, streams, progress)
         self._links[site] = link

@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from chaos_lab.links.shape import LinkShape
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed
 from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX
 
@@ -30,13 +30,13 @@ DELAY_LINE_BYTES_MAX = 64 << 20
 
 @dataclass(slots=True)
 class _Control:
-    connection: Connection
+    connection: PeerConnection
     data: bytes | None  # None: close the connection here
 
 
 @dataclass(slots=True)
 class _Bulk:
-    connection: Connection
+    connection: PeerConnection
     data: memoryview
     taken: asyncio.Future[None]
     offset: int = 0
@@ -45,7 +45,7 @@ class _Bulk:
 @dataclass(slots=True)
 class _OnItsWay:
     arrives_s: float
-    connection: Connection
+    connection: PeerConnection
     data: bytes | None
 
 
@@ -81,7 +81,7 @@ class LinkShaper:
         self._idle_at_s = min(self._idle_at_s, self._loop.time() + AHEAD_S)
         self.kick()
 
-    def control(self, connection: Connection, data: bytes) -> bool:
+    def control(self, connection: PeerConnection, data: bytes) -> bool:
         """Queue a control frame. False when CONTROL_QUEUE_BYTES_MAX would be exceeded."""
         if self._control_bytes + len(data) > CONTROL_QUEUE_BYTES_MAX:
             return False
@@ -90,7 +90,7 @@ class LinkShaper:
         self.kick()
         return True
 
-    async def bulk(self, connection: Connection, data: bytes | memoryview) -> None:
+    async def bulk(self, connection: PeerConnection, data: bytes | memoryview) -> None:
         """Queue a piece of a bulk frame and wait until it was taken. Raises LinkClosed.
 
         Cancelling the wait does not take the piece back: half a frame would break the stream.
@@ -100,7 +100,7 @@ class LinkShaper:
         self.kick()
         await asyncio.shield(item.taken)
 
-    def close(self, connection: Connection, reason: str) -> None:
+    def close(self, connection: PeerConnection, reason: str) -> None:
         """Close the connection after what was queued for it before; bulk pieces that wait are given up."""
         self._close_reason = reason
         for item in [item for item in self._bulk if item.connection is connection]:
@@ -166,7 +166,7 @@ class LinkShaper:
         rate = self._shape.rate_bytes_per_s
         return SLICE_BYTES_MAX if rate is None else int(min(SLICE_BYTES_MAX, max(SLICE_BYTES_MIN, rate * AHEAD_S)))
 
-    def _send(self, connection: Connection, data: bytes | None, now_s: float) -> None:
+    def _send(self, connection: PeerConnection, data: bytes | None, now_s: float) -> None:
         """Put bytes on the delay line."""
         size_bytes = len(data or b"")
         self._idle_at_s = max(self._idle_at_s, now_s)

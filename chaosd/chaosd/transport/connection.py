@@ -18,13 +18,13 @@ from chaosd.transport.tls import TlsChannel
 class HandshakeOwner(Protocol):
     """Who drives the handshake of a connection."""
 
-    def secured(self, connection: Connection) -> None:
+    def secured(self, connection: PeerConnection) -> None:
         """TLS is up. May raise RemoteProtocolError."""
 
-    def handshake_received(self, connection: Connection, frame: bytes) -> None:
+    def handshake_received(self, connection: PeerConnection, frame: bytes) -> None:
         """A handshake message. May raise RemoteProtocolError."""
 
-    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+    def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         """It ended before it was handed over."""
 
 
@@ -43,14 +43,14 @@ class LinkOwner(Protocol):
     def bulk_progressed(self, size_bytes: int) -> None:
         """So many bytes arrived on a bulk stream."""
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: PeerConnection) -> None:
         """The kernel takes bytes again."""
 
-    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+    def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         """The connection is over."""
 
 
-class Connection:
+class PeerConnection:
     """See the module. `stream` is None for a control connection."""
 
     def __init__(self, context: ssl.SSLContext, owner: HandshakeOwner, *, server_side: bool) -> None:

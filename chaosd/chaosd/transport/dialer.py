@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
 from chaosd.identity import Identity
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, RemoteProtocolError
 from chaosd.transport.handshake import (
     ACCEPTED,
@@ -47,9 +47,9 @@ class DialerContext:
     tls: ssl.SSLContext
     run: str
     incarnation: int
-    address_seen_from: Callable[[Connection], str]
+    address_seen_from: Callable[[PeerConnection], str]
     """Where we listen, for the peer at the other end of a connection."""
-    track: Callable[[Connection], None]
+    track: Callable[[PeerConnection], None]
     congestion: str
     """Congestion control of bulk connections."""
 
@@ -121,7 +121,7 @@ class Attempt:
         self._known = known
         self._context = context
         self._hello_sent = False
-        self._connections: list[Connection] = []
+        self._connections: list[PeerConnection] = []
 
     @property
     def committed(self) -> bool:
@@ -160,11 +160,11 @@ class Attempt:
         """The connections belong to a link now."""
         self._connections.clear()
 
-    async def control(self) -> tuple[Connection, Verdict]:
+    async def control(self) -> tuple[PeerConnection, Verdict]:
         """Raises DialError, Yielded."""
         return await self._connect(None)
 
-    async def bulk(self, streams: list[int]) -> list[Connection]:
+    async def bulk(self, streams: list[int]) -> list[PeerConnection]:
         """All of these bulk streams at once. Raises DialError, Yielded."""
         failure: BaseException | None = None
         try:
@@ -179,9 +179,9 @@ class Attempt:
                 failure = None
         return [task.result()[0] for task in tasks]
 
-    async def _connect(self, stream: int | None) -> tuple[Connection, Verdict]:
+    async def _connect(self, stream: int | None) -> tuple[PeerConnection, Verdict]:
         handshake = _Handshake(self, stream)
-        connection = Connection(self._context.tls, handshake, server_side=False)
+        connection = PeerConnection(self._context.tls, handshake, server_side=False)
         who = f"site {short(self.site)} at {self.address}"
         self._connections.append(connection)
         self._context.track(connection)
@@ -203,7 +203,7 @@ class Attempt:
             raise DialError(f"{who} refused this site. Ask its operator; the reason stands in the log over there.")
         raise DialError(f"{who} refused: {verdict.reason[:300]}")
 
-    def hello(self, connection: Connection, stream: int | None) -> Hello:
+    def hello(self, connection: PeerConnection, stream: int | None) -> Hello:
         """What we state on this connection."""
         context = self._context
         return Hello(
@@ -242,12 +242,12 @@ class _Handshake:
         self._answered = False
         self.outcome: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
-    def secured(self, connection: Connection) -> None:
+    def secured(self, connection: PeerConnection) -> None:
         hello = self._attempt.hello(connection, self._stream)
         self._machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello)
         self._machine.check_certificate(connection.channel.peer_certificate)
 
-    def handshake_received(self, connection: Connection, frame: bytes) -> None:
+    def handshake_received(self, connection: PeerConnection, frame: bytes) -> None:
         if self._machine is None or self.outcome.done():
             raise RemoteProtocolError("an unexpected handshake message")
         if not self._answered:
@@ -261,7 +261,7 @@ class _Handshake:
             connection.establish(self._stream, congestion=self._attempt.congestion)
         self.outcome.set_result(verdict)
 
-    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+    def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         if not self.outcome.done():
             who = f"site {short(self._attempt.site)} at {self._attempt.address}"
             self.outcome.set_exception(DialError(f"cannot link to {who}: {reason}"))

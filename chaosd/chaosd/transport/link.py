@@ -17,7 +17,7 @@ from typing import Protocol
 
 from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
 from chaosd.transport.handshake import Session
@@ -64,7 +64,7 @@ class LinkReports(Protocol):
         """A bulk frame is complete."""
 
 
-class Progress:
+class BulkProgress:
     """Bulk bytes exchanged with a site since the daemon started, over all its links and streams."""
 
     __slots__ = ("received_bytes", "sent_bytes")
@@ -77,7 +77,7 @@ class Progress:
 class Stream:
     """The sending side of one bulk connection: whole frames, one after another."""
 
-    def __init__(self, connection: Connection, link: Link) -> None:
+    def __init__(self, connection: PeerConnection, link: Link) -> None:
         self.connection = connection
         self._link = link
         self._turn = asyncio.Lock()
@@ -168,7 +168,13 @@ class Link:
     """See the module."""
 
     def __init__(
-        self, reports: LinkReports, site: SiteId, incarnation: int, session: Session, streams: int, progress: Progress
+        self,
+        reports: LinkReports,
+        site: SiteId,
+        incarnation: int,
+        session: Session,
+        streams: int,
+        progress: BulkProgress,
     ) -> None:
         self.site = site
         self.incarnation = incarnation
@@ -177,7 +183,7 @@ class Link:
         self.progress = progress
         self.address = ""
         self.state = SocketLinkPhase.COMING_UP
-        self.control: Connection | None = None
+        self.control: PeerConnection | None = None
         self.streams: dict[int, Stream] = {}
         self._reports = reports
 
@@ -199,7 +205,7 @@ class Link:
         """Further streams that may stand and do not."""
         return [stream for stream in range(STREAMS_FIRST, self.streams_wanted) if stream not in self.streams]
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: PeerConnection) -> None:
         """An established connection becomes part of this link; completes it when it was the last one. A stream whose
         connection has ended on the way here is lacking still, so that it is dialled again."""
         if connection.stream is not None and not connection.is_open:
@@ -233,7 +239,7 @@ class Link:
         self.control = None
         self.streams.clear()  # they hold this link
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[PeerConnection]:
         """Those that stand, control first."""
         control = [self.control] if self.control is not None else []
         return control + [stream.connection for stream in self.streams.values()]
@@ -308,10 +314,10 @@ class Link:
     def bulk_progressed(self, size_bytes: int) -> None:
         self.progress.received_bytes += size_bytes
 
-    def writable(self, connection: Connection) -> None:
+    def writable(self, connection: PeerConnection) -> None:
         """Nothing to do: senders wait for room by themselves."""
 
-    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+    def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         if self.state is SocketLinkPhase.CLOSED:
             return
         stream = connection.stream
@@ -337,18 +343,18 @@ class Link:
         for connection in self.connections():
             connection.flow(self.flows)
 
-    def new_stream(self, connection: Connection) -> Stream:
+    def new_stream(self, connection: PeerConnection) -> Stream:
         """The sending side of a bulk connection of this link."""
         return Stream(connection, self)
 
-    def write_control(self, connection: Connection, data: bytes) -> bool:
+    def write_control(self, connection: PeerConnection, data: bytes) -> bool:
         """Hand over a control frame with its prefix. False when more than CONTROL_QUEUE_BYTES_MAX would wait."""
         if connection.channel.waiting_bytes + len(data) > CONTROL_QUEUE_BYTES_MAX:
             return False
         connection.channel.write(data)
         return True
 
-    def close_connection(self, connection: Connection, reason: str) -> None:
+    def close_connection(self, connection: PeerConnection, reason: str) -> None:
         """Close it after what was handed over before."""
         connection.close(reason)
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from chaos_protocols.names import SiteId, short
 from chaosd.identity import Identity
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import ListenError, RemoteProtocolError
 from chaosd.transport.handshake import (
     ACCEPTED,
@@ -45,10 +45,10 @@ _log = logging.getLogger("chaosd.transport")
 class Gatekeeper(Protocol):
     """The transport, as the listener sees it."""
 
-    def judge(self, site: SiteId, hello: Hello, connection: Connection) -> tuple[Verdict | None, str]:
+    def judge(self, site: SiteId, hello: Hello, connection: PeerConnection) -> tuple[Verdict | None, str]:
         """The verdict on a proven site and the reason for the log; None = no answer at all (see `paths`)."""
 
-    def adopt(self, site: SiteId, hello: Hello, connection: Connection) -> None:
+    def adopt(self, site: SiteId, hello: Hello, connection: PeerConnection) -> None:
         """An accepted, established connection."""
 
 
@@ -67,7 +67,7 @@ class Listener:
         identity: Identity,
         settings: TransportSettings,
         gatekeeper: Gatekeeper,
-        track: Callable[[Connection], None],
+        track: Callable[[PeerConnection], None],
     ) -> None:
         self._identity = identity
         self._context = server_context(identity)
@@ -75,7 +75,7 @@ class Listener:
         self._gatekeeper = gatekeeper
         self._track = track
         self._server: asyncio.Server | None = None
-        self._visitors: dict[Connection, _Visitor] = {}
+        self._visitors: dict[PeerConnection, _Visitor] = {}
         self._window_ends_s = 0.0
         self._refusals_in_window = 0
         self.host = settings.listen_host
@@ -119,7 +119,7 @@ class Listener:
         """A TCP connection was accepted."""
         if len(self._visitors) >= HANDSHAKES_MAX:
             self._make_room()
-        connection = Connection(self._context, self, server_side=True)
+        connection = PeerConnection(self._context, self, server_side=True)
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(self._settings.handshake_timeout_s, self._too_slow, connection)
         handshake = ListenerHandshake(self._identity, secrets.token_bytes(NONCE_BYTES))
@@ -129,11 +129,11 @@ class Listener:
 
     # -- HandshakeOwner --------------------------------------------------------------------------------------------
 
-    def secured(self, connection: Connection) -> None:
+    def secured(self, connection: PeerConnection) -> None:
         if (visitor := self._visitors.get(connection)) is not None:
             connection.send_handshake(visitor.handshake.challenge())
 
-    def handshake_received(self, connection: Connection, frame: bytes) -> None:
+    def handshake_received(self, connection: PeerConnection, frame: bytes) -> None:
         visitor = self._visitors.get(connection)
         if visitor is None or visitor.answered:
             raise RemoteProtocolError("more than one hello")
@@ -159,7 +159,7 @@ class Listener:
         connection.establish(stream, congestion=self._settings.congestion)
         self._gatekeeper.adopt(site, hello, connection)
 
-    def ended(self, connection: Connection, reason: str, end_of_file: bool) -> None:
+    def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         visitor = self._visitors.pop(connection, None)
         if visitor is not None:
             visitor.deadline.cancel()
@@ -168,12 +168,12 @@ class Listener:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _refuse(self, connection: Connection, verdict: Verdict, reason: str) -> None:
+    def _refuse(self, connection: PeerConnection, verdict: Verdict, reason: str) -> None:
         self._log_refusal(connection, reason)
         connection.send_handshake(encode(verdict))
         connection.close("refused")
 
-    def _too_slow(self, connection: Connection) -> None:
+    def _too_slow(self, connection: PeerConnection) -> None:
         connection.abort(f"no proof of identity within {self._settings.handshake_timeout_s:g} s")
 
     def _make_room(self) -> None:
@@ -183,7 +183,7 @@ class Listener:
         self._visitors.pop(oldest).deadline.cancel()
         oldest.abort(f"more than {HANDSHAKES_MAX} unproven connections at once")
 
-    def _log_refusal(self, connection: Connection, reason: str) -> None:
+    def _log_refusal(self, connection: PeerConnection, reason: str) -> None:
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._window_ends_s:
             dropped = self._refusals_in_window - REFUSALS_LOGGED_PER_WINDOW

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from chaos_protocols.names import SiteId
 from chaosd.transport.handshake import Session
-from chaosd.transport.link import Link, LinkReports, Progress
+from chaosd.transport.link import BulkProgress, Link, LinkReports
 
 
 class Paths:
@@ -22,7 +22,13 @@ class Paths:
         """Awaited before the connections of a dial are made; its time counts as the dial's."""
 
     def link(
-        self, reports: LinkReports, site: SiteId, incarnation: int, session: Session, streams: int, progress: Progress
+        self,
+        reports: LinkReports,
+        site: SiteId,
+        incarnation: int,
+        session: Session,
+        streams: int,
+        progress: BulkProgress,
     ) -> Link:
         """A link that begins to come up."""
         return Link(reports, site, incarnation, session, streams, progress)

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from chaos_protocols.names import SiteId, short
 from chaosd.identity import Identity
 from chaosd.transport import admission
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded
 from chaosd.transport.errors import DialError, LinkClosed
 from chaosd.transport.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
-from chaosd.transport.link import Link, Progress, SocketLinkPhase
+from chaosd.transport.link import BulkProgress, Link, SocketLinkPhase
 from chaosd.transport.listener import Listener
 from chaosd.transport.paths import Paths
 from chaosd.transport.settings import (
@@ -75,10 +75,10 @@ class Transport:
         self._attempts: dict[SiteId, Attempt] = {}
         self._arrivals: dict[SiteId, asyncio.Future[None]] = {}
         self._known: dict[SiteId, Session] = {}
-        self._progress: dict[SiteId, Progress] = {}
+        self._progress: dict[SiteId, BulkProgress] = {}
         self._attempts_made = 0
         self._paths = paths or Paths()
-        self._connections: set[Connection] = set()
+        self._connections: set[PeerConnection] = set()
         self._widening = Widening(self._dialer)
         self._completion_timers: dict[Link, asyncio.TimerHandle] = {}
         self._closing = False
@@ -203,7 +203,7 @@ class Transport:
 
     # -- Gatekeeper: what the listener asks ------------------------------------------------------------------------
 
-    def judge(self, site: SiteId, hello: Hello, connection: Connection) -> tuple[Verdict | None, str]:
+    def judge(self, site: SiteId, hello: Hello, connection: PeerConnection) -> tuple[Verdict | None, str]:
         if not self._paths.answers(site):
             return None, "nothing reaches this site"
         link = self._links.get(site)
@@ -221,7 +221,7 @@ class Transport:
         )
         return admission.judge(site, hello, facts)
 
-    def adopt(self, site: SiteId, hello: Hello, connection: Connection) -> None:
+    def adopt(self, site: SiteId, hello: Hello, connection: PeerConnection) -> None:
         if hello.purpose == PURPOSE_CONTROL:
             if (attempt := self._attempts.get(site)) is not None:
                 attempt.supersede()
@@ -363,13 +363,13 @@ class Transport:
         if (standing := self._links.get(site)) is not None:
             restarted = incarnation != standing.incarnation
             standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
-        progress = self._progress.setdefault(site, Progress())
+        progress = self._progress.setdefault(site, BulkProgress())
         link = self._paths.link(self, site, incarnation, session, streams, progress)
         link.address = address
         self._links[site] = link
         return link
 
-    def _address_seen_from(self, connection: Connection) -> str:
+    def _address_seen_from(self, connection: PeerConnection) -> str:
         """What the peer is told: where it can dial us. On a wildcard address, the one that this connection uses."""
         if self._settings.advertise_address is not None or self._listener.host not in _WILDCARD_HOSTS:
             return self.address
@@ -377,7 +377,7 @@ class Transport:
         name = transport.get_extra_info("sockname") if transport is not None else None
         return join_address(str(name[0]), self._listener.port) if name else self.address
 
-    def _track(self, connection: Connection) -> None:
+    def _track(self, connection: PeerConnection) -> None:
         """Every socket is known from its first to its last moment, so that `close` leaves nothing behind."""
         self._connections.add(connection)
         connection.channel.gone.add_done_callback(lambda _: self._connections.discard(connection))

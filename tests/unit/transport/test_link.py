@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from chaos_protocols.names import SiteId
-from chaosd.transport.connection import Connection
+from chaosd.transport.connection import PeerConnection
 from chaosd.transport.handshake import Session
-from chaosd.transport.link import Link, Progress
+from chaosd.transport.link import BulkProgress, Link
 
 A, B = SiteId("aa"), SiteId("bb")
 
@@ -27,7 +27,7 @@ class Established:
 
 def link_between() -> Link:
     session = Session(dialer=A, attempt=1)
-    return Link(cast(Any, None), B, 1, session, 2, cast(Progress, None))
+    return Link(cast(Any, None), B, 1, session, 2, cast(BulkProgress, None))
 
 
 def test_a_stream_that_ended_before_it_was_added_is_lacking_still() -> None:
@@ -35,6 +35,6 @@ def test_a_stream_that_ended_before_it_was_added_is_lacking_still() -> None:
     lacking = link.missing
     ended, stands = Established(lacking[0], is_open=False), Established(lacking[1], is_open=True)
     for connection in (ended, stands):
-        link.add(cast(Connection, connection))
+        link.add(cast(PeerConnection, connection))
     assert link.missing == [lacking[0]]
     assert (ended.owners, stands.owners) == ([], [link])
