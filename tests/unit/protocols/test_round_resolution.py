@@ -1,4 +1,4 @@
-"""Which round a settling finds to be the last: whose word is a measure, and whose is not."""
+"""Which round stands after a failure: whose word is a measure, and whose is not."""
 
 from __future__ import annotations
 
