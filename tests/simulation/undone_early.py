@@ -279,9 +279,7 @@ EARLY = (
     ),
     Undone(
         row=28,
-        patches=(
-            Patch(f"{SCHEDULER}.machine:SchedulerMachine._quorum_in_reach", "return all(", "return True or all("),
-        ),
+        patches=(Patch(f"{SCHEDULER}.proposer:Proposer.quorum_in_reach", "return all(", "return True or all("),),
         stories=("65", "69"),
     ),
     Undone(

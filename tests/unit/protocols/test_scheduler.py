@@ -34,7 +34,6 @@ from tests.unit.protocols.scheduler_kit import (
     training,
 )
 
-from chaos_protocols import events
 from chaos_protocols.commands import RedoRound, SetVoters, encode_command
 from chaos_protocols.messages import (
     ConnectOrder,
@@ -47,6 +46,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.raft.messages import AppendResponse, LogEntry, PreVoteResponse, VoteResponse
 from chaos_protocols.roster import Departure, Roster
 from chaos_protocols.scheduler import proposals
+from chaos_protocols.scheduler.machine import STEPS_MAX
 from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn, ScaleOut
 from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX
 from chaos_protocols.scheduler.proposals import Proposal
@@ -79,13 +79,23 @@ def _with_agreement_learner(roster: Roster, site: SiteId) -> Bench:
 
 
 def test_a_site_that_does_not_lead_any_more_forgets_what_it_was_about() -> None:
-    bench = Bench(A, roster_of(A, B), voters=(A, B)).up(B)
-    bench.handle(events.TimerFired(), after_s=10.0)
-    bench.machine.scheduler.lead(now_s=bench.now_s)
-    bench.machine.scheduler.retire()
-    assert not bench.machine.scheduler.leading and bench.machine.scheduler.deadline_s is None
-    bench.machine.scheduler.evaluate(now_s=bench.now_s)
-    assert bench.machine.scheduler.in_flight is None
+    """But not how fast rounds are, nor who left before it was in: no roster tells these."""
+    bench = training(B, C)
+    scheduler, restore_point = bench.machine.scheduler, bench.machine.scheduler.term.restore_point
+    leave(bench, D)
+    real = refusing(bench)
+    leave(bench, C)
+    scheduler.pace.round_took(0.25)
+    assert scheduler.negotiations and scheduler.term.negotiations.pending and scheduler.term.reports.newest
+    scheduler.retire()
+    assert not scheduler.leading and scheduler.deadline_s is None
+    accepting(bench, real)
+    assert scheduler.in_flight is None and bench.machine.roster.site_ids() == (A, B, C), "and decides nothing more"
+    scheduler.lead(now_s=bench.now_s)
+    term = scheduler.term
+    assert not (scheduler.negotiations or term.negotiations.pending or term.reports.newest or term.resolution.answers)
+    assert term.restore_point is not restore_point
+    assert scheduler.turned_back.sites == (D,) and scheduler.pace.round_s == 0.25
 
 
 def test_a_leaver_that_holds_the_overlay_together_is_bridged_first() -> None:
@@ -135,7 +145,7 @@ def test_what_no_majority_can_commit_is_not_proposed() -> None:
     released = proposals.without_site(bench.machine.configuration, C)
     scheduler = bench.machine.scheduler
     proposal = Proposal(command=SetVoters(), configuration=released)
-    assert not scheduler.propose(proposal, None, now_s=bench.now_s)
+    assert not scheduler.term.proposer.propose(proposal, None, now_s=bench.now_s)
     assert bench.machine.raft.last_index == last and scheduler.in_flight is None
 
 
@@ -237,3 +247,17 @@ def test_new_scheduler_answers_no_leaver_before_its_roster_is_the_newest() -> No
     bench.taken()
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     assert [answer.finished for _, answer in sent(bench.taken(), LeaveAnswer)] == [True]
+
+
+def test_in_one_go_a_bounded_number_of_steps_is_taken_and_the_rest_after_the_next_event() -> None:
+    sites = tuple(SiteId(f"{number:032x}") for number in range(STEPS_MAX + 3))
+    bench = training(B, *sites)
+    real = refusing(bench)
+    for site in sites:
+        leave(bench, site)
+    before = bench.machine.raft.last_index
+    bench.machine.propose = real  # type: ignore[method-assign]
+    bench.hear(B, report(bench))
+    assert bench.machine.raft.last_index == before + STEPS_MAX
+    bench.hear(B, report(bench))
+    assert bench.machine.roster.site_ids() == tuple(sorted((A, B)))
