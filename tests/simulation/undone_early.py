@@ -94,7 +94,7 @@ EARLY = (
         row=7,
         patches=(Patch(OUTCOME, "or answer.has_state", ""),),
         stories=("111",),
-        test="test_found_defects_of_states:test_state_of_a_restored_member_counts_like_a_result",
+        test="test_round_status:test_state_of_a_restored_member_counts_like_a_result",
     ),
     Undone(
         row=9,
@@ -124,7 +124,7 @@ EARLY = (
             ),
         ),
         stories=("105",),
-        test="test_scheduler_looks:test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left",
+        test="test_progress:test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left",
     ),
     Undone(
         row=12,
@@ -136,7 +136,7 @@ EARLY = (
             ),
         ),
         stories=("108",),
-        test="test_scheduler_looks:test_a_transfer_that_the_roster_names_no_more_ends",
+        test="test_progress:test_a_transfer_that_the_roster_names_no_more_ends",
     ),
     Undone(
         row=13,
@@ -147,7 +147,7 @@ EARLY = (
                 "if False:",
             ),
         ),
-        test="test_requests:test_a_level_learner_whose_joining_nobody_remembers_is_promoted",
+        test="test_admission:test_a_level_learner_whose_joining_nobody_remembers_is_promoted",
     ),
     Undone(
         row=14,
@@ -234,7 +234,7 @@ EARLY = (
             ),
         ),
         stories=("103",),
-        test="test_found_defects:test_round_that_only_a_removed_site_has_reported_is_not_waited_for",
+        test="test_restore_candidates:test_round_that_only_a_removed_site_has_reported_is_not_waited_for",
     ),
     Undone(
         row=23,
@@ -251,13 +251,13 @@ EARLY = (
             ),
         ),
         stories=("101",),
-        test="test_found_defects:test_transfer_that_hangs_is_given_up_though_the_rounds_of_the_others_go_on",
+        test="test_progress:test_transfer_that_hangs_is_given_up_though_the_rounds_of_the_others_go_on",
     ),
     Undone(
         row=25,
         patches=(Patch(f"{SCHEDULER}.voters:VoterChoice.step", "if stranger is not None:", "if False:"),),
         stories=("109",),
-        test="test_found_defects:test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement",
+        test="test_voters:test_leaver_whose_leave_nobody_remembers_is_released_from_the_agreement",
     ),
     Undone(
         row=26,
@@ -285,9 +285,7 @@ EARLY = (
     ),
     Undone(
         row=28,
-        patches=(
-            Patch(f"{SCHEDULER}.machine:SchedulerMachine._quorum_in_reach", "return all(", "return True or all("),
-        ),
+        patches=(Patch(f"{SCHEDULER}.proposer:Proposer.quorum_in_reach", "return all(", "return True or all("),),
         stories=("65", "69"),
     ),
     Undone(

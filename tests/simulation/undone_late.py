@@ -5,8 +5,9 @@ from __future__ import annotations
 from tests.simulation.mutants.planting import Patch
 from tests.simulation.undoing import LEAVING, PARTICIPATION, WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
 
-SETTLING = "test_settling"
+RESOLUTION = "test_round_resolution"
 OUTSIDERS = "test_outsiders"
+CANDIDATES = "test_restore_candidates"
 SCHEDULER = "chaos_protocols.scheduler"
 ADMISSION = f"{SCHEDULER}.admission:Admission"
 OUTCOME = f"{SCHEDULER}.round_resolution:outcome_of"
@@ -35,7 +36,7 @@ LATE = (
             ),
         ),
         stories=("100",),
-        test="test_found_defects_of_states:test_request_to_join_of_a_start_that_has_left_is_not_granted",
+        test="test_admission:test_request_to_join_of_a_start_that_has_left_is_not_granted",
     ),
     Undone(
         row=33,
@@ -83,7 +84,7 @@ LATE = (
             ),
         ),
         stories=("95",),
-        test=f"{SETTLING}:test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from",
+        test=f"{RESOLUTION}:test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from",
     ),
     Undone(
         row=38,
@@ -116,7 +117,7 @@ LATE = (
             ),
         ),
         stories=("98",),
-        test=f"{SETTLING}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
+        test=f"{RESOLUTION}:test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run",
     ),
     Undone(
         row=41,
@@ -125,13 +126,13 @@ LATE = (
             WAITS_ALONE,
         ),
         stories=("96",),
-        test=f"{SETTLING}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
+        test=f"{RESOLUTION}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
     ),
     Undone(
         row=42,
         patches=(Patch(OUTCOME, "default=known", "default=roster.settled_round"),),
         stories=("99",),
-        test=f"{SETTLING}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
+        test=f"{RESOLUTION}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
     ),
     Undone(
         row=43,
@@ -144,7 +145,7 @@ LATE = (
             WITHOUT_MIRRORS,
         ),
         stories=("110",),
-        test="test_found_defects:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
+        test=f"{CANDIDATES}:test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence",
     ),
     Undone(
         row=44,
@@ -166,13 +167,13 @@ LATE = (
             ),
         ),
         stories=("114",),
-        test="test_scheduler_looks:test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for",
+        test="test_progress:test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for",
     ),
     Undone(
         row=46,
         patches=(WAITS_ALONE,),
         stories=("123",),
-        test=f"{SETTLING}:test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without_it",
+        test=f"{RESOLUTION}:test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without_it",
     ),
     Undone(
         row=47,
@@ -184,7 +185,7 @@ LATE = (
             ),
         ),
         stories=("113",),
-        test="test_found_defects_of_states:test_request_to_join_of_a_removed_start_that_then_left_is_not_granted",
+        test="test_admission:test_request_to_join_of_a_removed_start_that_then_left_is_not_granted",
     ),
     Undone(
         row=48,
@@ -217,25 +218,25 @@ LATE = (
         row=52,
         patches=(Patch(f"{LEAVING}.give_up", " and not self._is_last(role)", ""),),
         stories=("124",),
-        test="test_scheduler_role:test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner",
+        test="test_leaving:test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner",
     ),
     Undone(
         row=53,
         patches=(WAITS_FOR_EVER,),
         stories=("125",),
-        test="test_scheduler_role:test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while",
+        test="test_leaving:test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while",
     ),
     Undone(
         row=54,
         patches=(Patch(OUTCOME, "+ 1) for site in held)", "+ 1) for site in holders)"),),
         stories=("128",),
-        test=f"{SETTLING}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
+        test=f"{RESOLUTION}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
     ),
     Undone(
         row=55,
         patches=(Patch(f"{LEAVING}._is_last", "role.at_work and", ""),),
         stories=("127",),
-        test="test_scheduler_role:test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so",
+        test="test_leaving:test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so",
     ),
     Undone(
         row=56,
@@ -245,12 +246,12 @@ LATE = (
             ),
         ),
         stories=("126",),
-        test="test_adopting:test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint",
+        test="test_restore_point:test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint",
     ),
     Undone(
         row=57,
         patches=(Patch(f"{SCHEDULER}.voters:transfer_leadership", "if not candidates:", "if True:"),),
         stories=("129",),
-        test=f"{SETTLING}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
+        test=f"{RESOLUTION}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
     ),
 )

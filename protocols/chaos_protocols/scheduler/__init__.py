@@ -4,5 +4,6 @@
 return what is to be done, each with its reason: `failures.py` (who and what is lost), `progress.py` (what stands
 still), `round_resolution.py` (which result of the running round stands after a failure), `restore_point.py` (from which
 state a run goes on that nobody has), `voters.py` (who votes, who schedules), `admission.py` (what sites ask for).
-`running.py` drives the negotiations of `negotiation/`; `proposals.py` makes their commands.
+`running.py` drives the negotiations of `negotiation/`; `proposals.py` makes their commands, `proposer.py` gives them to
+the agreement. `reports.py` is what the sites have said of themselves, `pace.py` how fast things go here.
 """

@@ -12,7 +12,6 @@ parts look and decide, this machine acts. Driven by `SiteMachine`, which is its 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
 
@@ -31,8 +30,6 @@ from chaos_protocols.messages import (
     StateRequest,
 )
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft.config import majority
-from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.decisions import Decision
 from chaos_protocols.scheduler.facts import Host
@@ -41,6 +38,7 @@ from chaos_protocols.scheduler.negotiation import Committed, Negotiation, Propos
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.progress import ProgressWatch
 from chaos_protocols.scheduler.proposals import CannotPropose, Proposal, Situation
+from chaos_protocols.scheduler.proposer import InFlight, Proposer
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.round_resolution import RoundResolution
@@ -66,24 +64,12 @@ class Phase(Enum):
     """It leads, and what the schedulers before left half-done is known."""
 
 
-@dataclass(slots=True)
-class InFlight:
-    """The one proposal under way."""
-
-    command: Command
-    negotiation: str | None
-    """Whose command it is; None: a part's own."""
-    started_s: float
-    index: int = 0
-    """Its place in the log; 0 until it is appended."""
-
-
 class Term:
     """Everything that this site knows as the scheduler of one term of the agreement. Made anew with each, so that
     nothing of an older one is left: whoever waits asks the next scheduler."""
 
-    def __init__(self, host: Host, turned_back: TurnedBack, *, since_s: float) -> None:
-        self.in_flight: InFlight | None = None
+    def __init__(self, host: Host, pace: Pace, turned_back: TurnedBack, *, since_s: float) -> None:
+        self.proposer = Proposer(host, pace)
         self.negotiations = RunningNegotiations(host)
         self.reports = Reports(host)
         self.failures = FailureDetector(host, self.negotiations, self.reports)
@@ -103,19 +89,19 @@ class SchedulerMachine:
         self.pace = Pace()
         """Kept over the terms, as are those that were turned back: each says why."""
         self.turned_back = TurnedBack()
-        self.term = Term(host, self.turned_back, since_s=0.0)
+        self.term = Term(host, self.pace, self.turned_back, since_s=0.0)
         """Empty while this site does not lead."""
 
     # -- the role
 
     def lead(self, *, now_s: float) -> None:
         """This site became the leader. It begins when its roster is the newest (`at_work`)."""
-        self.term = Term(self.host, self.turned_back, since_s=now_s)
+        self.term = Term(self.host, self.pace, self.turned_back, since_s=now_s)
         self.phase = Phase.ELECTED
 
     def retire(self) -> None:
         """Not the leader any more: forget everything."""
-        self.term = Term(self.host, self.turned_back, since_s=0.0)
+        self.term = Term(self.host, self.pace, self.turned_back, since_s=0.0)
         self.phase = Phase.FOLLOWING
 
     def at_work(self, *, now_s: float) -> bool:
@@ -136,7 +122,7 @@ class SchedulerMachine:
 
     @property
     def in_flight(self) -> InFlight | None:
-        return self.term.in_flight
+        return self.term.proposer.in_flight
 
     @property
     def negotiations(self) -> Mapping[str, Negotiation]:
@@ -194,25 +180,23 @@ class SchedulerMachine:
 
     def appended(self, index: int) -> None:
         """The proposal under way is in the log; it may be committed before `Host.propose` returns."""
-        assert self.term.in_flight is not None
-        self.term.in_flight.index = index
+        self.term.proposer.appended(index)
 
     def committed(self, command: Command, index: int, *, now_s: float) -> None:
         """A command was committed and the roster is already the one after it."""
-        term, flight = self.term, self.term.in_flight
+        term = self.term
         if not isinstance(command, SetVoters):
             term.resolution.epoch_changed()
-        if flight is not None and flight.index == index:
-            term.in_flight = None
-            self.pace.entry_took(now_s - flight.started_s)
-            if flight.negotiation is not None:
-                term.negotiations.feed(flight.negotiation, Committed(last_round=self._last_round_of(flight)))
+        flight = term.proposer.committed(index, now_s=now_s)
+        if flight is not None and flight.negotiation is not None:
+            last_round = self._last_round_of(flight.negotiation)
+            term.negotiations.feed(flight.negotiation, Committed(last_round=last_round))
         if isinstance(command, Settled):
             term.negotiations.round_resolved()
 
-    def _last_round_of(self, flight: InFlight) -> int:
-        """Of the site that this has removed, as the roster says."""
-        negotiation = self.term.negotiations.all.get(flight.negotiation or "")
+    def _last_round_of(self, identifier: str) -> int:
+        """Of the site that this negotiation has removed, as the roster says."""
+        negotiation = self.term.negotiations.all.get(identifier)
         if not isinstance(negotiation, ScaleIn):
             return 0
         gone = self.host.roster.departure(negotiation.site, negotiation.incarnation)
@@ -229,7 +213,7 @@ class SchedulerMachine:
         for finding in term.progress.look(now_s):
             term.negotiations.take(finding, now_s=now_s)
         steps = 0
-        while self.leading and self.term.in_flight is None and self.host.can_propose() and steps < STEPS_MAX:
+        while self.leading and self.term.proposer.is_free() and steps < STEPS_MAX:
             steps += 1
             if not self._step(now_s):
                 break
@@ -271,35 +255,16 @@ class SchedulerMachine:
             self.host.transfer_leadership(decision.successor)
         if decision.proposal is None:
             return decision.look_again
-        if not self.propose(decision.proposal, None, now_s=now_s):
+        if not self.term.proposer.propose(decision.proposal, None, now_s=now_s):
             return False
         note = decision.note
         if note is not None:
             self.host.record(note.kind, note.subject, note.cause, note.outcome, None, note.reason)
         return True
 
-    def propose(self, proposal: Proposal, negotiation: str | None, *, now_s: float) -> bool:
-        """False: the agreement does not take it now."""
-        if not self._quorum_in_reach(proposal.configuration):
-            return False
-        self.term.in_flight = InFlight(proposal.command, negotiation, now_s)
-        if self.host.propose(proposal.command, proposal.configuration, proposal.first_round):
-            return True
-        self.term.in_flight = None
-        return False
-
-    def _quorum_in_reach(self, changed: Configuration | None) -> bool:
-        """What cannot be committed is not appended: a configuration counts from then on, and one that leaves out a
-        voter who comes back would keep the run standing although a majority is there."""
-        reachable = self.host.reachable()
-        return all(
-            sum(voter in reachable for voter in one.voters) >= majority(len(one.voters))
-            for one in (self.host.configuration, changed or self.host.configuration)
-        )
-
     def _propose_pending(self, now_s: float, *, resolving: bool) -> bool:
         """The first negotiation whose turn it can be. While a round is resolved only failures are removed."""
-        negotiations = self.term.negotiations
+        negotiations, proposer = self.term.negotiations, self.term.proposer
         for identifier in negotiations.pending:
             negotiation = negotiations.all.get(identifier)
             if negotiation is None:  # it has ended since
@@ -312,10 +277,10 @@ class SchedulerMachine:
                 negotiations.has_its_turn(identifier)
                 negotiations.feed(identifier, proposal)
                 return True
-            if proposal is None or not self._quorum_in_reach(proposal.configuration):
+            if proposal is None or not proposer.quorum_in_reach(proposal.configuration):
                 continue  # another one may have to come first: a link, a failure
             negotiations.has_its_turn(identifier)
-            if self.propose(proposal, identifier, now_s=now_s):
+            if proposer.propose(proposal, identifier, now_s=now_s):
                 return True
             negotiations.waits_again(identifier)
             return False

@@ -106,7 +106,7 @@ AGREEMENT = (
                 "if False:",
             ),
             # The second fence: the scheduler has one proposal under way at a time.
-            Patch("chaos_protocols.scheduler.machine:SchedulerMachine.evaluate", "and self.term.in_flight is None", ""),
+            Patch("chaos_protocols.scheduler.proposer:Proposer.is_free", "self._in_flight is None and", ""),
         ),
         breaks=(1,),
     ),

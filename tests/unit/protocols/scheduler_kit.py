@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 from tests.unit.protocols.one_site import (
+    MODEL,
     A,
     B,
     Bench,
+    leader_of,
     link,
     roster_of,
     sent,
@@ -16,6 +18,12 @@ from tests.unit.protocols.one_site import (
 
 from chaos_protocols import events
 from chaos_protocols.messages import (
+    ConnectOrder,
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeaveRequest,
+    LinkReady,
     LinkReport,
     RaftEnvelope,
     Report,
@@ -27,6 +35,7 @@ from chaos_protocols.raft.messages import (
     AppendResponse,
     PreVoteRequest,
     PreVoteResponse,
+    RaftMessage,
     TimeoutNow,
     VoteRequest,
     VoteResponse,
@@ -128,3 +137,51 @@ def holds(bench: Bench, number: int, digest: str) -> None:
         number,
         digest,
     )
+
+
+def refusing(bench: Bench) -> Any:
+    """The agreement takes nothing (a change of the voters is not committed yet, the role is being handed over)."""
+    real = bench.machine.propose
+    bench.machine.propose = lambda *_: False  # type: ignore[method-assign]
+    return real
+
+
+def accepting(bench: Bench, real: Any) -> None:
+    bench.machine.propose = real  # type: ignore[method-assign]
+    bench.hear(B, report(bench))
+
+
+def training(*others: SiteId, **changes: Any) -> Bench:
+    """A leads; B has told that its worker trains."""
+    bench = leader_of(*others, **changes)
+    bench.hear(B, report(bench))
+    return bench
+
+
+def join(bench: Bench, site: SiteId, *neighbours: SiteId, incarnation: int = 1) -> JoinAnswer:
+    bench.up(site)
+    request = JoinRequest(
+        name=f"site {site[:1]}", address=f"{site[:1]}:1", public_key=b"", incarnation=incarnation,
+        neighbours=neighbours, model=MODEL, worker_round=0,
+    )  # fmt: skip
+    ((_, told),) = sent(bench.hear(site, request), JoinAnswer)
+    return told
+
+
+def connected(bench: Bench, neighbour: SiteId, joiner: SiteId, *, ready: bool = True) -> None:
+    """The neighbour answers the order that it was given for this joiner."""
+    order = next(told for site, told in sent(bench.out, ConnectOrder) if site == neighbour and told.other == joiner)
+    bench.hear(
+        neighbour,
+        LinkReady(
+            negotiation=order.negotiation, other=joiner, ready=ready, rtt_s=0.01, rate_bytes_per_s=1e7, reason="no"
+        ),
+    )
+
+
+def leave(bench: Bench, site: SiteId, incarnation: int = 1) -> list[LeaveAnswer]:
+    return [told for _, told in sent(bench.hear(site, LeaveRequest(incarnation=incarnation, reason="")), LeaveAnswer)]
+
+
+def raft(message: RaftMessage) -> RaftEnvelope:
+    return RaftEnvelope(message=message)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, E, link, roster_of
+from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, E, leader_of, link, roster_of
 
 from chaos_protocols.commands import (
     AddLink,
@@ -20,10 +20,10 @@ from chaos_protocols.commands import (
     apply_command,
 )
 from chaos_protocols.messages import JoinRequest
-from chaos_protocols.names import VOTERS_MAX, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.roster import Departure, Roster
-from chaos_protocols.scheduler import proposals, voters
+from chaos_protocols.scheduler import proposals
 from chaos_protocols.scheduler.negotiation import (
     Committed,
     ConnectLink,
@@ -42,8 +42,6 @@ from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 from chaos_protocols.scheduler.proposals import CannotPropose, Situation
 from chaos_protocols.views import changed_views, connects
-
-SITES = tuple(SiteId(f"{number:032x}") for number in range(12))
 
 
 def situation(roster: Roster, *, active: tuple[SiteId, ...] = (), first_round: int = 5, done: int = 3) -> Situation:
@@ -251,50 +249,6 @@ def test_a_link_that_is_gone_is_not_removed_again() -> None:
     assert refusal(unlinking(B, C).command, situation(roster_of(A, B))).final
 
 
-# ---- voters
-
-
-def configuration(voters: tuple[SiteId, ...], learners: tuple[SiteId, ...] = ()) -> Configuration:
-    return Configuration(voters=voters, learners=learners)
-
-
-def test_voters_are_odd_in_number_and_bounded() -> None:
-    assert [voters.voters_wanted(count) for count in (0, 1, 2, 3, 4, 5, 8, 9, 50)] == [
-        1, 1, 1, 3, 3, 5, 7, 7, VOTERS_MAX
-    ]  # fmt: skip
-
-
-def test_the_voters_wanted_are_reached_one_step_at_a_time() -> None:
-    members = SITES[:5]
-    roster = roster_of(*members)
-    found = configuration((members[0],), members[1:4])
-    steps = []
-    while (following := voters.next_voters(roster, found, members[0])) is not None:
-        assert len({*following.voters} ^ {*found.voters}) <= 1, "one voter changes at a time"
-        found = following
-        steps.append(len(found.voters))
-    assert set(found.voters) == set(members) and steps == [1, 2, 3, 4, 5]
-
-
-def test_a_voter_that_is_no_member_loses_its_vote_and_a_surplus_one_too() -> None:
-    roster = roster_of(A, B)
-    stranger = voters.next_voters(roster, configuration((A, B, E)), A)
-    assert stranger == configuration((A, B), (E,))
-    surplus = voters.next_voters(roster, configuration((A, B)), A)
-    assert surplus == configuration((A,), (B,))
-    assert voters.next_voters(roster, configuration((A,), (B,)), A) is None
-
-
-def test_a_scheduler_that_is_no_member_is_never_the_surplus() -> None:
-    assert voters.next_voters(roster_of(A), configuration((B,), (A,)), B) is None
-    assert voters.next_voters(roster_of(A, B), configuration((A, B)), B) == configuration((B,), (A,))
-
-
-def test_a_voter_is_not_made_a_learner_by_the_way() -> None:
-    found = configuration((A,))
-    assert proposals.with_learner(found, A) is found
-
-
 # ---- views
 
 
@@ -377,3 +331,17 @@ def test_a_failed_site_that_fails_again_stays_failed_and_a_leave_ends_with_its_l
     assert early.state is ScaleInState.FAILED
     done = leaving(C, graceful=False)
     assert done.handle(Committed())[-1].outcome == "done"  # type: ignore[union-attr]
+
+
+def test_sources_are_all_sites_with_the_state_where_the_planner_says_so_neighbours_with_their_rates() -> None:
+    planner = type("Everybody", (), {"all_sites": True, "sync": PLANNER.sync, "replicate": PLANNER.replicate})()
+    roster = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(C, D)))
+    found = proposals.sources_for(
+        proposals.Situation(
+            roster=roster, configuration=leader_of(B).machine.configuration, planner=planner,
+            first_round=1, done=0, active=frozenset((A, B, C)),
+        ),
+        D,
+        roster.links,
+    )  # fmt: skip
+    assert [(one.site, one.rate_bytes_per_s > 0) for one in found] == [(C, True), (A, False), (B, False)]

@@ -1,4 +1,4 @@
-"""What happens seldom: the agreement refuses a proposal, there is no plan, words come twice, a site is far behind."""
+"""What happens seldom: a site is far behind, words come twice, small rules of names, routes and views."""
 
 from __future__ import annotations
 
@@ -9,174 +9,31 @@ from tests.unit.protocols.follower import Follower, finish_round, level_learner,
 from tests.unit.protocols.one_site import (
     MODEL,
     PLANNER,
-    SETTINGS,
     A,
     B,
     Bench,
     C,
     D,
-    leader_of,
     link,
     records,
     roster_of,
-    sent,
 )
-from tests.unit.protocols.scheduler_kit import alive, line, lose, report
 
 from chaos_protocols import events
 from chaos_protocols.commands import AddLink, PromoteSite, RemoveSite, Settled
 from chaos_protocols.effects import OpenRound
-from chaos_protocols.liveness import LinkPhase
 from chaos_protocols.messages import (
     JoinAnswer,
-    LeaveAnswer,
-    LeaveRequest,
-    LinkRequest,
-    SettleAnswer,
-    SettleQuestion,
-    StateRequest,
 )
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Departure
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.routing import ROUTES_CACHED_MAX, OverlayView
-from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn
 from chaos_protocols.state_spec import NAME_CHARACTERS_MAX, fact
 from chaos_protocols.views import make_view, settled_views
 from chaos_protocols.worker import RunPaused, TrainFrom
 
-
-def refusing(bench: Bench) -> Any:
-    """The agreement takes nothing (a change of the voters is not committed yet, the role is being handed over)."""
-    real = bench.machine.propose
-    bench.machine.propose = lambda *_: False  # type: ignore[method-assign]
-    return real
-
-
-def accepting(bench: Bench, real: Any) -> None:
-    bench.machine.propose = real  # type: ignore[method-assign]
-    bench.hear(B, report(bench))
-
-
-# ---- proposals that the agreement refuses
-
-
-def test_a_refused_settlement_is_proposed_again() -> None:
-    bench = leader_of(roster=line(B, C))
-    lose(bench, C)
-    real = refusing(bench)
-    answer = SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest="")
-    bench.hear(B, answer)
-    assert bench.machine.roster.settling and not records(bench.out, "settle")
-    accepting(bench, real)
-    assert not bench.machine.roster.settling
-
-
-def test_a_refused_renewal_is_proposed_again() -> None:
-    bench = leader_of(B, C)
-    real = refusing(bench)
-    bench.handle(events.LinkUp(site=C, incarnation=2, address=""))
-    assert not [one for one in records(bench.out, "scale-in") if one.outcome == "done"]
-    accepting(bench, real)
-    known = bench.machine.roster.record(C)
-    assert known is not None and known.incarnation == 2
-
-
-def test_a_refused_adoption_forgets_no_candidate() -> None:
-    bench = leader_of(roster=roster_of(A, model=None, started=False))
-    real = refusing(bench)
-    bench.handle(events.WorkerReady(model=MODEL, round=0))
-    assert bench.machine.roster.model is None and A in bench.machine.scheduler.term.restore_point.state_requests
-    bench.machine.propose = real  # type: ignore[method-assign]
-    bench.wait(1.0)
-    assert bench.machine.roster.model == MODEL
-
-
-def test_a_round_is_done_again_once_the_agreement_takes_it() -> None:
-    bench = leader_of(B)
-    tag = bench.machine.rounds.running
-    assert tag is not None
-    real = refusing(bench)
-    bench.handle(events.ReduceStalled(tag=tag))
-    bench.hear(B, report(bench))
-    assert not bench.machine.roster.settling
-    bench.machine.propose = real  # type: ignore[method-assign]
-    alive(bench, B, seconds=1.5)
-    assert bench.machine.roster.settling or bench.machine.rounds.running != tag
-
-
-def test_a_refused_wish_keeps_its_place() -> None:
-    bench = leader_of(B, C)
-    real = refusing(bench)
-    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
-    assert [identifier.split("-")[0] for identifier in bench.machine.scheduler.term.negotiations.pending] == ["in"]
-    accepting(bench, real)
-    assert bench.machine.roster.record(C) is None
-
-
-def test_a_change_for_which_there_is_no_plan_is_refused_in_the_planners_words() -> None:
-    def no_plan(*_: Any) -> Any:
-        raise ValueError("the members fall into 2 groups")
-
-    bench = leader_of(B, C)
-    bench.machine.planner = type("NoPlan", (), {"sync": staticmethod(no_plan), "all_sites": False})()
-    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
-    assert records(bench.out, "scale-in")[-1].outcome == "refused"
-    assert "2 groups" in records(bench.out, "scale-in")[-1].reason
-
-
 # ---- words that come twice, early, late
-
-
-def test_a_leaver_whose_removal_is_not_agreed_yet_is_not_answered_yet() -> None:
-    bench = leader_of(B, C)
-    real = refusing(bench)
-    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
-    out = bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
-    assert not sent(out, LeaveAnswer)
-    accepting(bench, real)
-    assert sent(bench.out, LeaveAnswer)
-
-
-def test_a_leave_and_a_link_do_not_disturb_somebody_elses_transfer() -> None:
-    bench = leader_of(B, C, D)
-    bench.hear(B, report(bench))
-    bench.hear(C, StateRequest(incarnation=1, worker_round=0, model=MODEL, reason=""))
-    bench.hear(D, LinkRequest(request="r", other=B, add=False, reason=""))
-    bench.hear(D, LeaveRequest(incarnation=1, reason="done"))
-    plan = bench.machine.roster.replication
-    assert plan is not None and plan.joiner == C
-
-
-def test_news_for_a_negotiation_that_has_ended_finds_nobody() -> None:
-    bench = leader_of(B)
-    bench.machine.scheduler.term.negotiations.feed("ended", DeadlinePassed())
-    assert not bench.machine.scheduler.negotiations
-
-
-def test_a_leave_waits_while_a_failure_is_settled() -> None:
-    bench = leader_of(roster=line(B, C, D))
-    lose(bench, D)
-    bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
-    assert bench.machine.roster.record(C) is not None
-    epoch = bench.machine.roster.epoch
-    for site in (B, C):
-        bench.hear(site, SettleAnswer(epoch=epoch, done_round=0, digest="", has_state=True))
-    assert not bench.machine.roster.settling and bench.machine.roster.record(C) is None
-    assert any(isinstance(one, ScaleIn) and one.graceful for one in bench.machine.scheduler.negotiations.values())
-
-
-def test_a_scheduler_whose_own_result_is_outvoted_hands_the_role_over() -> None:
-    bench = leader_of(roster=line(B, C, D))
-    tag = bench.machine.rounds.running
-    assert tag is not None
-    weights = tuple((site, 1.0) for site in (A, B, C, D))
-    bench.handle(events.ReduceFinished(tag=tag, digest="aa", weights=weights))
-    lose(bench, D)
-    epoch = bench.machine.roster.epoch
-    for site in (B, C):
-        bench.hear(site, SettleAnswer(epoch=epoch, done_round=1, digest="bb"))
-    assert bench.machine.roster.settling and bench.machine.roster.site_ids() == (A, B, C), "not by its own word"
 
 
 def test_a_new_reason_for_the_same_pause_is_told_to_the_worker_and_not_recorded_again() -> None:
@@ -253,14 +110,6 @@ def test_the_fetching_of_a_settled_result_is_begun_once() -> None:
     assert bench.machine.rounds.fetching == 2 and bench.machine.rounds.advance() == []
 
 
-def test_a_settling_never_decides_without_a_site_that_is_not_removed_yet() -> None:
-    bench = leader_of(roster=line(B, C, D))
-    lose(bench, D)
-    bench.machine.links.neighbours[C].phase = LinkPhase.DOWN
-    decision = bench.machine.scheduler.term.resolution.step(bench.now_s)
-    assert decision.proposal is None and "removed first" in decision.reason
-
-
 def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_transfer() -> None:
     bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D))))
     bench.machine.participation.links.reach({B})
@@ -305,25 +154,6 @@ def test_routes_that_are_kept_are_bounded_in_number() -> None:
 def test_a_fact_that_is_too_long_for_a_name_is_cut_down_to_its_hash() -> None:
     short, long, other = fact("a=1"), fact("x" * 900), fact("x" * 899 + "y")
     assert short.name == "a=1" and len(long.name) <= NAME_CHARACTERS_MAX and long.name != other.name
-
-
-def test_failures_are_looked_for_again_only_when_something_is_new() -> None:
-    bench = leader_of(B, C)
-    failures, looks = bench.machine.scheduler.term.failures, []
-    bench.machine.link_is_up = lambda *key: bool(looks.append(key))  # type: ignore[func-returns-value,method-assign]
-    assert failures.look(bench.now_s) == [] and not looks
-    bench.machine.network.overlay_changed()
-    assert failures.look(bench.now_s) and looks, "everything is down"
-
-
-def test_a_settle_question_is_not_repeated_before_its_time() -> None:
-    bench = leader_of(roster=line(B, C))
-    lose(bench, C)
-    bench.taken()
-    alive(bench, B, seconds=SETTINGS.retry_s / 2, step_s=0.05)
-    assert not sent(bench.out, SettleQuestion)
-    alive(bench, B, seconds=SETTINGS.retry_s, step_s=0.05)
-    assert sent(bench.out, SettleQuestion)
 
 
 def test_a_member_hears_of_a_change_that_does_not_concern_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, E, leader_of, link, records, roster_of, sent
+from tests.unit.protocols.scheduler_kit import lose
 
 from chaos_protocols import events
 from chaos_protocols.messages import (
@@ -19,6 +20,7 @@ from chaos_protocols.messages import (
     LinkReady,
     LinkRequest,
     Report,
+    SettleAnswer,
     SettleQuestion,
     StateRequest,
 )
@@ -321,3 +323,37 @@ def test_a_follower_does_not_answer_what_only_the_scheduler_decides() -> None:
     bench.taken()
     assert not sent(bench.hear(C, LeaveRequest(incarnation=1, reason="")), LeaveAnswer)
     assert not sent(bench.hear(A, SettleQuestion(epoch=7)), SettleQuestion), "and it is not settling"
+
+
+def leaves_then_joins(bench: Bench) -> None:
+    """The request to join, which came first, arrives last."""
+    bench.hear(B, report())
+    bench.up(D)
+    bench.hear(D, LeaveRequest(incarnation=1, reason="its user left"))
+    request = JoinRequest(
+        name="d",
+        address="d.example:7400",
+        public_key=b"",
+        incarnation=1,
+        neighbours=(B,),
+        model=MODEL,
+        worker_round=0,
+    )
+    bench.taken()
+    ((_, told),) = sent(bench.hear(D, request), JoinAnswer)
+    assert not told.accepted and "has left" in told.reason
+    assert bench.machine.scheduler.negotiations == {}
+
+
+def test_request_to_join_of_a_start_that_has_left_is_not_granted() -> None:
+    """It asked to join, then to leave before it was admitted (row 32)."""
+    leaves_then_joins(leader_of(B))
+
+
+def test_request_to_join_of_a_removed_start_that_then_left_is_not_granted() -> None:
+    """It was cut off, asked to join again, and then to leave (seed 38940 of the simulator, 2 sites)."""
+    bench = leader_of(roster=roster_of(A, B, D, links=(link(A, B), link(A, D))))
+    lose(bench, D)
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
+    assert bench.machine.roster.record(D) is None and not bench.machine.roster.settling
+    leaves_then_joins(bench)

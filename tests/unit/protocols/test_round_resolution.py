@@ -1,4 +1,4 @@
-"""Which round a settling finds to be the last: whose word is a measure, and whose is not."""
+"""Which round stands after a failure: whose word is a measure, and whose is not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,31 @@ from tests.unit.protocols.scheduler_kit import acknowledge, alive, asked_to_lead
 from chaos_protocols.messages import SettleAnswer
 from chaos_protocols.names import SiteId
 from chaos_protocols.roster import Roster
+from chaos_protocols.scheduler.round_resolution import outcome_of
 from chaos_protocols.views import make_view
+
+
+def said(done: int, digest: str = "", *, has_state: bool = False, known: int = 0) -> SettleAnswer:
+    return SettleAnswer(epoch=EPOCH, done_round=done, digest=digest, has_state=has_state, known_round=known)
+
+
+def test_only_who_holds_a_result_or_the_state_after_it_says_which_round_stands() -> None:
+    roster = roster_of(A, B, C)
+    outcome = outcome_of(roster, {A: said(4, "aa"), B: said(5, has_state=True), C: said(9, known=7)})
+    assert (outcome.furthest, outcome.holders, outcome.digests, outcome.pending) == (5, (B,), {}, False)
+
+
+def test_the_results_of_one_round_are_told_apart_and_those_of_older_ones_left_out() -> None:
+    roster = roster_of(A, B, C, D)
+    outcome = outcome_of(roster, {A: said(3, "aa"), B: said(5, "bb"), C: said(5, "cc"), D: said(5, has_state=True)})
+    assert outcome.holders == (B, C, D) and outcome.digests == {B: "bb", C: "cc"}
+
+
+def test_where_nobody_holds_anything_the_newest_round_that_is_known_of_stands_and_nobody_is_pending() -> None:
+    roster = roster_of(A, B, settled_round=6)
+    for known, furthest in ((4, 6), (8, 8)):
+        outcome = outcome_of(roster, {A: said(0), B: said(9, known=known)})
+        assert (outcome.furthest, outcome.holders, outcome.pending) == (furthest, (), False)
 
 
 def test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from() -> None:
