@@ -174,6 +174,9 @@ class Driver:
                 self.spawn(lambda: self._refuse_worker(reason), "refuse worker")
             case effects.ToWorker(message=message):
                 self.workers.send(message)
+            case effects.EndWorker():
+                self.workers.drop()
+                self.bulk.reduce.detach_contribution()
             case effects.DeliverResult(round=number, sites=sites, weight=weight):
                 self._deliver(number, sites, weight)
             case effects.Record():

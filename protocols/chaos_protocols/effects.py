@@ -110,6 +110,14 @@ class ToWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndWorker:
+    """Part with the worker without a word: it counts as gone, and may come back with a new hello. Not answered by
+    `WorkerLost`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeState:
     """The snapshot lies in the arena: serve it to the joiner of the transfer until `ReleaseState`."""
 
@@ -225,6 +233,7 @@ Effect = (
     | DeliverResult
     | DropResults
     | ToWorker
+    | EndWorker
     | ServeState
     | ReleaseState
     | FetchState
