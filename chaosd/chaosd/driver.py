@@ -248,7 +248,7 @@ class Driver:
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.bulk.link_lost(site, reason)
-        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason, end_of_file=end_of_file))
+        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason))
 
     def control_received(self, site: SiteId, frame: bytes) -> None:
         try:

@@ -186,8 +186,9 @@ KeepEffect = KeepCopy | DropCopy | RestoreCopy | WriteCheckpoint | LoadCheckpoin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTransfer:
+    """The state is not wanted any more, or by another plan."""
+
     transfer: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

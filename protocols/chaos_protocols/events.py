@@ -42,7 +42,6 @@ class LinkLost:
     site: SiteId
     incarnation: int
     reason: str
-    end_of_file: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from tests.simulator.batch import sites_of
 from tests.simulator.disk import Disk, DiskFailed, JournalDisk
-from tests.simulator.faults import all_are_members, begin
+from tests.simulator.faults import all_are_members, begin, run_seed
 from tests.simulator.hanging import FORCED, HANGS
 from tests.simulator.node import Node
 from tests.simulator.world import World
