@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.events import LeaveRequested
+from chaos_protocols.events import ForcedStop, LeaveRequested
 from chaos_protocols.names import SiteId, short
 from chaosd.api import LocalApi
 from chaosd.assembly import make_driver, make_machine
@@ -143,8 +143,7 @@ class Daemon:
         stopped = self.driver.stopped
         if self._interrupts > 1 and stopped is not None and not stopped.done():
             log.warning("forced: the other sites will see this as a failure")
-            self.driver.machine.participation.leaving.stop("forced by the user", graceful=False)
-            stopped.set_result((False, "forced by the user"))
+            self.driver.feed(ForcedStop(reason="forced by the user"))
             return
         log.info("leaving the run; Ctrl+C again forces")
         self.driver.feed(LeaveRequested(request="", reason="Ctrl+C in the daemon"))

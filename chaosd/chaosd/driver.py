@@ -174,6 +174,9 @@ class Driver:
                 self.spawn(lambda: self._refuse_worker(reason), "refuse worker")
             case effects.ToWorker(message=message):
                 self.workers.send(message)
+            case effects.EndWorker():
+                self.workers.drop()
+                self.bulk.reduce.detach_contribution()
             case effects.DeliverResult(round=number, sites=sites, weight=weight):
                 self._deliver(number, sites, weight)
             case effects.Record():
@@ -245,7 +248,7 @@ class Driver:
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.bulk.link_lost(site, reason)
-        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason, end_of_file=end_of_file))
+        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason))
 
     def control_received(self, site: SiteId, frame: bytes) -> None:
         try:

@@ -1,4 +1,5 @@
-"""Facts that nobody brings to the driver: they are looked for, twice in every heartbeat."""
+"""Facts that nobody brings to the driver: they are looked for, twice in every heartbeat. What follows from them is
+decided by the machine."""
 
 from __future__ import annotations
 
@@ -6,16 +7,17 @@ import asyncio
 
 import psutil
 
-from chaos_protocols.events import LinkProgressed
+from chaos_protocols.events import LinkProgressed, WorkerContinued, WorkerStopped
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaosd.driver import Driver
 
 
 async def watch(driver: Driver, settings: SiteSettings) -> None:
-    """Facts that nobody brings: bulk bytes that moved (a busy link is not silent), a worker that was stopped."""
+    """Facts that nobody brings: bulk bytes that moved (a busy link is not silent), a worker that was stopped or goes
+    on."""
     seen: dict[SiteId, int] = {}
-    stopped_since_s: float | None = None
+    stopped_pid: int | None = None
     pause_s = settings.beat_s / 2
     while True:
         await asyncio.sleep(pause_s)
@@ -24,21 +26,22 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
             if received != seen.get(site, 0):
                 seen[site] = received
                 driver.feed(LinkProgressed(site=site))
-        if not _worker_is_stopped(driver):
-            stopped_since_s = None
+        pid = _pid_of_stopped_worker(driver)
+        if pid == stopped_pid:
             continue
-        stopped_since_s = stopped_since_s or driver.now_s()
-        if driver.now_s() - stopped_since_s >= settings.failure_timeout_s:
-            stopped_since_s = None
-            driver.workers.drop()
-            driver.worker_lost("the worker process is stopped (SIGSTOP)")
+        stopped_pid = pid
+        if pid is None:
+            driver.feed(WorkerContinued())
+        else:
+            driver.feed(WorkerStopped(reason="the worker process is stopped (SIGSTOP)"))
 
 
-def _worker_is_stopped(driver: Driver) -> bool:
+def _pid_of_stopped_worker(driver: Driver) -> int | None:
+    """None: there is no worker, or it runs."""
     hello = driver.hello
     if hello is None or not driver.workers.connected:
-        return False
+        return None
     try:
-        return bool(psutil.Process(hello.pid).status() == psutil.STATUS_STOPPED)
+        return hello.pid if psutil.Process(hello.pid).status() == psutil.STATUS_STOPPED else None
     except psutil.Error:
-        return False
+        return None

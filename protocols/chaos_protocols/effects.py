@@ -110,6 +110,14 @@ class ToWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndWorker:
+    """Part with the worker without a word: it counts as gone, and may come back with a new hello. Not answered by
+    `WorkerLost`."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeState:
     """The snapshot lies in the arena: serve it to the joiner of the transfer until `ReleaseState`."""
 
@@ -178,8 +186,9 @@ KeepEffect = KeepCopy | DropCopy | RestoreCopy | WriteCheckpoint | LoadCheckpoin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTransfer:
+    """The state is not wanted any more, or by another plan."""
+
     transfer: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +234,7 @@ Effect = (
     | DeliverResult
     | DropResults
     | ToWorker
+    | EndWorker
     | ServeState
     | ReleaseState
     | FetchState

@@ -42,7 +42,6 @@ class LinkLost:
     site: SiteId
     incarnation: int
     reason: str
-    end_of_file: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +86,19 @@ class WorkerReady:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost:
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStopped:
+    """The worker stands still, and does not know it: its process was stopped (SIGSTOP), or hangs. `reason`: what was
+    seen. Told once; what follows from it is decided by the machine (`settings.worker_stopped_s`)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerContinued:
+    """The worker that stood still goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +243,13 @@ class LeaveRequested:
     contributes: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedStop:
+    """A user insists (Ctrl+C again): this daemon ends now, whoever waits for it. To the run it is a failure."""
+
+    reason: str
+
+
 Event = (
     Started
     | TimerFired
@@ -242,6 +261,8 @@ Event = (
     | EnvelopeReceived
     | WorkerReady
     | WorkerLost
+    | WorkerStopped
+    | WorkerContinued
     | WorkerContributed
     | WorkerUpdating
     | WorkerApplied
@@ -262,4 +283,5 @@ Event = (
     | CheckpointWritten
     | LinkChangeRequested
     | LeaveRequested
+    | ForcedStop
 )

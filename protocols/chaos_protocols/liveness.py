@@ -61,12 +61,11 @@ class LinkRenewed:
 
 @dataclass(slots=True, kw_only=True)
 class LinkWentDown:
-    """Notice. `certain`: end-of-file and a refused redial, or a new incarnation: no doubt, no need to wait."""
+    """Notice: there is no link any more, or it is to another start of the neighbour's daemon."""
 
     site: SiteId
     incarnation: int
     reason: str
-    certain: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -177,7 +176,7 @@ class LinkTable:
             if old_incarnation == incarnation:
                 self.notices.append(LinkRenewed(site=site))
                 return []
-            self._went_down(neighbour, old_incarnation, "its daemon was restarted", certain=True)
+            self._went_down(neighbour, old_incarnation, "its daemon was restarted")
         neighbour.heard_sequence = 0
         neighbour.sent_at_s.clear()
         self.notices.append(LinkCameUp(site=site, incarnation=incarnation))
@@ -190,7 +189,7 @@ class LinkTable:
             return []
         if neighbour.farewell:
             self._down(neighbour, now_s)
-            self._went_down(neighbour, incarnation, f"farewell: {neighbour.farewell}", certain=True)
+            self._went_down(neighbour, incarnation, f"farewell: {neighbour.farewell}")
             return []
         self._enter(neighbour, LinkPhase.REDIALLING)
         neighbour.failure = reason
@@ -206,7 +205,7 @@ class LinkTable:
         old_phase = neighbour.phase
         self._down(neighbour, now_s)
         if old_phase is LinkPhase.REDIALLING:
-            self._went_down(neighbour, neighbour.incarnation, f"{neighbour.failure}; redial: {reason}", certain=True)
+            self._went_down(neighbour, neighbour.incarnation, f"{neighbour.failure}; redial: {reason}")
         else:
             neighbour.failure = reason
         return []
@@ -276,14 +275,12 @@ class LinkTable:
                     f"silent for {silent_s:.2f} s" if silent_s > limit_s else f"does not hear us for {unheard_s:.2f} s"
                 )
                 self._down(neighbour, now_s)
-                self._went_down(neighbour, neighbour.incarnation, reason, certain=False)
+                self._went_down(neighbour, neighbour.incarnation, reason)
                 return [CloseLink(site=neighbour.site, reason=reason)]
             case LinkPhase.REDIALLING:
                 if now_s >= neighbour.retry_at_s:
                     self._down(neighbour, now_s)
-                    self._went_down(
-                        neighbour, neighbour.incarnation, f"{neighbour.failure}; not redialled", certain=False
-                    )
+                    self._went_down(neighbour, neighbour.incarnation, f"{neighbour.failure}; not redialled")
             case LinkPhase.DOWN:
                 if self._dials(neighbour) and now_s >= neighbour.retry_at_s:
                     return self._dial(neighbour, self.settings.dial_timeout_s)
@@ -311,8 +308,8 @@ class LinkTable:
         neighbour.phase = phase
         self._up = self._deadline_s = None
 
-    def _went_down(self, neighbour: Neighbour, incarnation: int, reason: str, *, certain: bool) -> None:
-        self.notices.append(LinkWentDown(site=neighbour.site, incarnation=incarnation, reason=reason, certain=certain))
+    def _went_down(self, neighbour: Neighbour, incarnation: int, reason: str) -> None:
+        self.notices.append(LinkWentDown(site=neighbour.site, incarnation=incarnation, reason=reason))
 
     def _neighbour(self, site: SiteId) -> Neighbour:
         return self.neighbours.setdefault(site, Neighbour(site))

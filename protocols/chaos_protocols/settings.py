@@ -63,6 +63,11 @@ class SiteSettings:
         return 3.0 * self.failure_timeout_s
 
     @property
+    def worker_stopped_s(self) -> float:
+        """So long a worker may stand still: then it counts as gone, like a site that is silent."""
+        return self.failure_timeout_s
+
+    @property
     def stateless_s(self) -> float:
         """So long a worker may be without the state before its user is told why."""
         return 2.0 * self.failure_timeout_s

@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable
 
 import pytest
+from tests.simulator.batch import sites_of
 from tests.simulator.disk import Disk, DiskFailed, JournalDisk
-from tests.simulator.faults import all_are_members, begin
+from tests.simulator.faults import all_are_members, begin, run_seed
+from tests.simulator.hanging import FORCED, HANGS
 from tests.simulator.node import Node
 from tests.simulator.world import World
 from tests.unit.journal_faults import PowerLost
@@ -158,3 +160,10 @@ def test_the_last_worker_with_the_state_is_spared_only_where_the_run_says_so() -
     assert world.must_live(one)
     world.spares_last_holder = False
     assert not world.must_live(one)
+
+
+@pytest.mark.parametrize("kind", [HANGS, FORCED])
+def test_seeds_come_by_hanging_workers_and_forced_stops(kind: int) -> None:
+    told = ("(SIGSTOP)", "forced by the user")[kind == FORCED]
+    stories = [run_seed(seed, sites=sites_of(seed)).story for seed in (kind, kind + 32)]
+    assert any(told in line for story in stories for line in story)

@@ -14,6 +14,7 @@ from chaos_protocols.roster import Roster
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.views import connects
 from tests.simulator.disk import JournalDisk
+from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.strikes import OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
@@ -126,6 +127,7 @@ class Nemesis:
                 self.numbers.append(number)
                 world.schedule(at_s, lambda number=number: self._strike(number))  # type: ignore[misc]
             at_s += times.expovariate(1 / mean_s)
+        trouble(world, until_s)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:

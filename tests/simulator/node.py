@@ -20,6 +20,7 @@ from chaos_protocols.worker import (
 from tests.simulator.building import make_machine
 from tests.simulator.bulk import SimulatedBulk, digest_of
 from tests.simulator.disk import Disk, DiskFailed
+from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
 from tests.unit.journal_faults import PowerLost
 
@@ -47,27 +48,24 @@ class Node:
 
     def __init__(self, world: World, site: str, name: str, *, founder: bool, peers: tuple[str, ...]) -> None:
         self.world, self.site, self.name = world, site, name
-        self.founder, self.peers = founder, peers
-        self.disk = Disk()
+        self.founder, self.peers, self.min_sites = founder, peers, 1
+        self.disk, self.keeper = Disk(), Keeper(self)
         self.alive = self.stopped = self.stopped_for_good = self.left = False
         self.machine: SiteMachine | None = None
         self.worker: Worker | None = None
         self.connected: Worker | None = None
+        self.hang = Hang(self)
         self.bulk: SimulatedBulk | None = None
         self.connections: dict[str, Any] = {}
         self.mailbox: list[Any] = []
         self.answers: dict[str, tuple[bool, str]] = {}
         self._timer = self._generation = self._workers = 0
-        self.min_sites = 1
         self.arena: tuple[int, int, str] | None = None
-        self.keeper = Keeper(self)
-        self.contribution_bytes = 0
-        self.apply_s = 0.001
+        self.contribution_bytes, self.apply_s = 0, 0.001
         self.fetched: list[bool] = []
         self.crash_at: int | None = None
         self._restart: Any = None
-        self.compute_factor, self.slowdowns = 1.0, 0
-        self.transfer_delay_s = self._engines_s = 0.0
+        self.compute_factor, self.slowdowns, self.transfer_delay_s, self._engines_s = 1.0, 0, 0.0, 0.0
 
     # -- the process
 
@@ -282,6 +280,8 @@ class Node:
                 self.keeper.execute(effect)
             case effects.ToWorker(message=message):
                 self._to_worker(message)
+            case effects.EndWorker():
+                self.hang.ended()
             case effects.ServeState(plan=plan):
                 if self.worker is not None and self.worker.snapshot is not None:
                     bulk.serve_state(plan, self.worker.snapshot)

@@ -157,7 +157,6 @@ class World:
             site=far,  # type: ignore[arg-type]
             incarnation=incarnation,
             reason=reason,
-            end_of_file=True,
         )
         node.handle(lost)
 

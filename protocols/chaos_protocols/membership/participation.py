@@ -11,6 +11,7 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.replica import Replica
 from chaos_protocols.commands import Command, RemoveLink
+from chaos_protocols.effects import EndWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.catch_up import CatchUp
@@ -144,11 +145,27 @@ class Participation:
         elif comes is StateComes.ON_REQUEST:
             self.ask()
 
+    def worker_stopped(self, event: events.WorkerStopped) -> None:
+        """It stands still: it is waited for, but not for ever."""
+        self.session.stopped(event.reason)
+
+    def worker_continued(self, _: events.WorkerContinued) -> None:
+        """It goes on."""
+        self.session.continued()
+
+    def _end_stopped_worker(self) -> None:
+        """At every beat. The others wait for its contribution: who stands still for long counts as gone."""
+        reason = self.session.why_gone()
+        if reason:
+            self._outbox.emit([EndWorker(reason=reason)])
+            self._session_over(reason)
+
     def worker_lost(self, event: events.WorkerLost) -> None:
         """Its session is over."""
-        reason = event.reason
-        if not self.session.present:
-            return
+        if self.session.present:
+            self._session_over(event.reason)
+
+    def _session_over(self, reason: str) -> None:
         self.session.ended()
         self.membership.worker_went()
         standby = "this site is in standby until a worker comes back"
@@ -250,8 +267,13 @@ class Participation:
             self.ask()
             self.leaving.finish_if_done()
 
+    def forced_stop(self, event: events.ForcedStop) -> None:
+        """A user insists: nobody is waited for."""
+        self.leaving.stop(event.reason, graceful=False)
+
     def beat(self, role: SchedulerRole) -> None:
         """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
+        self._end_stopped_worker()
         self.leaving.look()
         if self.membership.takes_part:
             self.client.tell(self.report())

@@ -54,10 +54,10 @@ class StateFetch:
         """What the one before was told to load concerns nobody."""
         self._loading = None
 
-    def cancel(self, reason: str) -> None:
+    def cancel(self) -> None:
         """The state comes from elsewhere, or is not wanted any more."""
         if self.plan is not None:
-            self._outbox.emit([CancelTransfer(transfer=self.plan.transfer, reason=reason)])
+            self._outbox.emit([CancelTransfer(transfer=self.plan.transfer)])
             self._links.reach(set())
         self.plan, self.verified_bytes = None, 0
 

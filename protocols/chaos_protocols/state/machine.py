@@ -93,7 +93,7 @@ class WorkerState:
     def _go_on_from(self, roster: Roster) -> None:
         """The run goes on from a worker's state: ours, or another's."""
         facts, rounds, session = self._outbox.facts, self._rounds, self.session
-        self.fetch.cancel("the run goes on from another state")
+        self.fetch.cancel()
         self.restore.abandon()
         own = roster.adopted_from == (facts.site, facts.incarnation)
         in_roster = self._membership.in_roster
@@ -111,7 +111,7 @@ class WorkerState:
         transfer has begun."""
         plan, membership, rounds = roster.replication, self._membership, self._rounds
         if plan is not None and plan.joiner == self._outbox.facts.site and self.fetch.is_new(plan):
-            self.fetch.cancel("replaced by a newer plan")
+            self.fetch.cancel()
             if not membership.is_member or not membership.begun:
                 self._outbox.emit(rounds.begin_at(plan.round))
             else:
@@ -150,7 +150,7 @@ class WorkerState:
         if not self._membership.begun:
             return
         self._membership.begin(begun=False)
-        self.fetch.cancel("this site is not in the roster any more")
+        self.fetch.cancel()
         self.restore.abandon()
         self._outbox.emit(self._rounds.leave_run())
         self.source.release()
@@ -158,7 +158,7 @@ class WorkerState:
     def lost(self, reason: str) -> None:
         """The worker cannot catch up by results alone."""
         self._outbox.record("scale-out", self._outbox.facts.name, reason, "", None, "the state is fetched again")
-        self.fetch.cancel(reason)
+        self.fetch.cancel()
         self.restore.abandon()
 
     # -- the worker
@@ -178,7 +178,7 @@ class WorkerState:
 
     def worker_lost(self, reason: str) -> None:
         """Its session is over."""
-        self.fetch.cancel("the worker is gone")
+        self.fetch.cancel()
         self.memory.worker_lost()
         self.restore.worker_lost(reason)
         self.source.release()

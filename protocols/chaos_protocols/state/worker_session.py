@@ -23,6 +23,8 @@ class WorkerSession:
         self.since_s = outbox.now_s
         """When the last session began."""
         self._outbox = outbox
+        self._stopped: tuple[float, str] | None = None
+        """Since when it stands still, and what was seen; None: it runs."""
 
     @property
     def present(self) -> bool:
@@ -42,10 +44,27 @@ class WorkerSession:
         """A worker said hello."""
         self.model, self.round = model, round_number
         self.since_s = self._outbox.now_s
+        self._stopped = None
 
     def ended(self) -> None:
         """It is gone, or was sent away."""
-        self.model = None
+        self.model = self._stopped = None
+
+    def stopped(self, reason: str) -> None:
+        """It stands still; `reason`: what was seen."""
+        if self.present and self._stopped is None:
+            self._stopped = (self._outbox.now_s, reason)
+
+    def continued(self) -> None:
+        """It goes on."""
+        self._stopped = None
+
+    def why_gone(self) -> str:
+        """What was seen of a worker that has stood still for so long that it counts as gone; empty: it does not."""
+        if self._stopped is None:
+            return ""
+        since_s, reason = self._stopped
+        return reason if self._outbox.now_s - since_s >= self._outbox.settings.worker_stopped_s else ""
 
     def load(self, round_number: int) -> None:
         """A state lies ready for it. What it has is half overwritten until it says that it has loaded."""

@@ -63,7 +63,7 @@ def down(bench: Bench, reporter: SiteId, neighbour: SiteId, reason: str = "cut")
 
 def lose(bench: Bench, site: SiteId) -> None:
     """All that this site has of `site` is gone, for certain."""
-    bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file", end_of_file=True))
+    bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
     bench.handle(events.DialFailed(site=site, reason="refused"))
 
 

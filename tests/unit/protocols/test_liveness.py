@@ -86,7 +86,7 @@ def test_a_connection_of_a_newer_daemon_ends_the_older_link_for_certain() -> Non
     links = linked()
     links.link_up(B, 2, "b:1", now_s=0.2)
     assert links.notices == [
-        LinkWentDown(site=B, incarnation=1, reason="its daemon was restarted", certain=True),
+        LinkWentDown(site=B, incarnation=1, reason="its daemon was restarted"),
         LinkCameUp(site=B, incarnation=2),
     ]
 

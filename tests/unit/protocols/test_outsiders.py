@@ -192,7 +192,7 @@ def test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_u
 def test_an_old_farewell_that_a_third_site_brings_does_not_keep_a_broken_link_from_its_redial() -> None:
     bench = member()
     bench.hear(C, Farewell(reason="left the run"), by=A)
-    out = bench.handle(events.LinkLost(site=C, incarnation=1, reason="connection reset", end_of_file=False))
+    out = bench.handle(events.LinkLost(site=C, incarnation=1, reason="connection reset"))
     assert [one.site for one in out if isinstance(one, Dial)] == [C] and bench.machine.links.is_up(C)
     assert bench.machine.inbound.rejected == 1
 

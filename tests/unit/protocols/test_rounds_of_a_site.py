@@ -219,7 +219,7 @@ def test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up
     bench.agreed(PromoteSite(site=D, views=views(bench, 3, add_member=D)))
     bench.alive(1.0)
     assert running() == 1, "it is still there, and may send its last result"
-    bench.handle(events.LinkLost(site=parent, incarnation=1, reason="end of file", end_of_file=True))
+    bench.handle(events.LinkLost(site=parent, incarnation=1, reason="end of file"))
     bench.handle(events.DialFailed(site=parent, reason="refused"))
     bench.alive(1.0)
     assert running() == 3

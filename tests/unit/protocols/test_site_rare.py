@@ -340,13 +340,13 @@ def test_what_a_message_brings_about_carries_the_name_of_the_event_that_it_came_
 def test_a_link_that_ends_after_a_farewell_is_recorded_with_its_reason() -> None:
     bench = Follower(B, roster_of(A, B))
     bench.hear(A, Farewell(reason="left the run"))
-    bench.handle(events.LinkLost(site=A, incarnation=1, reason="end of file", end_of_file=True))
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="end of file"))
     assert "farewell: left the run" in records(bench.out, "link-down")[-1].cause
 
 
 def test_over_a_connection_that_broke_and_is_back_everything_known_of_the_overlay_goes_again() -> None:
     bench = Follower(B, roster_of(A, B, C))
-    bench.handle(events.LinkLost(site=A, incarnation=1, reason="reset", end_of_file=True))
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="reset"))
     assert bench.machine.links.neighbours[A].phase is LinkPhase.REDIALLING
     bench.taken()
     bench.up(A)

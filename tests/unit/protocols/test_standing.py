@@ -248,7 +248,7 @@ def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
     bench = training_member()
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     for site in (A, B):
-        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file", end_of_file=True))
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
         bench.handle(events.DialFailed(site=site, reason="refused"))
     out = bench.wait(SETTINGS.negotiation_timeout_s + 1.0)
     assert "no site in reach could confirm it" in of(out, StopDaemon)[0].reason
@@ -325,7 +325,7 @@ def test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it()
 
 def test_a_removed_link_that_is_down_was_reported_when_it_went_down() -> None:
     bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D), link(B, D))))
-    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file", end_of_file=True))
+    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
     bench.handle(events.DialFailed(site=B, reason="refused"))
     assert [report.up for _, report in sent(bench.taken(), LinkReport) if report.neighbour == B][-1:] == [False]
     bench.agreed(RemoveLink(one=B, other=D, settle=False, views=views(bench, 1), reason=""))

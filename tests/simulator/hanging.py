@@ -1,0 +1,63 @@
+"""A worker that stands still, a user who insists: facts that no closed connection brings to a daemon."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from chaos_protocols import events
+
+if TYPE_CHECKING:
+    from tests.simulator.node import Node, Worker
+    from tests.simulator.world import World
+
+SEEDS_APART = 16
+HANGS, FORCED = 11, 13
+"""Of sixteen seeds one has a worker that hangs, another a site that is forced to stop. The others are as they were
+before there was this kind of trouble."""
+
+
+class Hang:
+    """A worker that stands still for good while its connection stays: only who looks at the process can tell. Another
+    one is started once the daemon has parted with it."""
+
+    def __init__(self, node: Node) -> None:
+        self.times = 0
+        """So often the daemon parted with one."""
+        self._node = node
+        self._worker: Worker | None = None
+
+    def strike(self) -> None:
+        """If a worker is there, and is not the last one with the state."""
+        node = self._node
+        if node.alive and node.listening is not None and not node.world.must_live(node):
+            node.world.tell(f"!! the worker of {node.name} hangs")
+            self._worker, node.worker = node.worker, None
+            node.handle(events.WorkerStopped(reason="the worker process is stopped (SIGSTOP)"))
+
+    def ended(self) -> None:
+        """The daemon parts with it."""
+        node = self._node
+        assert self._worker is not None and self._worker is node.connected, "it runs, or is another one"
+        self._worker = node.connected = None
+        self.times += 1
+        node.later(0.1, lambda: node.start_worker() if node.worker is None else None)
+
+
+def force(node: Node) -> None:
+    """The user presses Ctrl+C again, and starts the site once more a while later."""
+    if node.alive and not node.world.must_live(node):
+        node.world.tell(f"!! {node.name} is forced to stop")
+        node.handle(events.ForcedStop(reason="forced by the user"))
+
+
+def trouble(world: World, until_s: float) -> None:
+    """By the seed: a worker that hangs, a site that is forced to stop, or neither."""
+    kind = world.seed % SEEDS_APART
+    if kind not in (HANGS, FORCED):
+        return
+    rng = random.Random(f"hanging/{world.seed}")
+    for _ in range(3):
+        node = rng.choice(list(world.nodes.values()))
+        at_s = rng.uniform(2.0, until_s)
+        world.schedule(at_s, node.hang.strike if kind == HANGS else lambda node=node: force(node))  # type: ignore[misc]
