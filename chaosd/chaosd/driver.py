@@ -290,8 +290,8 @@ class Driver:
         self.transfer_rates = rates
         self.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
 
-    def transfer_finished(self, transfer: str, digest: str) -> None:
-        self.feed(events.TransferFinished(transfer=transfer, digest=digest))
+    def transfer_finished(self, transfer: str) -> None:
+        self.feed(events.TransferFinished(transfer=transfer))
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         cause = f"sent bytes that fail their hash: {reason}" if wrong else reason
@@ -338,14 +338,14 @@ class Driver:
                 self.feed(events.WorkerContributed(round=number, weight=weight))
             case UpdateStarted(round=number):
                 self.feed(events.WorkerUpdating(round=number))
-            case ResultApplied(round=number, digest=digest):
-                self.feed(events.WorkerApplied(round=number, digest=digest))
+            case ResultApplied(round=number):
+                self.feed(events.WorkerApplied(round=number))
             case SnapshotTaken(round=number):
                 self.feed(events.WorkerSnapshotTaken(round=number))
             case SnapshotMissed(round=number, now=now):
                 self.feed(events.WorkerSnapshotMissed(round=number, now=now))
-            case StateLoaded(round=number, digest=digest):
-                self.feed(events.WorkerLoaded(round=number, digest=digest))
+            case StateLoaded(round=number):
+                self.feed(events.WorkerLoaded(round=number))
             case LeaveRequested(reason=reason, contributes=contributes):
                 self.feed(events.LeaveRequested(request="", reason=reason, contributes=contributes))
             case WorkerHello():

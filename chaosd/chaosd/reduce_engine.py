@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from chaos_protocols.bulk import (
     STREAM_AVERAGING,
@@ -54,9 +54,27 @@ from chaos_protocols.reduce import (
 )
 from chaos_protocols.worker import ContributionSpec
 from chaosd.bulk_outbox import BulkSender, Frame, Outbox
-from chaosd.reduce_events import ReduceEvents
 from chaosd.reduce_memory import FetchMemory, Incoming, Result, RoundMemory, VectorMemory, bytes_of
 from chaosd.vector import Bytes, vector_digest
+
+
+class ReduceEvents(Protocol):
+    """What the engine reports. Called on the loop, never from inside a method of the engine."""
+
+    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
+        """`result(tag.round)` is there."""
+
+    def reduce_stalled(self, tag: Tag) -> None:
+        """All members gave weight 0."""
+
+    def result_fetched(self, round_number: int, digest: str) -> None:
+        """`result(round_number)` is there and has the digest that was asked for."""
+
+    def result_lost(self, tag: Tag, reason: str) -> None:
+        """The result of the open round cannot be had any more: this site's state must be replaced."""
+
+    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
+        """Close its link."""
 
 
 class ReduceEngine:
