@@ -115,6 +115,7 @@ class ReplicationEngine:
         self._hashing = HashThreads()
         self._source = StateSource(sender, self._outbox, self._hashing)
         self._fetch: _Fetch | None = None
+        self._announced: dict[tuple[SiteId, int], tuple[bytes, BlockData]] = {}
 
     # -- the source's side ---------------------------------------------------------------------------------------------
 
@@ -176,6 +177,7 @@ class ReplicationEngine:
             message = decode_bulk_header(header)
             if not isinstance(message, BlockData):
                 raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
+            self._announced[site, stream] = (header, message)
         except RemoteProtocolError as error:
             self._tell(self._events.peer_broke_rules, site, str(error))
             return None
@@ -191,8 +193,9 @@ class ReplicationEngine:
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete."""
+        known, announced = self._announced.pop((site, stream), (b"", None))
         try:
-            message = decode_bulk_header(header)
+            message = announced if announced is not None and known == header else decode_bulk_header(header)
             match message:
                 case BlockData():
                     self._block_received(site, stream, message, payload)

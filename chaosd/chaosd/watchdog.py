@@ -31,14 +31,14 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
         if driver.now_s() - stopped_since_s >= settings.failure_timeout_s:
             stopped_since_s = None
             driver.workers.drop()
-            driver.worker_lost("the worker process is stopped (SIGSTOP)")
+            driver.workers.worker_lost("the worker process is stopped (SIGSTOP)")
 
 
 def _worker_is_stopped(driver: Driver) -> bool:
-    hello = driver.hello
-    if hello is None or not driver.workers.connected:
+    pid = driver.workers.pid
+    if pid is None:
         return False
     try:
-        return bool(psutil.Process(hello.pid).status() == psutil.STATUS_STOPPED)
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from chaosd.addresses import join_address, split_address
 from chaosd.transport.errors import LinkClosed
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, LinkShape, TransportSettings, join_address, split_address
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, LinkShape, TransportSettings
 from chaosd.transport.shaper import LinkShaper
 
 
