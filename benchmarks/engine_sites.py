@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from blake3 import blake3
 
 from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import SiteId
@@ -174,7 +175,7 @@ class _Site:
     transport: Transport = field(init=False)
     engine: ReplicationEngine = field(init=False)
     arena: memoryview
-    done: asyncio.Future[str] | None = None
+    done: asyncio.Future[None] | None = None
     answered: asyncio.Future[None] | None = None
     answering: asyncio.Future[None] | None = None
 
@@ -206,9 +207,9 @@ class _Site:
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
         self.transport.close_link(site, reason)
 
-    def transfer_finished(self, transfer: str, digest: str) -> None:
+    def transfer_finished(self, transfer: str) -> None:
         if self.done is not None and not self.done.done():
-            self.done.set_result(digest)
+            self.done.set_result(None)
 
     def transfer_failed(self, transfer: str, reason: str) -> None:
         if self.done is not None and not self.done.done():
@@ -267,11 +268,11 @@ class _Site:
         begun_s = time.perf_counter()
         self.engine.fetch(plan, self.arena)
         try:
-            digest = await asyncio.wait_for(self.done, TRANSFER_TIMEOUT_S)
+            await asyncio.wait_for(self.done, TRANSFER_TIMEOUT_S)
         finally:
             seconds = time.perf_counter() - begun_s
             memory_bytes = memory.stop()
-        return Fetched(seconds=seconds, digest=digest, memory_bytes=memory_bytes)
+        return Fetched(seconds=seconds, digest=blake3(self.arena).hexdigest(), memory_bytes=memory_bytes)
 
 
 class _MemoryWatch:

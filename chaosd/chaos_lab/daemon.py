@@ -32,7 +32,6 @@ from chaosd.cli.start import become
 from chaosd.config import SiteConfig, load_config
 from chaosd.config_file import ConfigError, read_config_file
 from chaosd.daemon import Daemon, run_daemon
-from chaosd.driver import Driver
 from chaosd.history import History
 from chaosd.identity import Identity
 from chaosd.journal import Journal
@@ -104,11 +103,12 @@ class LabDaemon(Daemon):
     def make_api(self, operations: Operations) -> LocalApi:
         return LocalApi(self.config.api_socket, operations, further=LabRoutes(self.lab_transport).routes())
 
-    def before_start(self, driver: Driver) -> None:
-        super().before_start(driver)
+    def make_rounds_log(self) -> RoundsLog:
+        return RoundsLog(self.config.data_dir / ROUNDS_NAME)
+
+    def before_start(self) -> None:
         for one in self._shapes:
             self.lab_transport.shape(None if one.site is None else SiteId(one.site), one.shape)
-        driver.rounds_log = RoundsLog(self.config.data_dir / ROUNDS_NAME)
 
 
 def main(

@@ -7,6 +7,7 @@ and number of followers has a limit, so that a mad script can be refused but can
 | route | answers |
 | --- | --- |
 | GET /v1/status | `Status` |
+| GET /v1/metrics | every counter, in Prometheus' text format (docs/operating.md) |
 | GET /v1/events?after=ID&limit=N, or ?last=N | list of `EventRecord`, oldest first |
 | GET /v1/events/follow?after=ID | one `EventRecord` a line, for ever; an empty line is a sign of life |
 | POST /v1/link {site, add} | `Outcome` |
@@ -18,20 +19,17 @@ An error is `{"error": text}` with a status of 4xx or 5xx.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
-import socket
-import stat
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from chaosd.control import Control
-from chaosd.status import EventRecord, Outcome
+from chaosd.metrics import CONTENT_TYPE
+from chaosd.status import EventRecord, Outcome, Status
+from chaosd.unix_sockets import UnixListener
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +66,30 @@ class LeaveBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
 
 
-class ApiSocketError(OSError):
-    """The socket cannot be used; the text says why and what to do."""
+class Control(Protocol):
+    """What may be asked of a running daemon: implemented by `operations.py`, called here on the daemon's loop."""
+
+    def status(self) -> Status: ...
+
+    def metrics(self) -> bytes:
+        """All counters, in Prometheus' text format."""
+        ...
+
+    def events(self, after_id: int, limit: int) -> list[EventRecord]:
+        """History after `after_id`, oldest first."""
+        ...
+
+    def follow_events(self) -> AsyncIterator[EventRecord]:
+        """Every new record from now on, until the daemon stops."""
+        ...
+
+    async def change_link(self, site: str, *, add: bool) -> Outcome:
+        """Connect-link or disconnect-link between this site and `site` (id, unique prefix of it, or name)."""
+        ...
+
+    async def leave(self, reason: str) -> Outcome:
+        """Leave gracefully and stop the daemon."""
+        ...
 
 
 class LocalApi:
@@ -81,12 +101,13 @@ class LocalApi:
         self._closing = asyncio.Event()
         self._changes: set[asyncio.Task[Outcome]] = set()
         self._followers = 0
-        self._inode: tuple[int, int] | None = None
+        self._listener: UnixListener | None = None
         self._server: asyncio.AbstractServer | None = None
         application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
         application.add_routes(
             [
                 web.get("/v1/status", self._status),
+                web.get("/v1/metrics", self._metrics),
                 web.get("/v1/events", self._events),
                 web.get("/v1/events/follow", self._follow),
                 web.post("/v1/link", self._link),
@@ -101,14 +122,12 @@ class LocalApi:
         )
 
     async def start(self) -> None:
-        """Raises ApiSocketError when another daemon answers at the path or something else lies there."""
-        listener = _listen(self._path)
-        facts = self._path.stat()
-        self._inode = (facts.st_dev, facts.st_ino)
+        """Raises UnixSocketError when another daemon answers at the path or something else lies there."""
+        self._listener = listener = UnixListener(self._path, "api_socket")
         await self._runner.setup()
         assert self._runner.server is not None
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self._runner.server, sock=listener)
+        self._server = await loop.create_unix_server(self._runner.server, sock=listener.socket)
 
     async def close(self) -> None:
         """Answers what is under way, ends the followers, removes the socket. Safe to call twice and without `start`.
@@ -123,12 +142,15 @@ class LocalApi:
         for task in unfinished:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
-        if self._inode is not None:
-            _unlink_own(self._path, self._inode)
-            self._inode = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
         return json_answer(self._control.status())
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._control.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if "last" in request.query:
@@ -221,59 +243,6 @@ def last_event_id(control: Control) -> int:
         else:
             high = middle
     return high
-
-
-def _listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600; a socket file that nobody answers at is removed first."""
-    _clear(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    umask = os.umask(0o177)  # the file must never exist with wider rights, not even between bind and chmod
-    try:
-        listener.bind(str(path))
-        listener.listen()
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise ApiSocketError(
-            f"cannot listen on {path}: {error.strerror or error}; choose another api_socket"
-        ) from error
-    finally:
-        os.umask(umask)
-    return listener
-
-
-def _clear(path: Path) -> None:
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise ApiSocketError(f"{path} exists and is no socket; move it away or choose another api_socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)  # left behind by a daemon that was killed
-            return
-        except OSError as error:
-            if error.errno != errno.EAGAIN and not isinstance(error, TimeoutError):
-                raise ApiSocketError(
-                    f"cannot use {path}: {error.strerror or error}; choose another api_socket"
-                ) from error
-    raise ApiSocketError(
-        f"a daemon already answers at {path}; stop it with `chaosd leave --api-socket {path}` "
-        "or give this one its own data_dir"
-    )
-
-
-def _unlink_own(path: Path, inode: tuple[int, int]) -> None:
-    try:
-        facts = path.lstat()
-        if (facts.st_dev, facts.st_ino) == inode:
-            path.unlink()
-    except FileNotFoundError:
-        pass
 
 
 @web.middleware

@@ -2,7 +2,7 @@
 descriptions.
 
 Averaging has a stream of its own so that a transfer at full speed never stands in its way. Every payload that arrives
-also tells how fast its link is (`chaos_protocols.rates`).
+also tells how fast its link is (`chaos_protocols.rates`). What goes in and out is counted by purpose.
 """
 
 from __future__ import annotations
@@ -11,11 +11,32 @@ import time
 
 from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
 from chaos_protocols.names import SiteId
+from chaosd.bulk_outbox import BulkSender
 from chaosd.measuring import LinkMeter
+from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.probe import LinkProbe
 from chaosd.reduce_engine import ReduceEngine
 from chaosd.replication import ReplicationEngine
+
+AVERAGING, STATE, OTHER = "averaging", "state", "other"
+"""What bulk bytes are for: the label `kind` of `chaosd_bulk_bytes`."""
+
+
+class CountedSender:
+    """The transport as one engine sees it: what it sends is counted as that engine's."""
+
+    def __init__(self, sender: BulkSender, metrics: Metrics, kind: str) -> None:
+        self._sender = sender
+        self._sent = metrics.bulk_bytes.labels("sent", kind)
+        self.bulk_progress = sender.bulk_progress
+        self.state_streams = sender.state_streams
+        self.forget_payload = sender.forget_payload
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
+        size_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)
+        await self._sender.send_bulk(site, stream, header, payload)
+        self._sent.inc(size_bytes)
 
 
 class BulkStreams:
@@ -28,20 +49,26 @@ class BulkStreams:
         probe: LinkProbe,
         models: ModelCheck,
         meter: LinkMeter,
+        metrics: Metrics,
     ) -> None:
         self.reduce, self.replication, self.probe, self.models = reduce, replication, probe, models
         self.meter = meter
+        self._received = {kind: metrics.bulk_bytes.labels("received", kind) for kind in (AVERAGING, STATE, OTHER)}
 
     def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
         self.meter.passive.began(site, stream, size_bytes, now_s=time.monotonic())
         if stream == STREAM_AVERAGING:
+            self._received[AVERAGING].inc(size_bytes)
             return self.reduce.bulk_buffer(site, stream, header, size_bytes)
         kind = bulk_kind(header)
         if self.models.is_ours(kind):
+            self._received[OTHER].inc(size_bytes)
             return self.models.bulk_buffer(site, size_bytes)
         if LinkProbe.is_probe(kind) or self.meter.is_ours(kind):
+            self._received[OTHER].inc(size_bytes)
             return None
+        self._received[STATE].inc(size_bytes)
         return self.replication.bulk_buffer(site, stream, header, size_bytes)
 
     def received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:

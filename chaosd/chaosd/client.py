@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -67,6 +67,14 @@ class LocalClient:
         """The newest `count` records, oldest first."""
         return self.ask("GET", "/v1/events?" + urlencode({"last": count}), list[EventRecord])
 
+    def metrics(self) -> str:
+        """Every counter, in Prometheus' text format."""
+
+        def read(status: int, data: bytes) -> str:
+            return data.decode() if status == 200 else self._decode(status, data, str)
+
+        return self._answer("GET", "/v1/metrics", None, ANSWER_TIMEOUT_S, read)
+
     def follow_events(self, *, after_id: int | None = None) -> Iterator[EventRecord]:
         """Records after `after_id` (None: from now on) as they come, until the daemon stops."""
         query = "" if after_id is None else "?" + urlencode({"after": after_id})
@@ -101,6 +109,16 @@ class LocalClient:
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> Answer:
         """One request to any route; its answer as a `kind`."""
+        return self._answer(method, target, body, timeout_s, lambda status, data: self._decode(status, data, kind))
+
+    def _answer(
+        self,
+        method: str,
+        target: str,
+        body: dict[str, Any] | None,
+        timeout_s: float,
+        read: Callable[[int, bytes], Answer],
+    ) -> Answer:
         connection, response = self._send(method, target, body, timeout_s)
         try:
             data = response.read(ANSWER_BYTES_MAX + 1)
@@ -113,7 +131,7 @@ class LocalClient:
             raise RequestRefusedError(
                 0, f"the answer at {self.path} is longer than {ANSWER_BYTES_MAX} bytes: no chaosd"
             )
-        return self._decode(response.status, data, kind)
+        return read(response.status, data)
 
     def _send(
         self, method: str, target: str, body: dict[str, Any] | None, timeout_s: float

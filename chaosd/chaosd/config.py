@@ -13,7 +13,6 @@ import ipaddress
 import json
 import re
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -25,7 +24,8 @@ from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaos_protocols.settings import KeepSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 
-__all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config", "parse_address"]
+__all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
+from chaosd.addresses import split_address
 from chaosd.config_file import (
     API_SOCKET_NAME,
     CHECKPOINT_DIR_NAME,
@@ -38,9 +38,7 @@ from chaosd.config_file import (
     flag_name,
     read_config_file,
 )
-
-SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
-"""`sun_path` of unix(7) is 108 bytes on Linux, 104 on macOS, with the closing zero."""
+from chaosd.unix_sockets import SOCKET_PATH_BYTES_MAX
 
 NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80
@@ -50,22 +48,8 @@ CONGESTION_NAME_MAX = 15
 CHECKPOINTS_KEPT_MAX = 64
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as (host, port). ValueError says what is wrong."""
-    host, colon, port_text = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 address needs brackets, as in [::1]:7400")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65535:
-        raise ValueError("must be host:port with a port from 1 to 65535")
-    if re.search(r"[\s/@]", host):
-        raise ValueError("must be host:port without spaces, user or path")
-    return host, int(port_text)
-
-
 def _address(text: str) -> str:
-    parse_address(text)
+    split_address(text)
     return text
 
 
@@ -218,7 +202,7 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
                 "so that one lost heartbeat is no failure",
             )
         )
-    host, _ = parse_address(config.advertise)
+    host, _ = split_address(config.advertise)
     if _is_unspecified(host):
         problems.append(
             ("advertise", f"{host} is no address that others can dial; set advertise to this site's own host:port")

@@ -1,7 +1,8 @@
 """The daemon: puts the parts of one site together, runs until the site has left, and leaves nothing behind.
 
 `run_daemon` is what `chaosd start` calls. The parts: journal and history on disk, transport to the neighbours, worker
-server and local API on unix sockets, the engines, and the driver with the site's machine.
+sessions and local API on unix sockets, the engines, and the driver with the site's machine. All of them are whole when
+they are made, before anything runs: who may connect is known before the first site knocks.
 """
 
 from __future__ import annotations
@@ -9,25 +10,45 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from chaos_protocols.commands import decode_roster, encode_roster
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import ForcedStop, LeaveRequested
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
+from chaos_protocols.site import SiteMachine
+from chaos_protocols.site_facts import SiteFacts, founding_roster
+from chaos_protocols.transfer import TransferSettings
+from chaosd.addresses import join_address, split_address
 from chaosd.api import LocalApi
-from chaosd.assembly import make_driver, make_machine
-from chaosd.config import SiteConfig, parse_address
-from chaosd.driver import Driver
+from chaosd.bulk_streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
+from chaosd.checkpoints import CheckpointFolder
+from chaosd.config import SiteConfig
+from chaosd.driver import Driver, Parts
 from chaosd.history import History
 from chaosd.identity import Identity
 from chaosd.journal import Journal
+from chaosd.measuring import LinkMeter
+from chaosd.message_auth import MessageAuth
+from chaosd.metrics import Metrics
+from chaosd.mirror import StateKeeper
+from chaosd.model_check import ModelCheck
+from chaosd.monitor.probe import LinkProbe
 from chaosd.operations import Operations
+from chaosd.plan_adapter import DaemonPlanner
+from chaosd.recorder import Recorder
+from chaosd.reduce_engine import ReduceEngine
+from chaosd.replication import ReplicationEngine
+from chaosd.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
 from chaosd.watchdog import watch
+from chaosd.worker_session import WorkerSessions
 
 log = logging.getLogger("chaosd")
 REFUSALS_TOLD_MAX = 1000
@@ -43,7 +64,8 @@ class Daemon:
         self._journal, self._history = journal, history
         self._interrupts = 0
         self._refused: set[SiteId] = set()
-        host, port = parse_address(config.listen)
+        host, port = split_address(config.listen)
+        self.metrics = Metrics()
         self.transport = self.make_transport(
             TransportSettings(
                 listen_host=host,
@@ -53,7 +75,56 @@ class Daemon:
                 congestion=config.congestion,
             )
         )
-        self.driver: Driver
+        address = config.advertise if config.advertise != config.listen else join_address(host, port)
+        machine, self._founding = make_machine(config, identity, journal, address=address, now_s=time.monotonic())
+        self.driver = Driver(
+            machine,
+            MessageAuth(identity),
+            journal,
+            Recorder(history, machine),
+            self.transport,
+            self.metrics,
+            self._make_parts,
+        )
+
+    def _make_parts(self, driver: Driver) -> Parts:
+        """What carries this site's effects out."""
+        config, site, metrics = self.config, self.identity.site, self.metrics
+        machine, transport = driver.machine, driver.transport
+        folder = CheckpointFolder(config.checkpoint_dir, run=config.run, site=site, kept=config.checkpoints_kept)
+        probe = LinkProbe(CountedSender(transport, metrics, OTHER))
+        averaging = ReduceEngine(site, CountedSender(transport, metrics, AVERAGING), driver)
+        workers = WorkerSessions(
+            config.worker_socket,
+            driver.feed,
+            averaging,
+            site=site,
+            run=config.run,
+            vector_file=config.data_dir / "vector.msgpack",
+        )
+        meter = LinkMeter(
+            probe,
+            transport,
+            config.probe,
+            metrics,
+            listen_host=split_address(config.listen)[0],
+            address_of=lambda far: machine.links.neighbours[far].address,
+        )
+        transfers = TransferSettings(stall_timeout_s=2 * config.failure_timeout_s, witness=config.verify == "witness")
+        bulk = BulkStreams(
+            averaging,
+            ReplicationEngine(site, CountedSender(transport, metrics, STATE), driver, settings=transfers),
+            probe,
+            ModelCheck(transport, lambda: workers.spec, lambda: list(machine.links.up_sites())),
+            meter,
+            metrics,
+        )
+        return Parts(
+            workers=workers,
+            bulk=bulk,
+            keeper=StateKeeper(driver.feed, folder if config.checkpoint != "off" else None),
+            rounds_log=self.make_rounds_log(),
+        )
 
     # -- its parts: what a daemon for experiments makes in another way
 
@@ -71,26 +142,30 @@ class Daemon:
         """The local API."""
         return LocalApi(self.config.api_socket, operations)
 
-    def before_start(self, driver: Driver) -> None:
-        """Everything is made and nothing runs yet."""
-        driver.remember_vector(self.config.data_dir / "vector.msgpack")
+    def make_rounds_log(self) -> RoundsLog | None:
+        """Who contributed to which round: written for experiments only."""
+        return None
+
+    def before_start(self) -> None:
+        """Everything is made; no API, no worker and no dial yet."""
 
     # -- life
 
     async def run(self) -> int:
         """Until the site has left (0), was forced (130) or had to give up (1)."""
-        await self.transport.start()
+        try:
+            await self.transport.start()
+        except BaseException:
+            await self.driver.close()
+            raise
         loop = asyncio.get_running_loop()
-        machine = make_machine(
-            self.config, self.identity, self._journal, address=self.transport.address, now_s=time.monotonic()
-        )
-        self.driver = driver = make_driver(
-            self.config, machine, self.identity, self._journal, self._history, self.transport
-        )
+        driver = self.driver
+        if self._founding is not None:
+            self._journal.persist(self._founding)
         operations = Operations(driver, self.config, self._history)
         api = self.make_api(operations)
         try:
-            self.before_start(driver)
+            self.before_start()
             await api.start()
             await driver.workers.start()
             self._catch_signals(loop)
@@ -151,12 +226,10 @@ class Daemon:
     # -- TransportEvents: who may connect is decided here, the rest is the driver's
 
     def admits(self, site: SiteId, purpose: str) -> str | None:
-        roster = self.driver.machine.roster if hasattr(self, "driver") else None
-        if roster is not None and site in roster.banned:
+        roster = self.driver.machine.roster
+        if site in roster.banned:
             return "banned from the run"
-        trusted = {*self.config.trust, *(peer.site for peer in self.config.peers)}
-        if roster is not None:
-            trusted.update(roster.site_ids())
+        trusted = {*self.config.trust, *(peer.site for peer in self.config.peers), *roster.site_ids()}
         if self.config.admission == "open" or site in trusted:
             return None
         if site not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
@@ -193,9 +266,56 @@ class Daemon:
 MakeDaemon = Callable[[SiteConfig, Identity, Journal, History], Daemon]
 
 
+def make_machine(
+    config: SiteConfig, identity: Identity, journal: Journal, *, address: str, now_s: float
+) -> tuple[SiteMachine, Persist | None]:
+    """The site's machine with what its journal recovered. A founder without one founds the run: what is to be durable
+    then comes with it, for when this daemon listens."""
+    planner = DaemonPlanner(config.replication)
+    facts = SiteFacts(
+        site=identity.site,
+        name=config.name,
+        address=address,
+        public_key=identity.public_key,
+        incarnation=journal.incarnation,
+        run=config.run,
+        min_sites=config.min_sites,
+    )
+    recovered = journal.recovered
+    hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries
+    founding: Persist | None = None
+    if config.found and snapshot is None and not entries:
+        hard_state, snapshot = found(facts.site, encode_roster(founding_roster(facts, planner)))
+        founding = Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot)
+    rng = random.Random(f"{facts.site}/{facts.incarnation}")
+    raft = RaftMachine(
+        facts.site,
+        settings=RaftSettings(
+            election_timeout_s=config.settings.election_timeout_s,
+            heartbeat_interval_s=config.settings.raft_heartbeat_s,
+        ),
+        rng=rng,
+        hard_state=hard_state,
+        snapshot=snapshot,
+        entries=entries,
+        now_s=now_s,
+    )
+    machine = SiteMachine(
+        facts,
+        settings=config.settings,
+        planner=planner,
+        rng=rng,
+        raft=raft,
+        roster=decode_roster(snapshot.state) if snapshot is not None else None,
+        entries=entries,
+        now_s=now_s,
+    )
+    return machine, founding
+
+
 def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
     """Run one site's daemon until it ends; the exit status. Raises IdentityError, JournalError, HistoryError,
-    ListenError or WorkerServerError, each with a remedy, when it cannot start."""
+    ListenError or UnixSocketError, each with a remedy, when it cannot start."""
     logging.basicConfig(
         stream=sys.stderr, level=config.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s"
     )

@@ -43,7 +43,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         links=_links(driver),
         worker=WorkerStatus(
             connected=driver.workers.connected,
-            pid=driver.hello.pid if driver.hello is not None and driver.workers.connected else None,
+            pid=driver.workers.pid,
             round=rounds.worker_round,
             phase=rounds.phase.value,
         ),
@@ -108,8 +108,13 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
 
 
 def _probing(driver: Driver) -> ProbingStatus:
-    cost = driver.meter.cost
-    return ProbingStatus(probes=cost.probes, bytes=cost.bytes, seconds=cost.seconds, saved=cost.saved)
+    value = driver.metrics.value
+    return ProbingStatus(
+        probes=round(value("probes_total")),
+        bytes=round(value("probe_bytes_total")),
+        seconds=value("probe_seconds_total"),
+        saved=round(value("probes_saved_total")),
+    )
 
 
 def _transfer(driver: Driver) -> TransferStatus | None:

@@ -28,8 +28,9 @@ from enum import Enum
 from pathlib import Path
 
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaosd.addresses import split_address
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
-from chaosd.config import ConfigError, PeerConfig, SiteConfig, load_config, parse_address
+from chaosd.config import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError, site_of_certificate
 from chaosd.transport.settings import STREAMS_AUTO
 
@@ -161,7 +162,7 @@ def check_daemon(config: SiteConfig) -> Check:
 def check_port(listen: str, running_pid: int | None) -> Check:
     if running_pid is not None:
         return _ok("port", f"{listen} is held by the daemon, pid {running_pid}")
-    host, port = parse_address(listen)
+    host, port = split_address(listen)
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0
@@ -249,7 +250,7 @@ def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
 
 def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
     """Connects, and looks at the certificate: is the site at that address the one that is expected there?"""
-    host, port = parse_address(peer.address)
+    host, port = split_address(peer.address)
     name = f"peer {short(peer.site)}"
     started_s = time.monotonic()
     try:

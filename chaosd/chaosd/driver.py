@@ -12,83 +12,85 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, assert_never
-
-import msgspec
 
 from chaos_protocols import effects, events
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import CodecError, Envelope, decode_envelope, encode_envelope, signed_bytes
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaos_protocols.messages import CodecError
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.plans import Tag
 from chaos_protocols.raft import Persist
-from chaos_protocols.roster import ModelFacts
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.worker import (
-    ApplyResult,
-    LeaveRequested,
-    ResultApplied,
-    RoundContributed,
-    SnapshotMissed,
-    SnapshotTaken,
-    StateLoaded,
-    UpdateStarted,
-    WorkerHello,
-    WorkerMessage,
-    WorkerRefused,
-    WorkerWelcome,
-)
-from chaosd.arena import Arena
-from chaosd.authentic import check_source
-from chaosd.bulk_effects import execute_bulk
+from chaos_protocols.worker import WorkerRefused
 from chaosd.bulk_streams import BulkStreams
-from chaosd.history import History
-from chaosd.identity import Identity
 from chaosd.journal import Journal, JournalError
-from chaosd.measuring import LinkMeter
+from chaosd.message_auth import MessageAuth
+from chaosd.metrics import Metrics, StatePhases
 from chaosd.mirror import StateKeeper
-from chaosd.model_check import ModelCheck
 from chaosd.recorder import Recorder
 from chaosd.rounds_log import RoundsLog
 from chaosd.transport import DialError, Transport
-from chaosd.vector_file import read_vector, write_vector
-from chaosd.worker_server import WorkerServer
+from chaosd.worker_session import WorkerSessions
 
 log = logging.getLogger("chaosd")
-SIGNED_KEPT_MAX = 64
-"""A flooded envelope goes to several neighbours: it is signed once."""
+
+BulkEffect = (
+    effects.OpenRound
+    | effects.Contribute
+    | effects.StopRound
+    | effects.FetchResult
+    | effects.DropResults
+    | effects.VoidResults
+    | effects.ServeState
+    | effects.ReleaseState
+    | effects.FetchState
+    | effects.CancelTransfer
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What carries effects out and reports facts. `rounds_log`: in a lab only."""
+
+    workers: WorkerSessions
+    bulk: BulkStreams
+    keeper: StateKeeper
+    rounds_log: RoundsLog | None
 
 
 class Driver:
-    """See the module. `parts` are attached by the daemon before `start`; `stopped` is set when the machine says that
-    this daemon ends."""
+    """See the module. `stopped` is set when the machine says that this daemon ends."""
 
-    def __init__(self, machine: SiteMachine, identity: Identity, journal: Journal, history: History) -> None:
+    def __init__(
+        self,
+        machine: SiteMachine,
+        auth: MessageAuth,
+        journal: Journal,
+        recorder: Recorder,
+        transport: Transport,
+        metrics: Metrics,
+        make_parts: Callable[[Driver], Parts],
+    ) -> None:
+        """`make_parts` builds what reports to this driver, of which the driver is one end and the part the other."""
         self.machine = machine
-        self.transport: Transport
-        self.workers: WorkerServer
-        self.bulk: BulkStreams
-        self.meter: LinkMeter
-        self.models: ModelCheck
-        self.keeper: StateKeeper
-        self.arena: Arena | None = None
-        self.hello: WorkerHello | None = None
+        self.transport = transport
+        self.recorder = recorder
+        self.metrics = metrics
         self.transfer_rates: dict[SiteId, float] = {}
-        self.rounds_log: RoundsLog | None = None
         self.stopped: asyncio.Future[tuple[bool, str]] | None = None
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
-        self.recorder = Recorder(history, machine)
-        self._identity, self._journal = identity, journal
+        self._auth, self._journal = auth, journal
+        self._phases = StatePhases(metrics.state_phase_seconds)
         self._queue: deque[events.Event] = deque()
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._signed: dict[tuple[SiteId, int], bytes] = {}
-        self._old_arenas: list[Arena] = []
-        self._vector_path: Path | None = None
         self._dial_failures: dict[SiteId, str] = {}
+        parts = make_parts(self)
+        self.workers, self.bulk, self.meter = parts.workers, parts.bulk, parts.bulk.meter
+        self._keeper, self._rounds_log = parts.keeper, parts.rounds_log
 
     # -- the loop of events and effects
 
@@ -96,16 +98,9 @@ class Driver:
         loop = asyncio.get_running_loop()
         self.stopped = loop.create_future()
         self.started_s = self.now_s()
-        self.keeper.look()
+        self.spawn(self.metrics.watch_loop, "watch the loop")
+        self._keeper.look()
         self.feed(events.Started(peers=peers))
-
-    def remember_vector(self, path: Path) -> None:
-        """A daemon that was restarted knows what is averaged before its worker is back: it relays, with weight 0."""
-        self._vector_path = path
-        spec = read_vector(path)
-        if spec is not None:
-            self.bulk.reduce.configure(spec, memoryview(bytearray(spec.size_bytes)))
-            self.bulk.reduce.detach_contribution()
 
     def now_s(self) -> float:
         """Not the loop's own clock: uvloop's counts in milliseconds, and stands still while a callback runs."""
@@ -119,12 +114,19 @@ class Driver:
         self._running = True
         try:
             while self._queue:
-                for effect in self.machine.handle(self._queue.popleft(), now_s=self.now_s()):
-                    self._execute(effect)
+                self._handle(self._queue.popleft())
         except Exception as error:  # a defect of ours, or a disk that fails: what is not durable must not be answered
             self._fail(error)
         finally:
             self._running = False
+
+    def _handle(self, event: events.Event) -> None:
+        begun_s = self.now_s()
+        self._phases.event(event)
+        for effect in self.machine.handle(event, now_s=begun_s):
+            self._phases.effect(effect)
+            self._execute(effect)
+        self.metrics.handled(event, self.now_s() - begun_s)
 
     def _fail(self, error: Exception) -> None:
         log.critical("the daemon must stop: %s", error, exc_info=not isinstance(error, OSError | JournalError))
@@ -143,22 +145,20 @@ class Driver:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.keeper.close()
-        if self.arena is not None:
-            self._old_arenas.append(self.arena)
-        for arena in self._old_arenas:
-            arena.close()
-        if self.rounds_log is not None:
-            self.rounds_log.close()
+        await self._keeper.close()
+        self.workers.release()
+        if self._rounds_log is not None:
+            self._rounds_log.close()
 
     # -- effects
 
     def _execute(self, effect: effects.Effect) -> None:
         match effect:
             case Persist():
-                self._journal.persist(effect)
+                with self.metrics.journal_seconds.time():
+                    self._journal.persist(effect)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
-                self.transport.send_control(neighbour, self._encoded(neighbour, envelope))
+                self._send(neighbour, self._auth.encode(neighbour, envelope))
             case effects.SetTimer(at_s=at_s):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -175,12 +175,11 @@ class Driver:
             case effects.ToWorker(message=message):
                 self.workers.send(message)
             case effects.EndWorker():
-                self.workers.drop()
-                self.bulk.reduce.detach_contribution()
+                self.workers.end()
             case effects.DeliverResult(round=number, sites=sites, weight=weight):
-                self._deliver(number, sites, weight)
+                self.workers.deliver(number, sites, weight)
             case effects.Record():
-                self.recorder.record(effect)
+                self._record(effect)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
                 answer = self.answers.pop(request, None)
                 if answer is not None and not answer.done():
@@ -195,22 +194,49 @@ class Driver:
                 | effects.WriteCheckpoint()
                 | effects.LoadCheckpoint()
             ):
-                self.keeper.execute(effect, self.arena, self.hello)
+                session = self.workers.session
+                self._keeper.execute(effect, *((session.arena, session.hello) if session else (None, None)))
             case _:
-                execute_bulk(self.bulk, effect, self.arena, self.machine.links.up_sites())
+                self._execute_bulk(effect)
 
-    def _encoded(self, neighbour: SiteId, envelope: Envelope) -> bytes:
-        """Signed where it is ours and somebody else than the neighbour will read it."""
-        if envelope.source != self.machine.site or envelope.destination == neighbour:
-            return encode_envelope(envelope)
-        key = (envelope.destination, envelope.sequence)
-        signature = self._signed.get(key)
-        if signature is None:
-            signature = self._identity.sign(signed_bytes(envelope))
-            self._signed[key] = signature
-            if len(self._signed) > SIGNED_KEPT_MAX:
-                del self._signed[next(iter(self._signed))]
-        return encode_envelope(msgspec.structs.replace(envelope, signature=signature))
+    def _execute_bulk(self, effect: BulkEffect) -> None:
+        """Effects that concern rounds, results and states. Without an arena there is nothing to serve from or fetch
+        into: the worker is gone, and the machine is about to hear of it."""
+        bulk, arena = self.bulk, self.workers.arena
+        match effect:
+            case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
+                bulk.reduce.open(tag, plan, listeners, member)
+            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes):
+                bulk.reduce.contribute(tag, weight, has_bytes)
+            case effects.StopRound(tag=tag):
+                bulk.reduce.stop(tag)
+            case effects.FetchResult(round=number, digest=digest):
+                bulk.reduce.fetch_result(number, digest, self.machine.links.up_sites())
+            case effects.DropResults(before_round=before_round):
+                bulk.reduce.drop_results(before_round)
+            case effects.VoidResults(after_round=after_round):
+                bulk.reduce.drop_results(0, after_round=after_round)
+            case effects.ServeState(plan=plan):
+                if arena is not None:
+                    bulk.replication.serve(plan.transfer, plan.joiner, plan.round, arena.state)
+            case effects.ReleaseState(transfer=transfer):
+                bulk.replication.release(transfer)
+            case effects.FetchState(plan=plan, have=have):
+                if arena is not None:
+                    bulk.replication.fetch(plan, arena.state, have=have)
+            case effects.CancelTransfer(transfer=transfer):
+                bulk.replication.cancel(transfer)
+            case _:
+                assert_never(effect)
+
+    def _send(self, neighbour: SiteId, frame: bytes) -> None:
+        if self.transport.send_control(neighbour, frame):
+            self.metrics.control_messages.labels("sent").inc()
+            self.metrics.control_bytes.labels("sent").inc(len(frame))
+
+    def _record(self, record: effects.Record) -> None:
+        self.metrics.recorded(record)
+        self.recorder.record(record)
 
     async def _dial(self, site: SiteId, address: str, timeout_s: float) -> None:
         try:
@@ -228,32 +254,27 @@ class Driver:
 
     async def _refuse_worker(self, reason: str) -> None:
         """The run has another model: say where it differs, if a neighbour tells."""
-        explained = await self.models.explain(reason, self.hello.state if self.hello else None)
+        explained = await self.bulk.models.explain(reason, self.workers.spec)
         log.warning("the worker is refused: %s", explained)
         self.workers.refuse(explained)
-
-    def _deliver(self, number: int, sites: int, weight: float) -> None:
-        if self.arena is None:
-            return
-        result = self.bulk.reduce.result(number)
-        assert result is not None, f"the result of round {number} was dropped before the worker had it"
-        self.arena.result[:] = result
-        self.workers.send(ApplyResult(round=number, sites=sites, weight=weight))
 
     # -- facts from the transport (TransportEvents)
 
     def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
         self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address))
         self.bulk.link_up(site)
+        self.metrics.links_up.set(len(self.machine.links.up_sites()))
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.bulk.link_lost(site, reason)
         self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason))
+        self.metrics.links_up.set(len(self.machine.links.up_sites()))
 
     def control_received(self, site: SiteId, frame: bytes) -> None:
+        self.metrics.control_messages.labels("received").inc()
+        self.metrics.control_bytes.labels("received").inc(len(frame))
         try:
-            envelope = decode_envelope(frame)
-            check_source(self.machine.site, site, envelope)
+            envelope = self._auth.decode(site, frame)
         except (CodecError, RemoteProtocolError) as error:
             self.peer_broke_rules(site, str(error))
             return
@@ -265,7 +286,8 @@ class Driver:
     def peer_broke_rules(self, site: SiteId, reason: str) -> None:
         """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
         log.warning("site %s broke the rules: %s", short(site), reason)
-        self.recorder.record(
+        self.metrics.failures.labels("peer").inc()
+        self._record(
             effects.Record(
                 kind="refused", subject=short(site), cause=reason, outcome="refused", duration_s=None, reason="closed"
             )
@@ -275,8 +297,8 @@ class Driver:
     # -- facts from the engines
 
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
-        if self.rounds_log is not None:
-            self.rounds_log.append(tag, digest, weights)
+        if self._rounds_log is not None:
+            self._rounds_log.append(tag, digest, weights)
         self.feed(events.ReduceFinished(tag=tag, digest=digest, weights=weights))
 
     def reduce_stalled(self, tag: Tag) -> None:
@@ -293,69 +315,16 @@ class Driver:
         self.transfer_rates = rates
         self.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
 
-    def transfer_finished(self, transfer: str, digest: str) -> None:
-        self.feed(events.TransferFinished(transfer=transfer, digest=digest))
+    def transfer_finished(self, transfer: str) -> None:
+        self.feed(events.TransferFinished(transfer=transfer))
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         cause = f"sent bytes that fail their hash: {reason}" if wrong else reason
         subject, what = short(site), "no longer a source of the state transfer"
-        self.recorder.record(
+        self.metrics.failures.labels("source").inc()
+        self._record(
             effects.Record(kind="source", subject=subject, cause=cause, outcome="", duration_s=None, reason=what)
         )
 
     def transfer_failed(self, transfer: str, reason: str) -> None:
         self.feed(events.TransferFailed(transfer=transfer, reason=reason))
-
-    # -- facts from the worker (WorkerEvents)
-
-    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
-        if hello.version != PROTOCOL_VERSION:
-            arena.close()
-            self.workers.refuse(
-                f"the script's chaos package speaks version {hello.version}, this daemon {PROTOCOL_VERSION}; "
-                "install the same chaos-train in both environments"
-            )
-            return
-        if self.arena is not None:
-            self._old_arenas.append(self.arena)  # a transfer under way may still read from it
-            while len(self._old_arenas) > 2:
-                self._old_arenas.pop(0).close()
-        self.arena, self.hello = arena, hello
-        self.bulk.reduce.configure(hello.contribution, arena.contribution)
-        if self._vector_path is not None:
-            write_vector(self._vector_path, hello.contribution)
-        self.workers.send(WorkerWelcome(site=self.machine.site, run=self.machine.facts.run))
-        model = ModelFacts(
-            spec_digest=hello.state.digest,
-            state_bytes=hello.state.size_bytes,
-            shard_bytes=hello.state.shard_bytes,
-        )
-        size_bytes = hello.contribution.size_bytes
-        self.feed(events.WorkerReady(model=model, round=hello.round, contribution_bytes=size_bytes))
-
-    def worker_message(self, message: WorkerMessage) -> None:
-        match message:
-            case RoundContributed(round=number, weight=weight):
-                if number == self.machine.rounds.completed_round + 1:
-                    self.bulk.reduce.keep_contribution(number)  # its own, even if the worker dies
-                self.feed(events.WorkerContributed(round=number, weight=weight))
-            case UpdateStarted(round=number):
-                self.feed(events.WorkerUpdating(round=number))
-            case ResultApplied(round=number, digest=digest):
-                self.feed(events.WorkerApplied(round=number, digest=digest))
-            case SnapshotTaken(round=number):
-                self.feed(events.WorkerSnapshotTaken(round=number))
-            case SnapshotMissed(round=number, now=now):
-                self.feed(events.WorkerSnapshotMissed(round=number, now=now))
-            case StateLoaded(round=number, digest=digest):
-                self.feed(events.WorkerLoaded(round=number, digest=digest))
-            case LeaveRequested(reason=reason, contributes=contributes):
-                self.feed(events.LeaveRequested(request="", reason=reason, contributes=contributes))
-            case WorkerHello():
-                pass  # the server takes the first one, and refuses a second
-            case _:
-                assert_never(message)
-
-    def worker_lost(self, reason: str) -> None:
-        self.bulk.reduce.detach_contribution()
-        self.feed(events.WorkerLost(reason=reason))

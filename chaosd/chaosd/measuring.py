@@ -1,7 +1,7 @@
 """How fast a link is, when a negotiation asks: from what it carried lately, else by the method of the configuration.
 
 What arrives on bulk streams is timed anyway (`passive`); a link that was measured so within the last two minutes is not
-probed. What probes cost is counted (`cost`).
+probed. What probes cost is counted.
 
 The built-in burst over the link's own bulk stream needs nothing installed and passes wherever the link passes. iperf3
 measures beside the link, over a connection of its own: the neighbour's daemon is asked over bulk stream 1 to let us in
@@ -16,7 +16,6 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -24,10 +23,11 @@ import msgspec
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.rates import PassiveRates
+from chaosd.addresses import split_address
+from chaosd.metrics import Metrics
 from chaosd.monitor import iperf
 from chaosd.monitor.probe import LinkProbe, ProbeError, ProbeResult
 from chaosd.transport import LinkClosed, Transport
-from chaosd.transport.settings import split_address
 
 log = logging.getLogger("chaosd")
 PROBE_BYTES = 1 << 20
@@ -53,16 +53,6 @@ class IperfHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 _decoder: msgspec.msgpack.Decoder[IperfHeader] = msgspec.msgpack.Decoder(IperfHeader)
 
 
-@dataclass(slots=True)
-class ProbingCost:
-    """Since the daemon started. `saved`: links whose rate was known without a probe."""
-
-    probes: int = 0
-    bytes: int = 0
-    seconds: float = 0.0
-    saved: int = 0
-
-
 class LinkMeter:
     """`method`: builtin, iperf3 or off (the configuration's words). `address_of` gives a neighbour's host:port;
     `listen_host` is where this site lets others in."""
@@ -72,14 +62,15 @@ class LinkMeter:
         probe: LinkProbe,
         transport: Transport,
         method: str,
+        metrics: Metrics,
         *,
         listen_host: str,
         address_of: Callable[[SiteId], str],
     ) -> None:
         self._probe, self._transport, self._method = probe, transport, method
         self._listen_host, self._address_of = listen_host, address_of
+        self._metrics = metrics
         self.passive = PassiveRates()
-        self.cost = ProbingCost()
         self._answers: dict[SiteId, asyncio.Future[IperfHeader]] = {}
         self._serving: dict[SiteId, asyncio.Task[None]] = {}
 
@@ -89,14 +80,14 @@ class LinkMeter:
             return 0.0, "probing is off"
         known = self.passive.rate(site, now_s=time.monotonic())
         if known is not None:
-            self.cost.saved += 1
+            self._metrics.probes_saved.inc()
             how = f"from {known.sampled_bytes:,} bytes that it carried anyway, {known.age_s:.0f} s ago"
             return known.rate_bytes_per_s, how
         begun_s = time.monotonic()
         rate, how, size_bytes = await self._probed(site)
-        self.cost.probes += 1
-        self.cost.bytes += size_bytes
-        self.cost.seconds += time.monotonic() - begun_s
+        self._metrics.probes.inc()
+        self._metrics.probe_bytes.inc(size_bytes)
+        self._metrics.probe_seconds.inc(time.monotonic() - begun_s)
         return rate, how
 
     async def _probed(self, site: SiteId) -> tuple[float, str, int]:

@@ -33,6 +33,9 @@ class Operations:
     def status(self) -> Status:
         return build_status(self._driver, self._config, self._driver.transport.address)
 
+    def metrics(self) -> bytes:
+        return self._driver.metrics.text()
+
     def events(self, after_id: int, limit: int) -> list[EventRecord]:
         return [event_record(record) for record in self._history.read(after_id=after_id, limit=limit)]
 

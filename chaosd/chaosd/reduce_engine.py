@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from chaos_protocols.bulk import (
     STREAM_AVERAGING,
@@ -54,9 +54,27 @@ from chaos_protocols.reduce import (
 )
 from chaos_protocols.worker import ContributionSpec
 from chaosd.bulk_outbox import BulkSender, Frame, Outbox
-from chaosd.reduce_events import ReduceEvents
-from chaosd.reduce_memory import FetchMemory, Incoming, Result, RoundMemory, VectorMemory, bytes_of
-from chaosd.vector import Bytes, vector_digest
+from chaosd.reduce_memory import Arrivals, FetchMemory, OwnPart, Result, RoundMemory, VectorMemory
+from chaosd.vector import vector_digest
+
+
+class ReduceEvents(Protocol):
+    """What the engine reports. Called on the loop, never from inside a method of the engine."""
+
+    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
+        """`result(tag.round)` is there."""
+
+    def reduce_stalled(self, tag: Tag) -> None:
+        """All members gave weight 0."""
+
+    def result_fetched(self, round_number: int, digest: str) -> None:
+        """`result(round_number)` is there and has the digest that was asked for."""
+
+    def result_lost(self, tag: Tag, reason: str) -> None:
+        """The result of the open round cannot be had any more: this site's state must be replaced."""
+
+    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
+        """Close its link."""
 
 
 class ReduceEngine:
@@ -73,11 +91,11 @@ class ReduceEngine:
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
         )
         self._vectors: VectorMemory | None = None
-        self._region: Bytes | None = None
-        self._own: tuple[int, Bytes] | None = None
+        self._own = OwnPart()
         self._memory: RoundMemory | None = None
         self._fetching: FetchMemory | None = None
-        self._incoming: dict[SiteId, Incoming] = {}
+        self._arrivals = Arrivals()
+        self._announced: dict[SiteId, tuple[bytes, BulkHeader]] = {}
         self._deferred: list[tuple[Tag | None, Callable[[], None]]] = []
         """What waits for the first `configure`: a round with our part of it, and a fetch (without a tag)."""
 
@@ -90,7 +108,7 @@ class ReduceEngine:
         """
         if contribution.nbytes != spec.size_bytes:
             raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
-        self._region = bytes_of(contribution)
+        self._own.attach(contribution)
         if self._vectors is not None and spec == self._vectors.spec:
             return
         self._reset(spec)
@@ -99,18 +117,16 @@ class ReduceEngine:
             call()
 
     def keep_contribution(self, round_number: int) -> None:
-        """The worker said that its part of a round lies in the arena: it is that round's, whoever comes after it."""
-        if self._region is not None:
-            self._own = (round_number, self._region)
+        """The worker said that its part of a round lies in the arena: it is that round's, whoever comes after it. Of a
+        round whose result is here nothing is kept."""
+        if self.result(round_number) is None:
+            self._own.keep(round_number)
 
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
-        region, self._region = self._region, None
-        own, memory = self._own, self._memory
-        if own is not None and own[1] is region:
-            self._own = (own[0], region.copy()) if self.result(own[0]) is None else None
-        if memory is not None and region is not None and memory.own is region:
-            memory.own = self._own[1] if self._own is not None else region.copy()
+        region, kept = self._own.detach(lambda number: self.result(number) is not None)
+        if self._memory is not None and region is not None and self._memory.own is region:
+            self._memory.own = kept if kept is not None else region.copy()
 
     # -- rounds --------------------------------------------------------------------------------------------------------
 
@@ -142,11 +158,7 @@ class ReduceEngine:
         if memory is None or memory.tag != tag:
             return
         if has_bytes:
-            if self._own is None or self._own[0] != tag.round:
-                if self._region is None:
-                    raise LocalProtocolError(f"no worker's contribution to round {tag.round} is attached")
-                self._own = (tag.round, self._region)
-            memory.own = self._own[1]
+            memory.own = self._own.of(tag.round)
         self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes))
 
     def stop(self, tag: Tag) -> None:
@@ -188,22 +200,23 @@ class ReduceEngine:
 
     def link_up(self, site: SiteId) -> None:
         """A new connection: what both sides need is said again."""
-        self._drop_incoming(site)
+        self._arrivals.drop(site)
         self._outbox.link_up(site)
         self._run(self._machine.link_up(site))
         self._run(self._exchange.link_up(site))
 
     def link_lost(self, site: SiteId) -> None:
-        self._drop_incoming(site)
+        self._arrivals.drop(site)
         self._outbox.link_lost(site)
         self._machine.link_lost(site)
         self._run(self._exchange.link_lost(site))
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where the payload of this frame goes; None: nobody needs it."""
-        del stream
         try:
-            place = self._place(site, decode_bulk_header(header))
+            message = decode_bulk_header(header)
+            self._announced[site] = (header, message)
+            place = self._place(site, message)
             return self._begin(site, place, size_bytes) if place is not None else None
         except RemoteProtocolError as error:
             self._tell(self._events.peer_broke_rules, site, str(error))
@@ -211,9 +224,11 @@ class ReduceEngine:
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete."""
-        del stream
         try:
-            self._message(site, decode_bulk_header(header), payload is not None)
+            known, message = self._announced.pop(site, (b"", None))
+            if message is None or known != header:  # a frame without a payload was not announced
+                message = decode_bulk_header(header)
+            self._message(site, message, payload is not None)
         except RemoteProtocolError as error:
             self._tell(self._events.peer_broke_rules, site, str(error))
 
@@ -233,15 +248,9 @@ class ReduceEngine:
                 raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
 
     def _begin(self, site: SiteId, place: Place, size_bytes: int) -> memoryview:
-        """Take memory for a chunk that is about to arrive."""
         memory = self._fetching if isinstance(place, FetchedRef) else self._memory
         assert memory is not None
-        expected = memory.size_bytes(place)
-        if size_bytes != expected:
-            raise RemoteProtocolError(f"site {short(site)} sent a chunk of {size_bytes} bytes where {expected} belong")
-        buffer, view = memory.destination(place)
-        self._incoming[site] = Incoming(place=place, buffer=buffer, memory=memory)
-        return view
+        return self._arrivals.begin(site, place, memory, size_bytes)
 
     def _message(self, site: SiteId, message: BulkHeader, has_payload: bool) -> None:
         match message:
@@ -265,20 +274,13 @@ class ReduceEngine:
             if place is None:
                 return isinstance(message, ChunkUp) and message.empty
             self._begin(site, place, 0)  # right for an empty vector only
-        incoming = self._incoming.pop(site, None)
+        incoming = self._arrivals.complete(site, (self._memory, self._fetching))
         if incoming is None:
-            return False
-        if incoming.memory is not self._memory and incoming.memory is not self._fetching:
-            incoming.buffer.release()  # its round was stopped while it arrived
             return False
         right = message.hash if isinstance(message, ChunkDown) else None
         if not incoming.memory.arrived(incoming.place, incoming.buffer, right):
             raise RemoteProtocolError(f"site {short(site)} sent a chunk of a result that does not have its hash")
         return True
-
-    def _drop_incoming(self, site: SiteId) -> None:
-        if (incoming := self._incoming.pop(site, None)) is not None:
-            incoming.buffer.release()
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -329,8 +331,7 @@ class ReduceEngine:
         memory = self._open_memory(effect.tag)
         self._memory = None
         memory.close(keep_result=True)
-        if self._own is not None and self._own[0] <= effect.tag.round:
-            self._own = None
+        self._own.used(effect.tag.round)
         result = memory.result
         result.digest = vector_digest(result.hashes)
         self._all().finished(memory)
@@ -392,7 +393,7 @@ class ReduceEngine:
         self._end_fetch()
         if self._vectors is not None:
             self._forget(self._vectors, self._vectors.results.clear())
-        self._own = None
+        self._own.forget()
         self._vectors = VectorMemory(spec)
         self._machine.results_kept = self._vectors.results_kept
 

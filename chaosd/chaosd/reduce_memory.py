@@ -5,14 +5,15 @@ Driven by `ReduceEngine`, which executes the effects of the reduce machines with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec.structs import replace
 
 from chaos_protocols.bulk import ChunkDown, ReduceHeader
-from chaos_protocols.errors import LocalProtocolError
-from chaos_protocols.names import SiteId
+from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.plans import SyncPlan, Tag
 from chaos_protocols.reduce import (
     CHUNKS_IN_FLIGHT_MAX,
@@ -195,6 +196,76 @@ class Incoming:
     place: Place
     buffer: Buffer
     memory: RoundMemory | FetchMemory
+
+
+class OwnPart:
+    """This site's part of a round: the worker's region of the arena, and whose round's part lies in it."""
+
+    def __init__(self) -> None:
+        self._region: Bytes | None = None
+        self._part: tuple[int, Bytes] | None = None
+
+    def attach(self, region: memoryview) -> None:
+        """A worker is here."""
+        self._region = bytes_of(region)
+
+    def keep(self, round_number: int) -> None:
+        """The part of this round lies in the region. A part of an earlier round never takes its place."""
+        if self._region is not None and (self._part is None or round_number >= self._part[0]):
+            self._part = (round_number, self._region)
+
+    def of(self, round_number: int) -> Bytes:
+        """The bytes of this round's part. Raises LocalProtocolError without a worker that could have given one."""
+        if self._part is None or self._part[0] != round_number:
+            if self._region is None:
+                raise LocalProtocolError(f"no worker's contribution to round {round_number} is attached")
+            self._part = (round_number, self._region)
+        return self._part[1]
+
+    def detach(self, is_done: Callable[[int], bool]) -> tuple[Bytes | None, Bytes | None]:
+        """The region goes away: what is still needed is copied. The region as it was, and the part that is kept."""
+        region, self._region = self._region, None
+        if self._part is not None and self._part[1] is region:
+            number = self._part[0]
+            self._part = None if region is None or is_done(number) else (number, region.copy())
+        return region, self._part[1] if self._part is not None else None
+
+    def used(self, round_number: int) -> None:
+        """That round, and with it every one before, has its result."""
+        if self._part is not None and self._part[0] <= round_number:
+            self._part = None
+
+    def forget(self) -> None:
+        self._part = None
+
+
+class Arrivals:
+    """Payloads under way to this site: at most one from each neighbour, since averaging has one stream on a link."""
+
+    def __init__(self) -> None:
+        self._incoming: dict[SiteId, Incoming] = {}
+
+    def begin(self, site: SiteId, place: Place, memory: RoundMemory | FetchMemory, size_bytes: int) -> memoryview:
+        """Take memory for a chunk that is about to arrive. Raises RemoteProtocolError where its size is wrong."""
+        expected = memory.size_bytes(place)
+        if size_bytes != expected:
+            raise RemoteProtocolError(f"site {short(site)} sent a chunk of {size_bytes} bytes where {expected} belong")
+        buffer, view = memory.destination(place)
+        self._incoming[site] = Incoming(place=place, buffer=buffer, memory=memory)
+        return view
+
+    def complete(self, site: SiteId, open_memories: tuple[RoundMemory | FetchMemory | None, ...]) -> Incoming | None:
+        """What is here now; None: nobody was waiting for it, or its round was stopped while it arrived."""
+        incoming = self._incoming.pop(site, None)
+        if incoming is not None and not any(incoming.memory is one for one in open_memories):
+            incoming.buffer.release()
+            return None
+        return incoming
+
+    def drop(self, site: SiteId) -> None:
+        """Its link is gone."""
+        if (incoming := self._incoming.pop(site, None)) is not None:
+            incoming.buffer.release()
 
 
 def bytes_of(region: memoryview) -> Bytes:

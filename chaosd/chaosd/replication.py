@@ -17,10 +17,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from chaos_protocols.bulk import (
-    CELL_BYTES,
     STREAM_REPLICATION,
     BlockData,
     BlockDrop,
@@ -39,7 +38,6 @@ from chaos_protocols.plans import ReplicationPlan
 from chaos_protocols.transfer import (
     CheckBlock,
     JoinerEffect,
-    RangeSet,
     Replan,
     SendHeader,
     SourceDropped,
@@ -51,12 +49,33 @@ from chaos_protocols.transfer import (
 )
 from chaos_protocols.transfer.ranges import Range
 from chaosd.bulk_outbox import BulkSender, Frame, Outbox
-from chaosd.replication_blocks import HashThreads, cells_digest, hash_of
-from chaosd.replication_events import PROGRESS_INTERVAL_S, ReplicationEvents
+from chaosd.replication_blocks import HashThreads, hash_of
 from chaosd.replication_source import StateSource
+
+PROGRESS_INTERVAL_S = 0.1
+"""Between two reports of progress."""
 
 HELD_HASHED_AHEAD = 8
 """Cells of what the destination holds that are on the threads at a time."""
+
+
+class ReplicationEvents(Protocol):
+    """What the engine reports. Called on the loop, never from inside a method of the engine."""
+
+    def transfer_finished(self, transfer: str) -> None:
+        """The whole state lies in the destination; each of its blocks was verified there."""
+
+    def transfer_failed(self, transfer: str, reason: str) -> None:
+        """No source is left. A later `fetch` with `have` keeps what is right of it."""
+
+    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
+        """At most every PROGRESS_INTERVAL_S; rates in bytes a second for each source, as seen lately."""
+
+    def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
+        """A source is not used any more, or (`wrong`) sent bytes that fail their hash."""
+
+    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
+        """Close its link."""
 
 
 @dataclass(slots=True)
@@ -71,8 +90,6 @@ class _Fetch:
     timer_s: float = 0.0
     incoming: dict[tuple[SiteId, int], Range] = field(default_factory=dict)
     """What is being written into the destination now: by which site and stream, and where."""
-    cells: dict[int, bytes] = field(default_factory=dict)
-    """Hashes of cells that came as one block, for the digest of the whole."""
     held: Iterator[Range] = field(default_factory=lambda: iter(()))
 
 
@@ -98,7 +115,7 @@ class ReplicationEngine:
         self._hashing = HashThreads()
         self._source = StateSource(sender, self._outbox, self._hashing)
         self._fetch: _Fetch | None = None
-        self._kept: tuple[int, memoryview, RangeSet] | None = None
+        self._announced: dict[tuple[SiteId, int], tuple[bytes, BlockData]] = {}
 
     # -- the source's side ---------------------------------------------------------------------------------------------
 
@@ -113,24 +130,17 @@ class ReplicationEngine:
 
     # -- the joiner's side ---------------------------------------------------------------------------------------------
 
-    def fetch(
-        self, plan: ReplicationPlan, destination: memoryview, *, resume: bool = False, have: bool = False
-    ) -> None:
+    def fetch(self, plan: ReplicationPlan, destination: memoryview, *, have: bool = False) -> None:
         """Get the state into `destination` (exactly `plan.state_bytes` bytes); a fetch before is cancelled.
 
-        `resume`: after a failure; the destination (the same object) still holds what an earlier fetch of the same round
-        verified, and that is not fetched again. `have`: the destination holds an older state, or part of one: its cells
-        are hashed here, and only those that differ are sent.
+        `have`: the destination holds an older state, or part of one (what a fetch that failed had got): its cells are
+        hashed here, and only those that differ are sent.
         """
         if destination.nbytes != plan.state_bytes or destination.readonly:
             raise LocalProtocolError(f"a destination of {destination.nbytes} bytes for {plan.state_bytes} of state")
-        verified, kept = None, self._kept
-        if resume and kept is not None and kept[0] == plan.round and kept[1] is destination:
-            verified = kept[2]
         if self._fetch is not None:
             self.cancel(self._fetch.machine.plan.transfer)
-        machine = TransferMachine(plan, settings=self._settings, replan=self._replan, verified=verified, held=have)
-        self._kept = (plan.round, destination, machine.verified_ranges)
+        machine = TransferMachine(plan, settings=self._settings, replan=self._replan, held=have)
         now_s = self._now_s()
         fetch = self._fetch = _Fetch(machine=machine, destination=destination.cast("B"), begun_s=now_s)
         if machine.held is not None:
@@ -141,7 +151,6 @@ class ReplicationEngine:
 
     def cancel(self, transfer: str) -> None:
         """Ask for nothing more; nothing is reported about this transfer any more, nothing written for it."""
-        self._kept = None  # its destination may go away now
         fetch = self._fetch
         if fetch is not None and fetch.machine.plan.transfer == transfer:
             self._run_joiner(fetch, fetch.machine.cancel())
@@ -168,6 +177,7 @@ class ReplicationEngine:
             message = decode_bulk_header(header)
             if not isinstance(message, BlockData):
                 raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
+            self._announced[site, stream] = (header, message)
         except RemoteProtocolError as error:
             self._tell(self._events.peer_broke_rules, site, str(error))
             return None
@@ -178,14 +188,14 @@ class ReplicationEngine:
         if any(start < until and at < stop for at, until in fetch.incoming.values()):
             return None  # a second writer to the same place: whatever it sends, it is not needed
         fetch.machine.begins(site, start, now_s=self._now_s())
-        fetch.cells.pop(start - start % CELL_BYTES, None)
         fetch.incoming[site, stream] = (start, stop)
         return fetch.destination[start:stop]
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete."""
+        known, announced = self._announced.pop((site, stream), (b"", None))
         try:
-            message = decode_bulk_header(header)
+            message = announced if announced is not None and known == header else decode_bulk_header(header)
             match message:
                 case BlockData():
                     self._block_received(site, stream, message, payload)
@@ -232,7 +242,8 @@ class ReplicationEngine:
                 case SourceDropped():
                     self._tell(self._events.source_dropped, transfer, effect.source, effect.reason, effect.wrong)
                 case TransferFinished():
-                    self._finish(fetch)
+                    self._end_fetch(fetch)
+                    self._tell(self._events.transfer_finished, transfer)
                 case TransferFailed(reason=reason):
                     self._end_fetch(fetch)
                     self._tell(self._events.transfer_failed, transfer, reason)
@@ -246,12 +257,7 @@ class ReplicationEngine:
     def _checked(self, fetch: _Fetch, effect: CheckBlock, digest: bytes) -> None:
         if self._fetch is not fetch:
             return
-        right = digest == effect.hash
-        if right and effect.start % CELL_BYTES == 0:
-            fetch.cells[effect.start] = digest
-            if effect.stop - effect.start != min(CELL_BYTES, len(fetch.destination) - effect.start):
-                del fetch.cells[effect.start]
-        tell = fetch.machine.verified if right else fetch.machine.refuted
+        tell = fetch.machine.verified if digest == effect.hash else fetch.machine.refuted
         self._run_joiner(fetch, tell(effect.source, effect.start, effect.stop, now_s=self._now_s()))
         self._report_progress(fetch)
 
@@ -273,19 +279,6 @@ class ReplicationEngine:
         if self._fetch is fetch:
             self._hash_held(fetch)
             self._run_joiner(fetch, fetch.machine.held_hashed(start, digest, now_s=self._now_s()))
-
-    def _finish(self, fetch: _Fetch) -> None:
-        """All blocks are there; the digest of the whole is the last thing."""
-        held = fetch.machine.held
-        known = {**(held.hashes if held is not None else {}), **fetch.cells}
-        job = partial(cells_digest, fetch.destination, known)
-        self._hashing.submit(job, partial(self._finished, fetch))
-
-    def _finished(self, fetch: _Fetch, digest: bytes) -> None:
-        if self._fetch is fetch:
-            self._kept = None
-            self._end_fetch(fetch)
-            self._tell(self._events.transfer_finished, fetch.machine.plan.transfer, digest.hex())
 
     # -- helpers -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The bytes of a transfer on threads: hashing blocks, the digest of the whole.
+"""The bytes of a transfer on threads: hashing blocks.
 
 Called by the engine, which decides when; nothing here knows of links. Hashing leaves the interpreter free, so the loop
 goes on; what is done is told to the loop in batches, since waking it up costs as much as hashing a small block.
@@ -15,9 +15,6 @@ from threading import Thread
 
 from blake3 import blake3
 
-from chaos_protocols.bulk import CELL_BYTES
-from chaos_protocols.transfer.ranges import cut
-
 HASH_THREADS = 2
 """One keeps up with 4 GB/s and more (limits.md); the second is for a site that serves and fetches at once."""
 
@@ -27,14 +24,6 @@ _Job = tuple[Callable[[], bytes], Callable[[bytes], None]]
 def hash_of(data: memoryview) -> bytes:
     """BLAKE3, 32 bytes: goes before the block."""
     return blake3(data).digest()
-
-
-def cells_digest(state: memoryview, known: dict[int, bytes] | None = None) -> bytes:
-    """Digest of a state in transfers: BLAKE3 over the BLAKE3 hashes of its cells (32 bytes). It follows from the bytes
-    alone, and costs next to nothing where the cells were hashed when they came (`known`, by their start)."""
-    hashes = known or {}
-    cells = cut(0, len(state), CELL_BYTES)
-    return blake3(b"".join(hashes.get(start) or hash_of(state[start:stop]) for start, stop in cells)).digest()
 
 
 class HashThreads:

@@ -38,10 +38,10 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
 
 def _pid_of_stopped_worker(driver: Driver) -> int | None:
     """None: there is no worker, or it runs."""
-    hello = driver.hello
-    if hello is None or not driver.workers.connected:
+    pid = driver.workers.pid
+    if pid is None:
         return None
     try:
-        return hello.pid if psutil.Process(hello.pid).status() == psutil.STATUS_STOPPED else None
+        return pid if psutil.Process(pid).status() == psutil.STATUS_STOPPED else None
     except psutil.Error:
         return None

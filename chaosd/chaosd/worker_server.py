@@ -14,13 +14,12 @@ import asyncio
 import errno
 import logging
 import os
-import socket
-import stat
 from pathlib import Path
 from typing import Protocol
 
 from chaos_protocols.worker import DaemonMessage, WorkerHello, WorkerMessage, WorkerRefused, encode
 from chaosd.arena import Arena, ArenaError
+from chaosd.unix_sockets import UnixListener
 from chaosd.worker_channel import Channel, peer_of
 
 log = logging.getLogger(__name__)
@@ -30,11 +29,6 @@ PENDING_MAX = 8
 
 HELLO_TIMEOUT_S = 10.0
 """A worker connects when its model is ready and speaks at once; after this a silent connection is closed."""
-
-SOCKET_PATH_BYTES_MAX = 103
-"""sun_path holds 104 bytes on macOS and 108 on Linux, with a final zero."""
-
-LISTEN_BACKLOG = 16
 
 
 class WorkerEvents(Protocol):
@@ -51,18 +45,13 @@ class WorkerEvents(Protocol):
         reported for a worker that was refused, nor on `close()`."""
 
 
-class WorkerServerError(Exception):
-    """The socket cannot be offered; the text says why and what to do."""
-
-
 class WorkerServer:
     """Listens on a unix socket for the one worker of this site."""
 
     def __init__(self, path: Path, events: WorkerEvents) -> None:
         self.path = path
         self._events = events
-        self._listener: socket.socket | None = None
-        self._inode = 0
+        self._listener: UnixListener | None = None
         self._worker: Channel | None = None
         self._pending: dict[Channel, asyncio.TimerHandle] = {}
         self._ending: set[Channel] = set()
@@ -74,29 +63,10 @@ class WorkerServer:
         return self._worker is not None
 
     async def start(self) -> None:
-        """Offer the socket. A file left by a daemon that is gone is removed. Raises WorkerServerError."""
+        """Offer the socket. A file left by a daemon that is gone is removed. Raises UnixSocketError."""
         self._loop = asyncio.get_running_loop()
-        if len(os.fsencode(self.path)) > SOCKET_PATH_BYTES_MAX:
-            raise WorkerServerError(
-                f"the path of the worker socket is longer than {SOCKET_PATH_BYTES_MAX} bytes: {self.path}; "
-                "choose a shorter one"
-            )
-        _remove_stale(self.path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            mask = os.umask(0o177)  # so that nobody else can connect in the moment before a chmod
-            try:
-                listener.bind(str(self.path))
-            finally:
-                os.umask(mask)
-            listener.listen(LISTEN_BACKLOG)
-        except OSError as error:
-            listener.close()
-            raise WorkerServerError(f"the worker socket {self.path} cannot be offered: {error.strerror}") from error
-        listener.setblocking(False)
-        self._inode = os.stat(self.path).st_ino
-        self._listener = listener
-        self._loop.add_reader(listener.fileno(), self._accept)
+        self._listener = UnixListener(self.path, "worker_socket")
+        self._loop.add_reader(self._listener.socket.fileno(), self._accept)
 
     def send(self, message: DaemonMessage) -> bool:
         """Queue a message for the worker. False if there is none (its loss has been, or is about to be, reported)."""
@@ -120,14 +90,9 @@ class WorkerServer:
         """Close everything and remove the socket file. `worker_lost` is not called."""
         assert self._loop is not None or self._listener is None
         if self._listener is not None and self._loop is not None:
-            self._loop.remove_reader(self._listener.fileno())
+            self._loop.remove_reader(self._listener.socket.fileno())
             self._listener.close()
             self._listener = None
-            try:
-                if os.stat(self.path).st_ino == self._inode:  # not a successor's file
-                    os.unlink(self.path)
-            except FileNotFoundError:
-                pass
         for timer in self._pending.values():
             timer.cancel()
         channels = [*self._pending, *self._ending]
@@ -145,7 +110,7 @@ class WorkerServer:
     def _accept(self) -> None:
         assert self._listener is not None and self._loop is not None
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = self._listener.socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -218,25 +183,3 @@ class WorkerServer:
         self._ending.add(channel)
         if not channel.finish(encode(WorkerRefused(reason=reason[:4096]))):
             self._ending.discard(channel)
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        mode = os.stat(path, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise WorkerServerError(f"the worker socket {path} cannot be offered: {error.strerror}") from error
-    if not stat.S_ISSOCK(mode):
-        raise WorkerServerError(f"{path} exists and is no socket; move it away or configure another path")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-        except OSError as error:  # a full backlog (EAGAIN) means that somebody listens
-            if error.errno != errno.EAGAIN:
-                raise WorkerServerError(f"the worker socket {path} cannot be offered: {error.strerror}") from error
-    raise WorkerServerError(f"another daemon answers on {path}; stop it, or give this one its own data directory")

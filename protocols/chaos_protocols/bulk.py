@@ -30,7 +30,7 @@ BLOCK_BYTES_MAX = 1 << 20
 """Hashing and framing cost nothing much at this size, and a wrong or lost block is soon fetched again."""
 
 CELL_BYTES = BLOCK_BYTES_MAX
-"""States are compared, and their digest is made, cell by cell: multiples of this size, the last one shorter."""
+"""States are compared cell by cell: multiples of this size, the last one shorter."""
 
 HASH_BYTES = 32
 

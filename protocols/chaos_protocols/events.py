@@ -115,7 +115,6 @@ class WorkerUpdating:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerApplied:
     round: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +131,6 @@ class WorkerSnapshotMissed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLoaded:
     round: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +172,9 @@ class TransferProgressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFinished:
+    """The whole state is here; each of its blocks was checked when it came."""
+
     transfer: str
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

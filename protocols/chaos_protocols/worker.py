@@ -115,11 +115,9 @@ class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ResultApplied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The state is now that of the end of `round`. `digest` (of the whole state) only where the daemon asked for
-    one."""
+    """The state is now that of the end of `round`."""
 
     round: Round
-    digest: Digest = ""
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -136,11 +134,10 @@ class SnapshotMissed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class StateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The worker took over the state of the end of `round` from the state region. `digest` is that of the state after
-    loading."""
+    """The worker took over the state of the end of `round` from the state region. Its blocks were hashed there, one by
+    one, before `LoadState`: the copy is not hashed again."""
 
     round: Round
-    digest: Digest
 
 
 class LeaveRequested(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -194,12 +191,11 @@ class LoadState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class ApplyResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The result of `round` lies in the result region: apply it, answer `ResultApplied`. Also sent to a joiner that
-    catches up, which contributed nothing to that round. `want_digest`: answer with the digest of the whole state."""
+    catches up, which contributed nothing to that round."""
 
     round: Round
     sites: int
     weight: float
-    want_digest: bool = False
 
 
 class TakeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag=True):

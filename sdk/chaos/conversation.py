@@ -1,8 +1,8 @@
 """The worker's side of the conversation with its daemon (chaos_protocols.worker): who may do what when.
 
 Driven by the Coordinator, in the user's thread: nothing happens here unless the script is inside a call. Every message
-of the daemon is served by `_serve`; the waits differ only in what ends them. The state is changed only inside the
-signal guard, and a round counts as applied only when all of it is.
+of the daemon is served by `_serve`; the waits differ only in what ends them. The state (`chaos.replica`) is changed
+only inside the signal guard, and a round counts as applied only when all of it is.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
-from chaos.adapter import Adapter, State
-from chaos.arena import WorkerArena
 from chaos.connection import Connection, Wakeup, open_socket
 from chaos.errors import DaemonLost, HalfAppliedStep, NoDaemon, Refused, RemoteProtocolError
+from chaos.replica import Replica
 from chaos.signals import ExitSignals
+from chaos.sync import SyncSession
 from chaos_protocols.names import PROTOCOL_VERSION
 from chaos_protocols.worker import (
     ApplyResult,
@@ -29,7 +29,6 @@ from chaos_protocols.worker import (
     LeaveRequested,
     LoadState,
     ResultApplied,
-    RoundContributed,
     RunPaused,
     RunResumed,
     SnapshotMissed,
@@ -43,9 +42,6 @@ from chaos_protocols.worker import (
     WorkerRefused,
     WorkerWelcome,
 )
-
-SNAPSHOTS_PENDING_MAX = 16
-"""The daemon asks for one snapshot a join; more than this at once is a defect of it."""
 
 LEAVE_QUIET_S = 5.0
 """A daemon that says nothing for so long after `LeaveRequested` is not waited for: when the socket closes, its site
@@ -68,26 +64,28 @@ class Phase(enum.Enum):
 
 
 class Conversation:
-    """One worker's membership, across reconnections. `round`: the state is that of its end."""
+    """One worker's membership, across reconnections."""
 
     def __init__(
-        self, path: Path, adapter: Adapter, signals: ExitSignals, wakeup: Wakeup, *, reconnect_s: float, verbose: bool
+        self,
+        path: Path,
+        session: SyncSession,
+        signals: ExitSignals,
+        wakeup: Wakeup,
+        *,
+        reconnect_s: float,
+        verbose: bool,
     ) -> None:
         self._path = path
-        self._adapter = adapter
         self._signals = signals
         self._wakeup = wakeup
         self._reconnect_s = reconnect_s
         self._verbose = verbose
-        self._state = State(adapter.items)
-        self._arena = WorkerArena(adapter.contribution.size_bytes, self._state.spec.size_bytes)
+        self._replica = Replica(session)
         self._connection: Connection | None = None
-        self._contributed: RoundContributed | None = None
-        self._snapshots: set[int] = set()
         self._deferred: DaemonMessage | None = None
         self._lost_at_s: float | None = None
         self.phase = Phase.WAITING
-        self.round = 0
         self.trained = False
         self.site = ""
         self.run = ""
@@ -95,6 +93,11 @@ class Conversation:
         self.left_reason = ""
         self.sites = 0
         self.weight = 0.0
+
+    @property
+    def round(self) -> int:
+        """The state is that of its end."""
+        return self._replica.round
 
     # ---- what the Coordinator does
 
@@ -104,11 +107,12 @@ class Conversation:
         Raises NoDaemon, Refused, DaemonLost.
         """
         self._connect(connect_s)
-        self._wait(lambda: self.phase is not Phase.WAITING or self._signals.exit_requested)
+        self._warm_up()
+        self._wait(self._waiting_is_over)
         if self.phase is Phase.WAITING:
             self.leave(self._signals.reason)
 
-    def contribute(self, weight: float) -> bool:
+    def contribute(self) -> bool:
         """One round: hand the contribution over, wait for the result, apply it. False if the site is out of the run.
 
         If the state moved on without this contribution (the round was completed by the others, or the state was
@@ -116,13 +120,12 @@ class Conversation:
         """
         began = self.round
         self._drain()
-        self._wait(lambda: self.phase is not Phase.WAITING or self._signals.exit_requested)
+        self._wait(self._waiting_is_over)
         if self.phase is Phase.TRAINING and self.round == began:
             with self._signals:
-                self._adapter.write_contribution(self._arena.contribution)
-                self._contributed = RoundContributed(round=self.round + 1, weight=weight)
+                contributed = self._replica.contribute()
                 self.phase = Phase.CONTRIBUTED
-            self._send(self._contributed)
+            self._send(contributed)
         self._wait(self._round_is_over)
         if self.phase is Phase.WAITING and self._signals.exit_requested:
             self.leave(self._signals.reason)
@@ -148,7 +151,7 @@ class Conversation:
         if self.phase in (Phase.LEFT, Phase.BROKEN) or self._connection is None:
             self._depart("left")
             return
-        self._contributed = None
+        self._replica.contributed = None
         try:
             self._connection.send(LeaveRequested(reason=reason[:4096], contributes=False))
             end = time.monotonic() + LEAVE_MAX_S
@@ -168,9 +171,21 @@ class Conversation:
     def close(self) -> None:
         """Give everything back. To the daemon, an unannounced close is the death of the worker."""
         self._depart("closed")
-        self._arena.close()
+        self._replica.arena.close()
 
     # ---- waiting
+
+    def _warm_up(self) -> None:
+        """Make ready for a state while nobody wants anything of us: most workers that say hello get one."""
+        for _ in self._replica.warm_up():
+            message = self._receive(0.0)
+            if message is not None:
+                self._serve(message)
+            if self._waiting_is_over() or isinstance(message, LoadState):
+                return
+
+    def _waiting_is_over(self) -> bool:
+        return self.phase is not Phase.WAITING or self._signals.exit_requested
 
     def _out(self) -> bool:
         return self.phase is Phase.LEFT
@@ -229,15 +244,15 @@ class Conversation:
             version=PROTOCOL_VERSION,
             pid=os.getpid(),
             round=self.round,
-            state=self._state.spec,
-            contribution=self._adapter.contribution,
-            arena_bytes=self._arena.layout.size_bytes,
+            state=self._replica.spec,
+            contribution=self._replica.contribution,
+            arena_bytes=self._replica.arena.layout.size_bytes,
         )
-        self._snapshots.clear()
+        self._replica.forget_snapshots()
         self.phase = Phase.WAITING
         self._connection = connection
         try:
-            connection.hello(hello, self._arena.fd)
+            connection.hello(hello, self._replica.arena.fd)
         except ConnectionError:
             pass  # a refusal may lie in the socket; else the next receive finds the end
 
@@ -282,7 +297,7 @@ class Conversation:
             if self.phase is not Phase.LEFT:
                 self.left_reason = reason
             self.phase = Phase.LEFT
-        self._contributed = None
+        self._replica.contributed = None
         self._disconnect()
 
     # ---- serving
@@ -304,9 +319,7 @@ class Conversation:
             case ApplyResult():
                 self._apply(message)
             case TakeSnapshot():
-                if message.alone:
-                    self._snapshots.clear()
-                self._take_snapshot(message.round)
+                self._take_snapshot(message)
             case LeaveOrdered():
                 self._signals.request_exit(message.reason)
             case RunPaused():
@@ -332,31 +345,27 @@ class Conversation:
         if not self.trained:
             self._say(f"training from round {round}")
         self.trained = True
-        if self._contributed is not None and self._contributed.round == round:
+        contributed = self._replica.contributed
+        if contributed is not None and contributed.round == round:
             # The daemon came back level: the contribution still lies in the arena, hand it over again.
             self.phase = Phase.CONTRIBUTED
-            self._send(self._contributed)
+            self._send(contributed)
         else:
             self.phase = Phase.TRAINING
 
     def _load(self, round: int) -> None:
-        self._say(f"taking over the state of round {round} ({self._state.spec.size_bytes:,} bytes)")
+        self._say(f"taking over the state of round {round} ({self._replica.spec.size_bytes:,} bytes)")
         with self._signals:
-            self._changing_state(lambda: self._state.load(self._arena.state))
-            self.round = round
+            self._changing_state(lambda: self._replica.load(round))
             self.phase = Phase.WAITING
-            self._contributed = None
-            digest = self._state.digest()
-            self._send(StateLoaded(round=round, digest=digest))
+            self._send(StateLoaded(round=round))
 
     def _apply(self, message: ApplyResult) -> None:
         with self._signals:
             if message.round == self.round + 1:
                 self._send(UpdateStarted(round=message.round))
-                self._changing_state(lambda: self._adapter.apply(self._arena.result, message.round))
-                self.round = message.round
+                self._changing_state(lambda: self._replica.apply(message.round))
                 self.sites, self.weight = message.sites, message.weight
-                self._contributed = None
                 if self.phase is Phase.CONTRIBUTED:
                     self.phase = Phase.TRAINING
             elif message.round != self.round:  # the same one again is answered again, and never applied twice
@@ -364,23 +373,18 @@ class Conversation:
                     f"the daemon brings the result of round {message.round}, but the state is that of the end of "
                     f"round {self.round}"
                 )
-            digest = self._state.digest() if message.want_digest else ""
-            self._send(ResultApplied(round=self.round, digest=digest))
-            if self.round in self._snapshots:
-                self._take_snapshot(self.round)
+            self._send(ResultApplied(round=self.round))
+            self._tell_snapshot(self._replica.due_snapshot())
 
-    def _take_snapshot(self, round: int) -> None:
-        if round < self.round:
-            self._send(SnapshotMissed(round=round, now=self.round))
-        elif round > self.round:
-            if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
-                raise RemoteProtocolError(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
-            self._snapshots.add(round)
-        else:
-            with self._signals:
-                self._state.write(self._arena.state)
-                self._snapshots = {r for r in self._snapshots if r > round}
-                self._send(SnapshotTaken(round=round))
+    def _take_snapshot(self, message: TakeSnapshot) -> None:
+        with self._signals:
+            if message.alone:
+                self._replica.forget_snapshots()
+            self._tell_snapshot(self._replica.snapshot(message.round))
+
+    def _tell_snapshot(self, outcome: SnapshotTaken | SnapshotMissed | None) -> None:
+        if outcome is not None:
+            self._send(outcome)
 
     def _changing_state(self, change: Callable[[], None]) -> None:
         try:

@@ -1,7 +1,8 @@
-"""The Coordinator: what a training script talks to (architecture.md section 7).
+"""The Coordinator: what a training script talks to (the README's script).
 
-Ties together the adapter of the framework, the conversation with the daemon, and the signals. All work happens inside
-the script's calls, in its thread: between two calls nothing of the model is touched.
+Ties together what is trained (`chaos.frameworks`), how sites train together (`chaos.sync`), the conversation with the
+daemon, and the signals. All work happens inside the script's calls, in its thread: between two calls nothing of the
+model is touched.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from chaos.adapter import Adapter, State
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation, Phase
 from chaos.errors import HalfAppliedStep, LeftRun
-from chaos.numpy_adapter import Apply, Array, NumpyAdapter
+from chaos.frameworks import Apply, Array, Framework, NumpyFramework, framework_of
 from chaos.paths import socket_path
 from chaos.signals import ExitSignals
+from chaos.state import State
+from chaos.sync import Due, EveryStep, SyncMode, SyncSession
 
 Model = TypeVar("Model")
 Optimizer = TypeVar("Optimizer")
@@ -73,7 +75,8 @@ class Coordinator:
         self._reconnect_s = reconnect_s
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
-        self._adapter: Adapter | None = None
+        self._framework: Framework | None = None
+        self._session: SyncSession | None = None
         self._conversation: Conversation | None = None
         self._round = 0
         self._told_left = False
@@ -98,6 +101,7 @@ class Coordinator:
         arrays: Mapping[str, Array] | None = None,
         apply: Apply | None = None,
         gradients: Mapping[str, Array] | None = None,
+        sync: SyncMode | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a newcomer gets the state first).
 
@@ -114,30 +118,33 @@ class Coordinator:
         for the first); it must update `arrays` in place, and depend on nothing but its arguments and `arrays`: it must
         do the same on every site, bit for bit, also on a newcomer that catches up without having contributed.
 
+        sync: how the sites train together, the same on all of them; default: every step is averaged
+        (`chaos.sync.EveryStep`).
+
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
         """
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
-        if self._adapter is not None:
+        if self._session is not None:
             raise ValueError(
                 "register() was already called; several models go into one call, as a mapping of names to models"
             )
-        if arrays is not None:
-            if model is not None or optimizer is not None or scheduler is not None or apply is None:
-                raise ValueError("numpy training takes arrays= and apply=, and neither model, optimizer nor scheduler")
-            adapter: Adapter = NumpyAdapter(arrays, apply, gradients)
-        else:
-            if model is None or optimizer is None or apply is not None or gradients is not None:
-                raise ValueError(
-                    "register(model=..., optimizer=...) for torch, register(arrays=..., apply=...) for numpy"
-                )
-            adapter = _torch_adapter(model, optimizer, scheduler, self._set_to_none)
-        self._adapter = adapter
+        framework = framework_of(
+            model,
+            optimizer,
+            scheduler,
+            arrays=arrays,
+            apply=apply,
+            gradients=gradients,
+            set_to_none=self._set_to_none,
+        )
+        session = (sync or EveryStep()).start(framework)
+        self._framework, self._session = framework, session
         if self._standalone:
             return
         self._conversation = Conversation(
-            self._path, adapter, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
+            self._path, session, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
         )
         self._conversation.join(self._connect_s)
 
@@ -161,14 +168,17 @@ class Coordinator:
         """
         if samples is not None and not samples > 0:
             raise ValueError(f"samples must be greater than 0, not {samples}; skip step() for an empty batch")
-        adapter = self._registered()
+        session = self._registered()
         if self.left:
             return self._end()
+        if session.stepped(1.0 if samples is None else float(samples)) is Due.NOTHING:
+            self.check_state_replication()
+            return not self.left or self._end()
         if self._conversation is not None:
-            return self._conversation.contribute(1.0 if samples is None else float(samples)) or self._end()
+            return self._conversation.contribute() or self._end()
         with self._signals:
             try:
-                adapter.apply_alone(self._round + 1)
+                session.apply_alone(self._round + 1)
             except BaseException as error:
                 raise HalfAppliedStep(f"the update of round {self._round + 1} failed: {error}") from error
             self._round += 1
@@ -201,7 +211,7 @@ class Coordinator:
     def status(self) -> CoordinatorStatus:
         """Where this worker stands."""
         talk = self._conversation
-        phase = "unregistered" if self._adapter is None else "standalone" if talk is None else talk.phase.value
+        phase = "unregistered" if self._session is None else "standalone" if talk is None else talk.phase.value
         return CoordinatorStatus(
             site=talk.site if talk else "",
             run=talk.run if talk else "",
@@ -234,10 +244,10 @@ class Coordinator:
     @property
     def gradients(self) -> dict[str, Array]:
         """numpy training: the arrays to fill before each `step()`."""
-        adapter = self._registered()
-        if not isinstance(adapter, NumpyAdapter):
+        self._registered()
+        if not isinstance(self._framework, NumpyFramework):
             raise ValueError("torch keeps gradients in the parameters; only numpy training has coordinator.gradients")
-        return adapter.gradients
+        return self._framework.gradients
 
     # ---- ending
 
@@ -267,10 +277,10 @@ class Coordinator:
         """A script that ends leaves; one that fails just drops out, as if it had been killed."""
         self.close(graceful=kind is None)
 
-    def _registered(self) -> Adapter:
-        if self._adapter is None:
+    def _registered(self) -> SyncSession:
+        if self._session is None:
             raise ValueError("nothing is registered yet; call coordinator.register(model=..., optimizer=...) first")
-        return self._adapter
+        return self._session
 
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""
@@ -284,29 +294,6 @@ class Coordinator:
             )
         self._told_left = True
         return False
-
-
-def _torch_adapter(model: Any, optimizer: Any, scheduler: Any, set_to_none: bool) -> Adapter:
-    try:
-        from chaos.torch_adapter import TorchAdapter  # only here: the SDK works without torch
-    except ImportError as error:
-        raise ValueError(
-            f"torch cannot be imported ({error}); install chaos-train[torch], or register numpy arrays"
-        ) from error
-    return TorchAdapter(
-        _named(model, "model"), _named(optimizer, "optimizer"), _named(scheduler, "scheduler"), set_to_none=set_to_none
-    )
-
-
-def _named(thing: Any, name: str) -> dict[str, Any]:
-    """One thing, several by name, or a list: always a dict of named things."""
-    if thing is None:
-        return {}
-    if isinstance(thing, Mapping):
-        return {f"{name}.{key}": thing[key] for key in sorted(thing)}
-    if isinstance(thing, Sequence) and not isinstance(thing, str):
-        return {f"{name}.{index}": value for index, value in enumerate(thing)}
-    return {name: thing}
 
 
 _open_coordinators: set[Coordinator] = set()

@@ -17,6 +17,7 @@ from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX,
 from chaos_protocols.state_spec import Item, state_spec
 from chaosd.identity import Identity, site_of_certificate
 from chaosd.measuring import LinkMeter
+from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.probe import LinkProbe, ProbeHeader
 from chaosd.transport.admission import Facts, StandingLink, judge
@@ -274,7 +275,9 @@ async def _take_header(way: int, body: bytes) -> str:
         if b"want" in body:
             return "not played: it would start a child process"
         nowhere: Any = _Nowhere()
-        meter = LinkMeter(LinkProbe(nowhere), nowhere, "off", listen_host="127.0.0.1", address_of=lambda _: "")
+        meter = LinkMeter(
+            LinkProbe(nowhere), nowhere, "off", Metrics(), listen_host="127.0.0.1", address_of=lambda _: ""
+        )
         meter.bulk_received(site, body)
         return "iperf"
     check = ModelCheck(_Nowhere(), lambda: None, lambda: [site])  # type: ignore[arg-type]

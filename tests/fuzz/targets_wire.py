@@ -245,10 +245,10 @@ def _worker_seeds() -> Iterable[bytes]:
         hello,
         worker.RoundContributed(round=1, weight=2.0),
         worker.UpdateStarted(round=1),
-        worker.ResultApplied(round=1, digest="ab"),
+        worker.ResultApplied(round=1),
         worker.SnapshotTaken(round=1),
         worker.SnapshotMissed(round=1, now=2),
-        worker.StateLoaded(round=1, digest=""),
+        worker.StateLoaded(round=1),
         worker.LeaveRequested(reason="done"),
     ]
     back: list[worker.DaemonMessage] = [

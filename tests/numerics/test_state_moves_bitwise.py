@@ -8,8 +8,11 @@ import torch
 from tests.numerics.recipes import RECIPES, Recipe, batch, fresh, plain_step
 from tests.numerics.test_step_equals_torch import same_bits, training_state
 
-from chaos.adapter import State
-from chaos.torch_adapter import TorchAdapter
+from chaos.frameworks import SlotKind, What
+from chaos.frameworks.base import in_vector_order
+from chaos.frameworks.torch import TorchFramework
+from chaos.state import State
+from chaos.sync.every_step import EveryStepSession
 from chaos_protocols.state_spec import first_difference, spec_problem, state_digest
 
 
@@ -18,19 +21,21 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def adapter_of(recipe: Recipe) -> TorchAdapter:
+def session_of(recipe: Recipe) -> EveryStepSession:
     schedulers = {} if recipe.scheduler is None else {"scheduler": recipe.scheduler}
-    return TorchAdapter({"model": recipe.model}, {"optimizer": recipe.optimizer}, schedulers, set_to_none=True)
+    return EveryStepSession(
+        TorchFramework({"model": recipe.model}, {"optimizer": recipe.optimizer}, schedulers, set_to_none=True)
+    )
 
 
-def train(recipe: Recipe, adapter: TorchAdapter, first: int, rounds: int) -> list[np.ndarray]:
+def train(recipe: Recipe, session: EveryStepSession, first: int, rounds: int) -> list[np.ndarray]:
     """Rounds as a member; returns their results."""
     results = []
     for number in range(first, first + rounds):
         recipe.loss(*batch(recipe, number)).backward()
-        vector = np.zeros(adapter.contribution.size_bytes, dtype=np.uint8)
-        adapter.write_contribution(vector)
-        adapter.apply(vector, number + 1)
+        vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+        session.contribute(vector)
+        session.apply(vector, number + 1)
         results.append(vector)
     return results
 
@@ -45,7 +50,7 @@ def region(state: State, fill: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("name", RECIPES)
 def test_loaded_state_is_the_saved_one_and_trains_on_the_same(name: str, rounds: int) -> None:
     member, joiner = fresh(name), fresh(name, seed=99)
-    of_member, of_joiner = adapter_of(member), adapter_of(joiner)
+    of_member, of_joiner = session_of(member), session_of(joiner)
     train(member, of_member, 0, rounds)
     train(joiner, of_joiner, 50, 2)  # it has a state of its own, which must vanish without a trace
     sent, received = State(of_member.items), State(of_joiner.items)
@@ -63,7 +68,7 @@ def test_loaded_state_is_the_saved_one_and_trains_on_the_same(name: str, rounds:
 def test_joiner_that_catches_up_on_results_equals_the_member_bitwise(name: str) -> None:
     """Invariant 4: it applied rounds to which it contributed nothing."""
     member, joiner = fresh(name), fresh(name, seed=99)
-    of_member, of_joiner = adapter_of(member), adapter_of(joiner)
+    of_member, of_joiner = session_of(member), session_of(joiner)
     train(member, of_member, 0, 2)
     State(of_joiner.items).load(region(State(of_member.items)))
     for number, result in enumerate(train(member, of_member, 2, 3), start=3):
@@ -75,9 +80,9 @@ def test_joiner_that_catches_up_on_results_equals_the_member_bitwise(name: str) 
 def test_snapshot_during_a_round_is_free_of_what_the_forward_pass_changed() -> None:
     """BatchNorm's statistics move in the forward pass; the state of the last round must not."""
     recipe = fresh("batchnorm")
-    adapter = adapter_of(recipe)
-    train(recipe, adapter, 0, 2)
-    state = State(adapter.items)
+    session = session_of(recipe)
+    train(recipe, session, 0, 2)
+    state = State(session.items)
     before = state.digest()
     live = recipe.model[1].running_mean.clone()
     recipe.loss(*batch(recipe, 7)).backward()
@@ -92,20 +97,20 @@ def test_registering_makes_no_difference_to_a_training_that_already_runs() -> No
             each.loss(*batch(each, number)).backward()
             plain_step(each)
     recipe.model[0].weight.grad = torch.ones_like(recipe.model[0].weight)
-    adapter = adapter_of(recipe)
+    session = session_of(recipe)
     same_bits(training_state(recipe), training_state(plain))
     assert torch.equal(recipe.model[0].weight.grad, torch.ones_like(recipe.model[0].weight))
-    assert State(adapter.items).spec.size_bytes > 0
+    assert State(session.items).spec.size_bytes > 0
 
 
 def test_buffers_are_averaged_and_integers_rounded() -> None:
     recipe = fresh("batchnorm")
-    adapter = adapter_of(recipe)
-    vector = np.zeros(adapter.contribution.size_bytes, dtype=np.uint8)
-    adapter.write_contribution(vector)
+    session = session_of(recipe)
+    vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+    session.contribute(vector)
     numbers = vector[: 8 * 11].view(np.float64)  # running_mean 5, running_var 5, num_batches_tracked 1
     numbers[:5], numbers[5:10], numbers[10] = 0.25, 0.75, 6.6
-    adapter.apply(vector, 1)
+    session.apply(vector, 1)
     norm = recipe.model[1]
     assert norm.running_mean.tolist() == [0.25] * 5 and norm.running_var.tolist() == [0.75] * 5
     assert norm.num_batches_tracked.item() == 7
@@ -136,12 +141,46 @@ def differing(change: str) -> tuple[Recipe, Recipe]:
     ],
 )
 def test_other_model_is_named_by_its_first_difference(change: str, words: str) -> None:
-    here, there = (State(adapter_of(recipe).items).spec for recipe in differing(change))
+    here, there = (State(session_of(recipe).items).spec for recipe in differing(change))
     assert here.digest != there.digest
     assert first_difference(here, there) == words
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_specs_of_the_sdk_pass_the_daemons_check(name: str) -> None:
-    adapter = adapter_of(fresh(name))
-    assert spec_problem(State(adapter.items).spec, adapter.contribution) == ""
+    session = session_of(fresh(name))
+    assert spec_problem(State(session.items).spec, session.contribution) == ""
+
+
+def test_parameters_and_their_gradients_pass_through_a_vector_unchanged() -> None:
+    """What a mode with local steps reads and writes: values, in the order of the vector, each in its own type."""
+    recipe = fresh("mixed_types")
+    recipe.loss(*batch(recipe, 0)).backward()
+    framework = TorchFramework({"model": recipe.model}, {"optimizer": recipe.optimizer}, {}, set_to_none=True)
+    slots = in_vector_order(framework.slots)
+    for what in What:
+        chosen = [slot for slot in slots if what is What.VALUE or slot.kind is SlotKind.PARAMETER]
+        vector = np.zeros(sum(slot.size_bytes for slot in chosen), dtype=np.uint8)
+        framework.read(what, chosen, vector)
+        framework.write(what, chosen, np.zeros_like(vector))
+        erased = np.ones_like(vector)
+        framework.read(what, chosen, erased)
+        assert vector.any() and not erased.any()
+        framework.write(what, chosen, vector)
+        back = np.zeros_like(vector)
+        framework.read(what, chosen, back)
+        assert np.array_equal(back, vector)
+
+
+def test_state_is_loaded_into_the_memory_that_the_rehearsal_made_and_left_unchanged_by_warming() -> None:
+    member, joiner = fresh("adamw"), fresh("adamw", seed=99)
+    of_member, of_joiner = session_of(member), session_of(joiner)
+    train(member, of_member, 0, 2)
+    before = State(of_joiner.items).digest()
+    list(State(of_joiner.items).warm_up())
+    assert State(of_joiner.items).digest() == before
+    assert not joiner.optimizer.state, "registering leaves the optimizer as it was"
+    State(of_joiner.items).load(region(State(of_member.items)))
+    assert State(of_joiner.items).digest() == State(of_member.items).digest()
+    moments = [value for state in joiner.optimizer.state.values() for value in state.values()]
+    assert len({value.data_ptr() for value in moments}) == len(moments), "no two share memory"

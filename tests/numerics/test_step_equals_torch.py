@@ -15,7 +15,8 @@ from tests.numerics.recipes import RECIPES, Recipe, batch, fresh, plain_step
 from tests.unit.sdk.fake_daemon import FakeDaemon
 
 from chaos import Coordinator
-from chaos.torch_adapter import TorchAdapter
+from chaos.frameworks.torch import TorchFramework
+from chaos.sync.every_step import EveryStepSession
 from chaos_protocols.worker import Dismissed
 
 ROUNDS = 4
@@ -129,8 +130,10 @@ def test_average_of_two_sites_is_that_of_one_with_both_batches(socket_file: Path
 
 def test_parameter_without_a_gradient_contributes_zeros() -> None:
     recipe = fresh("several_groups")
-    adapter = TorchAdapter({"model": recipe.model}, {"optimizer": recipe.optimizer}, {}, set_to_none=True)
+    session = EveryStepSession(
+        TorchFramework({"model": recipe.model}, {"optimizer": recipe.optimizer}, {}, set_to_none=True)
+    )
 
-    vector = np.full(adapter.contribution.size_bytes, 255, dtype=np.uint8)
-    adapter.write_contribution(vector)
+    vector = np.full(session.contribution.size_bytes, 255, dtype=np.uint8)
+    session.contribute(vector)
     assert not vector.any()

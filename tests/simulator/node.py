@@ -343,7 +343,7 @@ class Node:
                 self.world.oracles.loaded(self, number, self.bulk.received_state)
                 _, state = self.bulk.received_state
                 worker.round, worker.state, worker.training = number, state, False
-                self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number, digest=state)))
+                self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number)))
             case TakeSnapshot(round=number):
                 worker.snapshot_due = number
                 self._snapshot(worker)
@@ -379,7 +379,7 @@ class Node:
             worker.round, worker.updating = number, False
             self.world.oracles.applied(self, number, digest, worker.state, before)
             self._snapshot(worker)
-            self.handle(events.WorkerApplied(round=number, digest=worker.state))
+            self.handle(events.WorkerApplied(round=number))
             if worker.training:
                 self._compute(worker)
 

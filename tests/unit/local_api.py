@@ -74,7 +74,7 @@ def sample_status(*, paused: str = "", transfer: TransferStatus | None = None, n
 
 
 class FakeControl:
-    """Implements chaosd.control.Control; remembers what it was asked."""
+    """Implements chaosd.api.Control; remembers what it was asked."""
 
     def __init__(self, records: int = 0) -> None:
         self.history = [record(number) for number in range(1, records + 1)]
@@ -87,6 +87,9 @@ class FakeControl:
 
     def status(self) -> Status:
         return self.current
+
+    def metrics(self) -> bytes:
+        return b"# TYPE chaosd_rounds_total counter\nchaosd_rounds_total 3.0\n"
 
     def events(self, after_id: int, limit: int) -> list[EventRecord]:
         return [item for item in self.history if item.id > after_id][:limit]

@@ -16,9 +16,10 @@ from aiohttp import ClientSession, UnixConnector
 from tests.unit.local_api import THERE, FakeControl, ask_raw, post, record, served
 
 from chaosd import api as api_module
-from chaosd.api import ApiSocketError, LocalApi, last_event_id
+from chaosd.api import LocalApi, last_event_id
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.status import Outcome
+from chaosd.unix_sockets import UnixSocketError
 
 
 @pytest.fixture
@@ -39,6 +40,12 @@ def client(path: Path, control: FakeControl) -> Iterator[LocalClient]:
 
 def test_the_status_arrives_as_it_was_given(client: LocalClient, control: FakeControl) -> None:
     assert client.status() == control.current
+
+
+def test_counters_come_as_prometheus_reads_them(client: LocalClient, control: FakeControl, path: Path) -> None:
+    assert client.metrics() == control.metrics().decode()
+    answer = ask_raw(path, b"GET /v1/metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert b"content-type: text/plain; version=0.0.4" in answer.lower()
 
 
 def test_events_come_in_order_after_an_id_and_at_most_as_many_as_asked(client: LocalClient) -> None:
@@ -169,20 +176,20 @@ def test_a_socket_left_behind_by_a_killed_daemon_is_replaced(path: Path, control
 
 
 def test_a_second_daemon_is_refused_and_the_first_one_stays(client: LocalClient, path: Path) -> None:
-    with pytest.raises(ApiSocketError, match="a daemon already answers"), served(path, FakeControl()):
+    with pytest.raises(UnixSocketError, match="a daemon already answers"), served(path, FakeControl()):
         pass
     assert client.status().run == "heart"
 
 
 def test_a_file_that_is_no_socket_is_never_removed(path: Path, control: FakeControl) -> None:
     path.write_text("precious")
-    with pytest.raises(ApiSocketError, match="is no socket"), served(path, control):
+    with pytest.raises(UnixSocketError, match="is no socket"), served(path, control):
         pass
     assert path.read_text() == "precious"
 
 
 def test_a_missing_folder_is_told(tmp_path: Path, control: FakeControl) -> None:
-    with pytest.raises(ApiSocketError, match="cannot listen"), served(tmp_path / "none" / "api.sock", control):
+    with pytest.raises(UnixSocketError, match="cannot listen"), served(tmp_path / "none" / "api.sock", control):
         pass
 
 

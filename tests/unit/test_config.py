@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from chaosd.config import ConfigError, SiteConfig, load_config, parse_address
+from chaosd.addresses import split_address
+from chaosd.config import ConfigError, SiteConfig, load_config
 from chaosd.config_file import FIELD_TEXTS, flag_name
 
 ONE, OTHER = "0" * 32, "f" * 32
@@ -205,12 +206,12 @@ def test_every_field_has_a_text_and_a_flag_of_its_own() -> None:
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
-        parse_address(text)
+        split_address(text)
 
 
 @given(st.text("abcxyz019.-", min_size=1, max_size=30), st.integers(1, 65535))
 def test_every_host_and_port_is_read_back(host: str, port: int) -> None:
-    assert parse_address(f"{host}:{port}") == (host, port)
+    assert split_address(f"{host}:{port}") == (host, port)
 
 
 @given(

@@ -9,6 +9,7 @@ import pytest
 from chaos_protocols.names import SiteId
 from chaosd import measuring
 from chaosd.measuring import LinkMeter
+from chaosd.metrics import Metrics
 from chaosd.monitor.probe import ProbeError, ProbeResult
 
 A, B = SiteId("a" * 32), SiteId("b" * 32)
@@ -35,23 +36,25 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def meter(probe: Probe, method: str = "builtin") -> LinkMeter:
+def meter(probe: Probe, method: str = "builtin", metrics: Metrics | None = None) -> LinkMeter:
     nowhere: Any = None
     stand_in: Any = probe
-    return LinkMeter(stand_in, nowhere, method, listen_host="127.0.0.1", address_of=lambda _: "")
+    counted = metrics or Metrics()
+    return LinkMeter(stand_in, nowhere, method, counted, listen_host="127.0.0.1", address_of=lambda _: "")
 
 
 async def test_a_link_that_carried_nothing_is_probed_and_the_cost_is_counted(clock: list[float]) -> None:
-    probe = Probe()
-    one = meter(probe)
+    probe, metrics = Probe(), Metrics()
+    one = meter(probe, metrics=metrics)
     assert await one.measure(A) == (5e6, "built-in: 1048576 bytes in 200 ms")
     assert await one.measure(B) == (0.0, "it did not answer")
-    assert (one.cost.probes, one.cost.bytes, one.cost.saved) == (2, MIB, 0)
+    assert (metrics.value("probes_total"), metrics.value("probe_bytes_total")) == (2, MIB)
+    assert metrics.value("probes_saved_total") == 0
 
 
 async def test_a_link_that_was_busy_lately_is_not_probed_until_that_is_stale(clock: list[float]) -> None:
-    probe = Probe()
-    one = meter(probe)
+    probe, metrics = Probe(), Metrics()
+    one = meter(probe, metrics=metrics)
     for _ in range(4):
         one.passive.began(A, 1, MIB, now_s=clock[0])
         clock[0] += 0.1
@@ -61,7 +64,7 @@ async def test_a_link_that_was_busy_lately_is_not_probed_until_that_is_stale(clo
     assert rate == pytest.approx(MIB / 0.1)
     assert how == "from 4,194,304 bytes that it carried anyway, 60 s ago"
     assert probe.measured == []
-    assert (one.cost.probes, one.cost.saved) == (0, 1)
+    assert (metrics.value("probes_total"), metrics.value("probes_saved_total")) == (0, 1)
     clock[0] += 61
     assert (await one.measure(A))[0] == 5e6
     assert probe.measured == [A]

@@ -29,7 +29,8 @@ from chaos_protocols.worker import (
     encode,
 )
 from chaosd import worker_channel, worker_server
-from chaosd.worker_server import WorkerServer, WorkerServerError
+from chaosd.unix_sockets import UnixSocketError
+from chaosd.worker_server import WorkerServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memfd seals and pidfd are Linux's")
@@ -306,20 +307,20 @@ async def test_stale_socket_file_is_replaced(socket_file: Path) -> None:
 
 
 async def test_live_daemon_on_the_socket_is_an_error_that_says_so(served: Served, socket_file: Path) -> None:
-    with pytest.raises(WorkerServerError, match="another daemon answers"):
+    with pytest.raises(UnixSocketError, match="a daemon already answers"):
         await WorkerServer(socket_file, Recorder()).start()
     assert socket_file.exists()
 
 
 async def test_other_file_in_the_sockets_place_is_never_removed(socket_file: Path) -> None:
     socket_file.write_text("precious")
-    with pytest.raises(WorkerServerError, match="is no socket"):
+    with pytest.raises(UnixSocketError, match="is no socket"):
         await WorkerServer(socket_file, Recorder()).start()
     assert socket_file.read_text() == "precious"
 
 
 async def test_too_long_path_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(WorkerServerError, match="longer than 103"):
+    with pytest.raises(UnixSocketError, match="a unix socket's at most"):
         await WorkerServer(tmp_path / ("x" * 120), Recorder()).start()
 
 

@@ -79,11 +79,10 @@ def become(run: Callable[[], int]) -> NoReturn:
     from chaosd.identity import IdentityError
     from chaosd.journal import JournalError
     from chaosd.transport.errors import ListenError
-    from chaosd.worker_server import WorkerServerError
 
     try:
         code = run()
-    except (ConfigError, IdentityError, JournalError, HistoryError, ListenError, WorkerServerError, OSError) as error:
+    except (ConfigError, IdentityError, JournalError, HistoryError, ListenError, OSError) as error:
         fail(f"the daemon cannot start: {error}", EXIT_USAGE)
     raise typer.Exit(code)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaosd.addresses import split_address
 from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, RemoteProtocolError
@@ -31,7 +32,6 @@ from chaosd.transport.handshake import (
     Session,
     Verdict,
 )
-from chaosd.transport.settings import split_address
 from chaosd.transport.tls import TlsChannel
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chaos_protocols.names import SiteId, short
+from chaosd.addresses import join_address
 from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import ListenError, RemoteProtocolError
@@ -32,7 +33,7 @@ from chaosd.transport.handshake import (
     Verdict,
     encode,
 )
-from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings, join_address
+from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings
 from chaosd.transport.tls import TlsChannel, server_context
 
 REFUSALS_LOGGED_PER_WINDOW = 20

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chaos_protocols.names import SiteId
+from chaosd.addresses import split_address
 
 STREAMS_MAX = 16
 """Bulk connections of one link. Sixteen are what long fat pipes were ever seen to profit from."""
@@ -72,7 +73,10 @@ class TransportSettings:
                 f"handshake_timeout_s = {self.handshake_timeout_s}: must be above 0 and at most 60 seconds"
             )
         if self.advertise_address:
-            split_address(self.advertise_address)
+            try:
+                split_address(self.advertise_address)
+            except ValueError as error:
+                raise ValueError(f"advertise_address = {self.advertise_address!r}: {error}") from None
 
     @property
     def streams_wanted(self) -> int:
@@ -132,17 +136,3 @@ class TransportEvents(Protocol):
 
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
         """One bulk connection is gone while the link stands; `Transport.dial` by the dialing end restores it."""
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` to its parts. Raises ValueError that names the address."""
-    host, separator, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not separator or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65535:
-        raise ValueError(f"address {address!r}: must be host:port, for example hospital.example.org:7700")
-    return host, int(port)
-
-
-def join_address(host: str, port: int) -> str:
-    """The inverse of `split_address`."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable
 
 from chaos_protocols.names import SiteId, short
+from chaosd.addresses import join_address, split_address
 from chaosd.identity import Identity
 from chaosd.transport import admission
 from chaosd.transport.connection import PeerConnection
@@ -29,8 +30,6 @@ from chaosd.transport.settings import (
     LinkInfo,
     TransportEvents,
     TransportSettings,
-    join_address,
-    split_address,
 )
 from chaosd.transport.tls import client_context
 from chaosd.transport.widening import Widening
@@ -134,7 +133,7 @@ class Transport:
         try:
             split_address(address)
         except ValueError as error:
-            raise DialError(str(error)) from None
+            raise DialError(f"address {address!r}: {error}") from None
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         while (link := self._links.get(site)) is None or link.state is not SocketLinkPhase.UP or self._can_repair(link):

@@ -11,8 +11,9 @@ import pytest
 
 from chaos_lab.links.shape import LinkShape
 from chaos_lab.links.shaper import LinkShaper
+from chaosd.addresses import join_address, split_address
 from chaosd.transport.errors import LinkClosed
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, TransportSettings, join_address, split_address
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, TransportSettings
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

@@ -104,8 +104,8 @@ def level_learner() -> Follower:
     bench = Follower(D, roster_of(A, B, learners=(D,)))
     hello(bench)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
-    bench.handle(events.TransferFinished(transfer="t", digest="d"))
-    bench.handle(events.WorkerLoaded(round=0, digest="d"))
+    bench.handle(events.TransferFinished(transfer="t"))
+    bench.handle(events.WorkerLoaded(round=0))
     return bench
 
 
@@ -114,7 +114,7 @@ def training_member() -> Follower:
     bench = level_learner()
     bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D)))
     finish_round(bench)
-    bench.handle(events.WorkerApplied(round=1, digest=""))
+    bench.handle(events.WorkerApplied(round=1))
     bench.taken()
     return bench
 

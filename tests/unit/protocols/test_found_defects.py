@@ -49,9 +49,9 @@ def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_th
     bench = Bench(B, roster_of(A, learners=(B,), first_round=8, replication=plan), voters=(A,)).up(A)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
     bench.machine.participation.roster_changed(bench.machine.roster, None)
-    bench.handle(events.TransferFinished(transfer="t", digest="ab"))
+    bench.handle(events.TransferFinished(transfer="t"))
     bench.machine.participation.state_lost("the result of round 8 is not kept any more")
-    bench.handle(events.WorkerLoaded(round=7, digest="ab"))
+    bench.handle(events.WorkerLoaded(round=7))
     assert bench.machine.rounds.worker_round is None
     assert bench.machine.state.session.round == 7
 

@@ -42,8 +42,8 @@ class Behind(Follower):
         replication = plan(D, B, transfer=transfer, round_number=done)
         self.agreed(Replicate(views=views(self, done + 1), replication=replication))
         self.rounds(behind)
-        self.handle(events.TransferFinished(transfer=transfer, digest="d"))
-        self.handle(events.WorkerLoaded(round=done, digest="d"))
+        self.handle(events.TransferFinished(transfer=transfer))
+        self.handle(events.WorkerLoaded(round=done))
         self.applied = done
 
     def rounds(self, count: int = 1) -> None:
@@ -54,7 +54,7 @@ class Behind(Follower):
         for _ in range(count):
             assert self.delivered[-1] == self.applied + 1
             self.applied += 1
-            self.handle(events.WorkerApplied(round=self.applied, digest=""))
+            self.handle(events.WorkerApplied(round=self.applied))
 
     def laps_in_vain(self) -> None:
         """As many results come as it applies, until it is clear that this leads nowhere."""

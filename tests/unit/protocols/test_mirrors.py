@@ -27,12 +27,12 @@ def keeper(**settings: Any) -> Follower:
     bench = Follower(D, roster_of(A, B, learners=(D,)), settings=chosen)
     hello(bench)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
-    bench.handle(events.TransferFinished(transfer="t", digest="d"))
-    bench.handle(events.WorkerLoaded(round=0, digest="d"))
+    bench.handle(events.TransferFinished(transfer="t"))
+    bench.handle(events.WorkerLoaded(round=0))
     bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D)))
     finish_round(bench)
     bench.taken()
-    bench.handle(events.WorkerApplied(round=1, digest=""))
+    bench.handle(events.WorkerApplied(round=1))
     return bench
 
 
@@ -41,7 +41,7 @@ def next_round(bench: Follower) -> list[Any]:
     tag = bench.machine.rounds.running
     assert tag is not None
     out = finish_round(bench)
-    return out + bench.handle(events.WorkerApplied(round=tag.round, digest=""))
+    return out + bench.handle(events.WorkerApplied(round=tag.round))
 
 
 def copied(bench: Follower) -> int:
@@ -73,8 +73,8 @@ def test_a_copy_counts_when_it_lies_in_the_daemons_memory_and_gives_the_state_ba
     assert not to_worker(bench.taken(), LoadState), "an answer to another attempt"
     bench.handle(events.StateRestored(attempt=asked.attempt))
     assert to_worker(bench.taken(), LoadState)[0].round == number
-    bench.handle(events.WorkerLoaded(round=number + 5, digest=""))
-    bench.handle(events.WorkerLoaded(round=number, digest=""))
+    bench.handle(events.WorkerLoaded(round=number + 5))
+    bench.handle(events.WorkerLoaded(round=number))
     assert records(bench.taken(), "restore")[-1].outcome == "done"
 
 
@@ -194,7 +194,7 @@ def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -
         Replicate(views=views(bench, bench.machine.rounds.completed_round + 2), replication=plan(D, B, transfer="u"))
     )
     assert of(bench.out, FetchState)[-1].plan.transfer == "u"
-    bench.handle(events.WorkerLoaded(round=number, digest=""))
+    bench.handle(events.WorkerLoaded(round=number))
     assert not records(bench.out, "restore"), "the state that it loaded is overwritten by now"
 
 
@@ -298,7 +298,7 @@ def test_the_checkpoint_that_was_agreed_on_is_loaded_and_the_worker_goes_on_from
     assert asked.checkpoint == facts(5)
     bench.handle(events.StateRestored(attempt=asked.attempt))
     assert to_worker(bench.taken(), LoadState)[-1].round == 5
-    bench.handle(events.WorkerLoaded(round=5, digest=""))
+    bench.handle(events.WorkerLoaded(round=5))
     (told,) = records(bench.out, "restore")
     assert told.outcome == "done" and "from the checkpoint" in told.reason
     assert bench.machine.rounds.active

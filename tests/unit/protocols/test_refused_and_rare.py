@@ -130,7 +130,7 @@ def test_a_leaver_that_is_promoted_on_its_way_out_does_not_train() -> None:
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D)))
     finish_round(bench)
-    bench.handle(events.WorkerApplied(round=1, digest=""))
+    bench.handle(events.WorkerApplied(round=1))
     assert not bench.machine.rounds.active and not to_worker(bench.out, TrainFrom)
 
 

@@ -93,8 +93,8 @@ def test_a_result_is_delivered_and_the_next_round_opened() -> None:
     assert of(out, OpenRound)[0].tag.round == 3
     bench.handle(events.WorkerUpdating(round=2))
     assert bench.machine.rounds.phase.value == "update"
-    bench.handle(events.WorkerApplied(round=9, digest=""))
-    out = bench.handle(events.WorkerApplied(round=2, digest=""))
+    bench.handle(events.WorkerApplied(round=9))
+    out = bench.handle(events.WorkerApplied(round=2))
     assert of(out, DropResults) and bench.machine.rounds.caught_up
 
 

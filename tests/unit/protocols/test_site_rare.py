@@ -143,16 +143,16 @@ def test_results_up_to_the_state_that_was_loaded_are_not_applied_to_it_again() -
     bench.agreed(later)
     for _ in range(3):
         finish_round(bench)
-    bench.handle(events.TransferFinished(transfer="t", digest="d"))
-    out = bench.handle(events.WorkerLoaded(round=2, digest="d"))
+    bench.handle(events.TransferFinished(transfer="t"))
+    out = bench.handle(events.WorkerLoaded(round=2))
     assert [one.round for one in of(out, DeliverResult)] == [3]
 
 
 def test_a_state_that_is_loaded_twice_is_behind_and_is_fetched_anew() -> None:
     bench = level_learner()
     finish_round(bench)
-    bench.handle(events.WorkerApplied(round=1, digest=""))
-    bench.handle(events.WorkerLoaded(round=0, digest="d"))
+    bench.handle(events.WorkerApplied(round=1))
+    bench.handle(events.WorkerLoaded(round=0))
     assert bench.machine.rounds.worker_round is None
     assert "the results since are delivered" in records(bench.out, "scale-out")[-1].cause
 

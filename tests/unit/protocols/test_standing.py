@@ -165,11 +165,11 @@ def test_a_learner_fetches_loads_reports_and_trains_when_it_was_promoted() -> No
     assert bench.machine.state.fetch.verified_bytes == 0
     bench.handle(events.TransferProgressed(transfer="t", verified_bytes=5))
     assert bench.machine.state.fetch.verified_bytes == 5
-    bench.handle(events.TransferFinished(transfer="other", digest=""))
-    assert to_worker(bench.handle(events.TransferFinished(transfer="t", digest="")), LoadState)
-    bench.handle(events.WorkerLoaded(round=99, digest=""))
+    bench.handle(events.TransferFinished(transfer="other"))
+    assert to_worker(bench.handle(events.TransferFinished(transfer="t")), LoadState)
+    bench.handle(events.WorkerLoaded(round=99))
     assert bench.machine.rounds.worker_round is None, "an answer to another question"
-    ((_, level),) = sent(bench.handle(events.WorkerLoaded(round=0, digest="")), LevelReport)
+    ((_, level),) = sent(bench.handle(events.WorkerLoaded(round=0)), LevelReport)
     assert level.transfer == "t"
     out = bench.agreed(PromoteSite(site=D, views=views(bench, 1, add_member=D)))
     assert to_worker(out, TrainFrom)
@@ -227,7 +227,7 @@ def test_a_leaver_asks_until_it_is_told_and_goes_when_everybody_has_its_last_rou
     bench.hear(A, LeaveAnswer(incarnation=1, last_round=2, finished=True))
     assert not of(bench.out, StopDaemon), "its own worker lacks the last round"
     finish_round(bench)
-    bench.handle(events.WorkerApplied(round=2, digest=""))
+    bench.handle(events.WorkerApplied(round=2))
     out = bench.taken()
     assert of(out, StopDaemon) == [StopDaemon(graceful=True, reason="left the run")]
     assert {one.request for one in of(out, AnswerRequest)} == {"r1", "r2"}

@@ -105,14 +105,14 @@ class FakeDaemon:
         assert self.arena is not None
         return np.frombuffer(getattr(self.arena, region), dtype=np.uint8).view(dtype)
 
-    def echo_round(self, *, want_digest: bool = False) -> tuple[RoundContributed, ResultApplied]:
+    def echo_round(self) -> tuple[RoundContributed, ResultApplied]:
         """A run of one site: the result is the contribution."""
         contributed = self.expect(RoundContributed)
         self.array("result")[...] = self.array("contribution")
-        return contributed, self.apply(contributed.round, want_digest=want_digest)
+        return contributed, self.apply(contributed.round)
 
-    def apply(self, round: int, *, want_digest: bool = False) -> ResultApplied:
-        self.send(ApplyResult(round=round, sites=1, weight=1.0, want_digest=want_digest))
+    def apply(self, round: int) -> ResultApplied:
+        self.send(ApplyResult(round=round, sites=1, weight=1.0))
         started = self.expect(UpdateStarted)
         applied = self.expect(ResultApplied)
         assert started.round == applied.round == round

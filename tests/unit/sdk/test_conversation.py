@@ -121,12 +121,11 @@ def test_joiner_loads_catches_up_and_trains_from_the_next_round(socket_file: Pat
         daemon.array("state", np.float64)[...] = 7.0
         daemon.send(LoadState(round=10))
         loaded = daemon.expect(StateLoaded)
-        assert loaded == StateLoaded(round=10, digest=state_digest(daemon.array("state").tobytes()))
+        assert loaded == StateLoaded(round=10)
         daemon.array("result", np.float64)[...] = 2.0
         daemon.apply(11)
-        daemon.array("state")[...] = 0  # the digest comes from the live state, not from the region
-        applied = daemon.apply(12, want_digest=True)
-        assert applied.digest == state_digest(np.full(3, 3.0).tobytes())
+        daemon.array("state")[...] = 0  # what the digest says comes from the live state, not from the region
+        daemon.apply(12)
         daemon.send(TrainFrom(round=13))
         assert daemon.expect(RoundContributed).round == 13
         daemon.apply(13)
@@ -134,6 +133,7 @@ def test_joiner_loads_catches_up_and_trains_from_the_next_round(socket_file: Pat
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
         coordinator = line.register()
         assert coordinator.round == 12 and line.weights.tolist() == [3.0] * 3
+        assert coordinator.state_digest() == state_digest(np.full(3, 3.0).tobytes())
         assert line.step() and coordinator.round == 13
         assert coordinator.status().site == "here" and coordinator.status().phase == "training"
 
@@ -182,8 +182,8 @@ def test_round_completed_without_this_site_is_applied_and_its_gradient_dropped(s
 def test_same_result_twice_is_answered_and_applied_once(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
-        first = daemon.echo_round(want_digest=True)[1]
-        daemon.send(ApplyResult(round=1, sites=1, weight=1.0, want_digest=True))
+        first = daemon.echo_round()[1]
+        daemon.send(ApplyResult(round=1, sites=1, weight=1.0))
         sent.set()
         assert daemon.expect(ResultApplied) == first
         daemon.echo_round()

@@ -16,10 +16,10 @@ from tests.unit.sdk.line import Line
 
 import chaos
 from chaos import Coordinator, SharedMemoryTooSmall
-from chaos.adapter import State
 from chaos.arena import WorkerArena
-from chaos.numpy_adapter import NumpyAdapter
+from chaos.frameworks import NumpyFramework
 from chaos.paths import socket_path
+from chaos.state import State
 from chaos_protocols.state_spec import (
     DTYPE_BYTES,
     ITEM_ALIGNMENT_BYTES,
@@ -143,7 +143,7 @@ def test_misuse_is_explained() -> None:
 )
 def test_arrays_that_cannot_be_shared_are_named(array: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        NumpyAdapter({"w": array}, lambda averaged, round: None, None)  # type: ignore[dict-item]
+        NumpyFramework({"w": array}, lambda averaged, round: None, None)  # type: ignore[dict-item]
 
 
 def test_numpy_state_moves_bitwise_with_every_dtype() -> None:
@@ -154,7 +154,7 @@ def test_numpy_state_moves_bitwise_with_every_dtype() -> None:
         return {name: generator.integers(0, 2, size=(3, 5)).astype(name) for name in types}
 
     mine, theirs = make(), make()
-    here, there = (State(NumpyAdapter(a, lambda averaged, round: None, None).items) for a in (mine, theirs))
+    here, there = (State(NumpyFramework(a, lambda averaged, round: None, None).items) for a in (mine, theirs))
     region = np.full(here.spec.size_bytes, 255, dtype=np.uint8)
     here.write(region)
     there.load(region)

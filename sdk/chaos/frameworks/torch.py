@@ -1,10 +1,8 @@
-"""torch modules, optimizers and schedulers as one training: what is averaged, how a result is applied, what the state
-is.
+"""torch modules, optimizers and schedulers as one training: its trained parameters and buffers, and what the state is.
 
-Averaged in a round are the gradients of all parameters that an optimizer trains (a parameter without a gradient
-contributes zeros) and the persistent buffers, such as the statistics of BatchNorm. Buffers change in the forward pass
-already, before the round is complete; the state of the last completed round is therefore kept in a copy, which is what
-a snapshot takes.
+Parameters are those that an optimizer trains; buffers are the persistent ones, such as the statistics of BatchNorm.
+Buffers change in the forward pass already, before the round is complete; the state of the last completed round is
+therefore kept in a copy, which is what a snapshot takes.
 """
 
 from __future__ import annotations
@@ -15,10 +13,16 @@ from typing import Any
 
 import torch
 
-from chaos.adapter import Bytes, StateItem, fact_item
-from chaos.torch_state import OptimizerState, dtype_name, load_bytes, scheduler_items, tensor_bytes, tensor_item
-from chaos_protocols.state_spec import Item, contribution_spec, fact
-from chaos_protocols.worker import ContributionSpec
+from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, What, fact_item
+from chaos.frameworks.torch_state import (
+    OptimizerState,
+    dtype_name,
+    load_bytes,
+    scheduler_items,
+    tensor_bytes,
+    tensor_item,
+)
+from chaos_protocols.state_spec import Item, fact
 
 EXACT_INTEGER_MAX = 1 << 53
 """Integers beyond this have no exact float64, in which buffers are averaged."""
@@ -48,21 +52,7 @@ class _Buffer:
             self.live.copy_(self.committed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slice:
-    """Where one parameter or buffer lies in the vector of a round (bytes)."""
-
-    source: torch.Tensor | _Buffer
-    offset: int
-    count: int
-    dtype: torch.dtype
-
-    def of(self, vector: Bytes, shape: Sequence[int]) -> torch.Tensor:
-        size = self.count * self.dtype.itemsize
-        return torch.from_numpy(vector[self.offset : self.offset + size]).view(self.dtype).reshape(tuple(shape))
-
-
-class TorchAdapter:
+class TorchFramework:
     """See `Coordinator.register`."""
 
     def __init__(
@@ -84,53 +74,47 @@ class TorchAdapter:
             self._collect(name, model, names)
         trained = self._trained(names)
         self._frozen = [(n, p) for n, p in self._parameters.items() if n not in trained]
-        self._slices = self._lay_out(trained)
-        self.items: Sequence[StateItem] = list(self._items(names, trained))
-        self.contribution: ContributionSpec = contribution_spec(
-            sum(s.count for s in self._slices if s.dtype == torch.float64),
-            sum(s.count for s in self._slices if s.dtype == torch.float32),
-        )
+        self._sources: dict[str, torch.Tensor | _Buffer] = {n: p for n, p in self._parameters.items() if n in trained}
+        self._sources.update((buffer.name, buffer) for buffer in self._buffers)
+        self.slots: Sequence[Slot] = [_slot(name, source) for name, source in self._sources.items()]
+        self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
+        self.items: Sequence[StateItem] = list(self._items(trained))
 
-    def write_contribution(self, vector: Bytes) -> None:
+    def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
         """Raises ValueError where a frozen parameter has a gradient, or an integer buffer has no exact float64."""
-        for name, parameter in self._frozen:
-            if parameter.grad is not None and parameter.requires_grad:
-                raise ValueError(
-                    f"{name!r} has a gradient but is not trained by a registered optimizer (or was frozen when it was "
-                    "registered); freeze it with requires_grad_(False), or register the model as it is to be trained"
-                )
+        if what is What.GRADIENT:
+            self._check_frozen()
         with torch.no_grad():
-            for part in self._slices:
-                source = part.source
+            for source, part in self._parts(slots, out):
                 if isinstance(source, _Buffer):
-                    part.of(vector, source.live.shape).copy_(_checked(source))
+                    part.copy_(_checked(source))
+                elif what is What.VALUE:
+                    part.copy_(source)
                 elif source.grad is None:
-                    part.of(vector, source.shape).zero_()
+                    part.zero_()
                 else:
-                    gradient = source.grad
-                    part.of(vector, source.shape).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+                    part.copy_(source.grad.to_dense() if source.grad.is_sparse else source.grad)
 
-    def apply(self, vector: Bytes, round: int) -> None:
+    def write(self, what: What, slots: Sequence[Slot], data: Bytes) -> None:
         with torch.no_grad():
-            for part in self._slices:
-                source = part.source
+            for source, part in self._parts(slots, data):
                 if isinstance(source, _Buffer):
-                    _write_buffer(source, part.of(vector, source.live.shape))
-                    continue
-                if source.grad is None or source.grad.is_sparse:
-                    source.grad = torch.empty_like(source)
-                source.grad.copy_(part.of(vector, source.shape))
-        self._update()
+                    _write_buffer(source, part)
+                elif what is What.VALUE:
+                    source.copy_(part)
+                else:
+                    if source.grad is None or source.grad.is_sparse:
+                        source.grad = torch.empty_like(source)
+                    source.grad.copy_(part)
 
-    def apply_alone(self, round: int) -> None:
-        """A round without others: the same update from this site's own gradients, without a vector."""
+    def optimizer_step(self, round: int) -> None:
+        """Every optimizer, then every scheduler, once; then the gradients are cleared and the buffers committed."""
         with torch.no_grad():
-            for part in self._slices:
-                if not isinstance(part.source, _Buffer) and part.source.grad is None:
-                    part.source.grad = torch.zeros_like(part.source)
-        self._update()
-
-    def _update(self) -> None:
+            for source in self._sources.values():
+                if not isinstance(source, _Buffer) and source.grad is None:
+                    source.grad = torch.zeros_like(source)
+        for state in self._states:
+            state.forget_spare()
         for optimizer in self._optimizers.values():
             optimizer.step()
         for scheduler in self._schedulers.values():
@@ -140,6 +124,24 @@ class TorchAdapter:
         with torch.no_grad():
             for buffer in self._buffers:
                 buffer.commit()
+
+    def _parts(self, slots: Sequence[Slot], vector: Bytes) -> Iterator[tuple[torch.Tensor | _Buffer, torch.Tensor]]:
+        """Each slot's source, and where it lies in the vector, in the source's present shape."""
+        offset = 0
+        for slot in slots:
+            source = self._sources[slot.name]
+            data = vector[offset : offset + slot.size_bytes]
+            offset += slot.size_bytes
+            shape = source.live.shape if isinstance(source, _Buffer) else source.shape
+            yield source, torch.from_numpy(data).view(_SUMMED_AS[slot.summed_as]).reshape(tuple(shape))
+
+    def _check_frozen(self) -> None:
+        for name, parameter in self._frozen:
+            if parameter.grad is not None and parameter.requires_grad:
+                raise ValueError(
+                    f"{name!r} has a gradient but is not trained by a registered optimizer (or was frozen when it was "
+                    "registered); freeze it with requires_grad_(False), or register the model as it is to be trained"
+                )
 
     # ---- collecting
 
@@ -180,23 +182,7 @@ class TorchAdapter:
             raise ValueError("there is nothing to average: the registered optimizers train no parameter")
         return trained
 
-    def _lay_out(self, trained: set[str]) -> list[_Slice]:
-        """float64 first (chaos_protocols.worker.ContributionSpec): float64 parameters, buffers, then everything
-        else."""
-        parameters = [p for n, p in self._parameters.items() if n in trained]
-        wide: list[torch.Tensor | _Buffer] = [p for p in parameters if p.dtype == torch.float64]
-        wide += self._buffers
-        slices: list[_Slice] = []
-        offset = 0
-        narrow = [p for p in parameters if p.dtype != torch.float64]
-        for sources, dtype in ((wide, torch.float64), (narrow, torch.float32)):
-            for source in sources:
-                count = (source.live if isinstance(source, _Buffer) else source).numel()
-                slices.append(_Slice(source=source, offset=offset, count=count, dtype=dtype))
-                offset += count * dtype.itemsize
-        return slices
-
-    def _items(self, names: dict[int, str], trained: set[str]) -> Iterator[StateItem]:
+    def _items(self, trained: set[str]) -> Iterator[StateItem]:
         for name, parameter in self._parameters.items():
             yield tensor_item(name, lambda parameter=parameter: parameter)  # type: ignore[misc]
             if name not in trained:
@@ -207,10 +193,24 @@ class TorchAdapter:
                 get=lambda buffer=buffer: tensor_bytes(buffer.committed),  # type: ignore[misc]
                 put=buffer.load,
             )
-        for name, optimizer in self._optimizers.items():
-            yield from OptimizerState(name, optimizer, names).items()
+        for state in self._states:
+            yield from state.items()
         for name, scheduler in self._schedulers.items():
             yield from scheduler_items(name, scheduler)
+
+
+_SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
+
+
+def _slot(name: str, source: torch.Tensor | _Buffer) -> Slot:
+    buffer = isinstance(source, _Buffer)
+    now = source.live if isinstance(source, _Buffer) else source
+    return Slot(
+        name=name,
+        shape=tuple(now.shape),
+        kind=SlotKind.BUFFER if buffer else SlotKind.PARAMETER,
+        summed_as="float64" if buffer or now.dtype == torch.float64 else "float32",
+    )
 
 
 def _checked(buffer: _Buffer) -> torch.Tensor:

@@ -11,8 +11,8 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.messages import EVERYBODY, Envelope, Farewell, JoinRequest, Message, signed_bytes
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId
 from chaos_protocols.roster import ModelFacts
-from chaosd.authentic import check_source
 from chaosd.identity import Identity
+from chaosd.message_auth import check_source
 
 MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=1 << 20, shard_bytes=4096)
 HERE = SiteId("0" * 32)

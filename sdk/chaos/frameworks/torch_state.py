@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from chaos.adapter import Bytes, StateItem, fact_item, like, number_item
+from chaos.frameworks.base import Bytes, StateItem, fact_item, like, number_item
 from chaos_protocols.state_spec import Item, fact
 
 SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
@@ -49,7 +49,13 @@ def tensor_item(name: str, tensor: Callable[[], torch.Tensor]) -> StateItem:
         item=Item(name, dtype_name(now.dtype), tuple(now.shape)),
         get=lambda: tensor_bytes(tensor()),
         put=lambda data: load_bytes(tensor(), data),
+        memory=lambda: _memory(tensor()),
     )
+
+
+def _memory(tensor: torch.Tensor) -> Bytes | None:
+    """The tensor's own bytes, where they lie on the host in one piece."""
+    return tensor_bytes(tensor) if tensor.device.type == "cpu" and tensor.is_contiguous() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +79,15 @@ class OptimizerState:
         self._optimizer = optimizer
         self._names = names
         self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
-        self._slots = {id(p): tuple(self._slots_of(p, state)) for p, state in self._first_states()}
+        first = self._first_states()
+        self._slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
+        self._spare: dict[tuple[int, str], torch.Tensor] = {
+            (id(p), key): value
+            for p, state in first
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor) and p not in optimizer.state
+        }
+        """What the rehearsal made: memory that is written already, for a state that is loaded before the first step."""
 
     def items(self) -> Iterator[StateItem]:
         """Options and numbers of the groups, the `started` flags, then the state of each parameter."""
@@ -91,6 +105,10 @@ class OptimizerState:
         for parameter in self._parameters:
             for slot in self._slots.get(id(parameter), ()):
                 yield self._slot_item(parameter, slot)
+
+    def forget_spare(self) -> None:
+        """The first step is about to make its own tensors."""
+        self._spare.clear()
 
     # ---- learning the structure
 
@@ -176,7 +194,10 @@ class OptimizerState:
                 if slot.number:
                     mine.setdefault(slot.key, slot.old)
                 elif mine.get(slot.key) is None:
-                    mine[slot.key] = torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device)
+                    spare = self._spare.pop((id(parameter), slot.key), None)
+                    mine[slot.key] = (
+                        torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device) if spare is None else spare
+                    )
 
     def _slot_item(self, parameter: torch.Tensor, slot: _Slot) -> StateItem:
         name = f"{self._prefix}.{self._names[id(parameter)]}.{slot.key}"

@@ -1,0 +1,24 @@
+"""`host:port`, taken apart and put together again: the one form in which addresses are written, sent and stored."""
+
+from __future__ import annotations
+
+import re
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` to its parts. ValueError says what is wrong, for a text that names the address."""
+    host, colon, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError("must be host:port, and an IPv6 address needs brackets, as in [::1]:7400")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise ValueError("must be host:port with a port from 1 to 65535, for example hospital.example.org:7400")
+    if re.search(r"[\s/@]", host):
+        raise ValueError("must be host:port without spaces, user or path")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """The inverse of `split_address`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

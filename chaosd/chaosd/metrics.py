@@ -1,0 +1,205 @@
+"""What this daemon counts: one registry of its own, in the format of Prometheus; the API, `chaosd status` and later a
+page read from it and from nothing else.
+
+Decides nothing. Filled in where a fact passes: the driver (events and effects), the bulk streams (bytes), the link
+meter (probes), a task that looks at the loop. Labels are bounded: words of this program, never a site, an address or a
+text from outside. All names begin with `chaosd_`; docs/operating.md lists them. Units are in the names: seconds, bytes.
+
+A registry of its own, not the library's global one: a process may hold several daemons (the tests do), and what counts
+here must not depend on what else is imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from chaos_protocols import effects, events
+from chaos_protocols.messages import LevelReport
+from chaos_protocols.worker import LoadState, TrainFrom
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+LOOP_LOOK_S = 0.25
+"""Between two looks at the loop's lag: as often as a heartbeat, so that a lag that matters to one is seen."""
+
+FAST_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Bounds of what takes from 0.1 ms (an event) to seconds (a disk that stalls), two a decade."""
+
+RECORD_KINDS = frozenset(
+    {
+        "scale-out", "scale-in", "connect-link", "disconnect-link", "election", "link-down", "settle", "pause",
+        "resume", "worker", "refused", "transfer", "source", "restore", "checkpoint", "adopt",
+    }
+)  # fmt: skip
+RECORD_OUTCOMES = frozenset({"done", "failed", "refused", ""})
+
+STATE_PHASES = ("fetch", "load", "catch_up", "promote")
+"""How a worker gets into the run: see `StatePhases`."""
+
+
+class Metrics:
+    """Every metric of one daemon; the attribute is where it is counted, the text what an operator reads."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"chaosd_{name}", text, labels, registry=registry)
+
+        self.events = counter("events", "Facts that the site's machine was told, by kind", "event")
+        self.event_seconds = Histogram(
+            "chaosd_event_seconds",
+            "Deciding about one fact and carrying the effects out",
+            registry=registry,
+            buckets=FAST_S,
+        )
+        self.rounds = counter(
+            "rounds",
+            "Rounds by how they ended here: reduced, fetched from a neighbour, empty (all gave weight 0), missed",
+            "outcome",
+        )
+        self.records = counter("records", "Entries of the event history, by kind and outcome", "kind", "outcome")
+        self.failures = counter(
+            "failures",
+            "What went wrong around this site: dial, link, worker, transfer, source (of one), peer (broke rules)",
+            "kind",
+        )
+        self.links = counter("link_changes", "Links of this site that came up or went down", "change")
+        self.links_up = Gauge("chaosd_links_up", "Links of this site that are up", registry=registry)
+        self.control_messages = counter(
+            "control_messages", "Messages on control connections, relayed ones included", "direction"
+        )
+        self.control_bytes = counter("control_bytes", "Bytes of these messages, without TLS", "direction")
+        self.bulk_bytes = counter(
+            "bulk_bytes",
+            "Payload of bulk frames, by direction and purpose: averaging, state, other (probes, descriptions)",
+            "direction",
+            "kind",
+        )
+        self.transfers = counter("transfers", "Transfers of the state to this site, by outcome", "outcome")
+        self.state_phase_seconds = Gauge(
+            "chaosd_state_phase_seconds",
+            "The last state that this site's worker got: until verified (fetch), until loaded (load), until every "
+            "result since was applied (catch_up), until it trained as a member (promote)",
+            ("phase",),
+            registry=registry,
+        )
+        self.journal_seconds = Histogram(
+            "chaosd_journal_persist_seconds",
+            "Writing an entry of the agreement to the journal, with fsync",
+            registry=registry,
+            buckets=FAST_S,
+        )
+        self.loop_lag_seconds = Histogram(
+            "chaosd_loop_lag_seconds",
+            f"How late the event loop was, looked at every {LOOP_LOOK_S:g} s",
+            registry=registry,
+            buckets=FAST_S,
+        )
+        self.probes = counter("probes", "Measurements of links")
+        self.probe_bytes = counter("probe_bytes", "What they sent")
+        self.probe_seconds = counter("probe_seconds", "How long they took")
+        self.probes_saved = counter("probes_saved", "Links whose rate was known from what they carried anyway")
+
+    def value(self, name: str, **labels: str) -> float:
+        """The present value of a sample, for those who show it; 0.0 for one that was never counted."""
+        return self.registry.get_sample_value(f"chaosd_{name}", labels) or 0.0
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus' text format (`CONTENT_TYPE`)."""
+        return generate_latest(self.registry)
+
+    # -- facts that pass the driver
+
+    def handled(self, event: events.Event, seconds: float) -> None:
+        """The machine was told, and what it wanted was done."""
+        self.events.labels(type(event).__name__).inc()
+        self.event_seconds.observe(seconds)
+        match event:
+            case events.ReduceFinished():
+                self.rounds.labels("reduced").inc()
+            case events.ResultFetched():
+                self.rounds.labels("fetched").inc()
+            case events.ReduceStalled():
+                self.rounds.labels("empty").inc()
+            case events.ResultMissed():
+                self.rounds.labels("missed").inc()
+            case events.LinkUp():
+                self.links.labels("up").inc()
+            case events.LinkLost():
+                self.links.labels("down").inc()
+                self.failures.labels("link").inc()
+            case events.DialFailed():
+                self.failures.labels("dial").inc()
+            case events.WorkerLost():
+                self.failures.labels("worker").inc()
+            case events.TransferFinished():
+                self.transfers.labels("finished").inc()
+            case events.TransferFailed():
+                self.transfers.labels("failed").inc()
+                self.failures.labels("transfer").inc()
+            case _:
+                pass
+
+    def recorded(self, record: effects.Record) -> None:
+        """An entry of the history. Kinds and outcomes that are not known count as `other`."""
+        kind = record.kind if record.kind in RECORD_KINDS else "other"
+        self.records.labels(kind, record.outcome if record.outcome in RECORD_OUTCOMES else "other").inc()
+
+    async def watch_loop(self) -> None:
+        """Measures how late the loop is, until it is cancelled."""
+        while True:
+            due_s = time.monotonic() + LOOP_LOOK_S
+            await asyncio.sleep(LOOP_LOOK_S)
+            self.loop_lag_seconds.observe(max(0.0, time.monotonic() - due_s))
+
+
+class StatePhases:
+    """Takes the times of a state on its way into this site's worker, from events and effects as they pass.
+
+    fetch: from the order to fetch it until its last block is verified. load: until the worker has taken it over.
+    catch_up: until the scheduler is told that every result since is applied. promote: until it is told to train.
+    """
+
+    def __init__(self, gauge: Gauge, clock: Callable[[], float] = time.monotonic) -> None:
+        self._gauge, self._clock = gauge, clock
+        self._phase = ""
+        self._since_s = 0.0
+
+    def event(self, event: events.Event) -> None:
+        match event:
+            case events.TransferFinished() if self._phase == "fetch":
+                self._next("load")
+            case events.WorkerLoaded() if self._phase == "load":
+                self._next("catch_up")
+            case events.WorkerLost() | events.TransferFailed():
+                self._phase = ""
+            case _:
+                pass
+
+    def effect(self, effect: Any) -> None:
+        match effect:
+            case effects.FetchState():
+                self._phase, self._since_s = "fetch", self._clock()
+            case effects.ToWorker(message=LoadState()) if not self._phase:
+                self._phase, self._since_s = "load", self._clock()  # from a copy or a checkpoint, without a transfer
+            case effects.SendEnvelope(envelope=envelope) if isinstance(envelope.message, LevelReport):
+                if self._phase == "catch_up":
+                    self._next("promote")
+            case effects.ToWorker(message=TrainFrom()):
+                if self._phase == "catch_up":  # nobody needed to be told: this site schedules itself
+                    self._next("promote")
+                if self._phase == "promote":
+                    self._next("")
+            case _:
+                pass
+
+    def _next(self, phase: str) -> None:
+        now_s = self._clock()
+        self._gauge.labels(self._phase).set(now_s - self._since_s)
+        self._phase, self._since_s = phase, now_s

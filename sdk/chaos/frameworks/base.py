@@ -1,0 +1,128 @@
+"""What the SDK needs to know of a framework: numbers in and out as bytes. No policy: what of it is averaged when, and
+what an average does to the state, is a sync mode's affair (`chaos.sync`).
+
+The state is a list of `StateItem`s in canonical order; `chaos.state` lays them out, copies them to and from the arena
+and hashes them, without knowing what they are.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaos_protocols.state_spec import Item
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateItem:
+    """One array of the state."""
+
+    item: Item
+    get: Callable[[], Bytes]
+    """Its present bytes (contiguous; may be a view)."""
+    put: Callable[[Bytes], None]
+    """Takes new bytes over."""
+    memory: Callable[[], Bytes | None] | None = None
+    """The host memory that `put` writes into, where there is such a thing (not for a number, not for a tensor of a
+    device)."""
+
+
+class SlotKind(enum.Enum):
+    """What a slot holds."""
+
+    PARAMETER = "parameter"  # trained: has a value and a gradient
+    BUFFER = "buffer"  # changes in the forward pass (statistics of BatchNorm): has a value only
+
+
+class What(enum.Enum):
+    """Which numbers of a slot are meant."""
+
+    VALUE = "value"
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """One tensor that a mode may average. In a vector it takes `size_bytes` as `summed_as`, whatever its own type."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: SlotKind
+    summed_as: str
+    """`float64` for float64 parameters and for buffers (integers up to 2**53 are exact in it), else `float32`."""
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.count * np.dtype(self.summed_as).itemsize
+
+
+class Framework(Protocol):
+    """One registered training. Implemented by `frameworks.torch` and `frameworks.numpy`."""
+
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """Trained parameters, then buffers, each in the order of registration: the same on every site."""
+        ...
+
+    @property
+    def items(self) -> Sequence[StateItem]:
+        """The whole training state in canonical order, the same on every site."""
+        ...
+
+    def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
+        """Copy these slots one behind the other into `out`, each as `summed_as`. A parameter without a gradient gives
+        zeros. Changes nothing. Raises ValueError on what cannot be averaged, naming it."""
+        ...
+
+    def write(self, what: What, slots: Sequence[Slot], data: Bytes) -> None:
+        """The inverse of `read`, in place; each slot gets its own type back (integers rounded)."""
+        ...
+
+    def optimizer_step(self, round: int) -> None:
+        """The update from the gradients as they stand (none counts as zeros), then the gradients are cleared: the state
+        becomes that of the end of `round`."""
+        ...
+
+
+def in_vector_order(slots: Iterable[Slot]) -> list[Slot]:
+    """float64 first, so that both parts are aligned without padding (chaos_protocols.worker.ContributionSpec)."""
+    listed = list(slots)
+    return [s for s in listed if s.summed_as == "float64"] + [s for s in listed if s.summed_as != "float64"]
+
+
+def number_item(name: str, get: Callable[[], float], put: Callable[[float], None]) -> StateItem:
+    """A single number, kept as float64."""
+
+    def read() -> Bytes:
+        return np.array([get()], dtype=np.float64).view(np.uint8)
+
+    def write(data: Bytes) -> None:
+        put(float(data.view(np.float64)[0]))
+
+    return StateItem(item=Item(name, "float64", ()), get=read, put=write)
+
+
+def fact_item(item: Item) -> StateItem:
+    """An entry without bytes (chaos_protocols.state_spec.fact)."""
+    return StateItem(item=item, get=lambda: np.empty(0, dtype=np.uint8), put=lambda data: None)
+
+
+def like(old: object, value: float) -> bool | int | float:
+    """`value` in the type that the framework had there, if nothing is lost by it."""
+    if isinstance(old, bool):
+        return bool(value)
+    if isinstance(old, int) and value.is_integer():
+        return int(value)
+    return value

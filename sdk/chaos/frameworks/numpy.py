@@ -1,0 +1,105 @@
+"""Training without torch: named numpy arrays, named gradients, and a function of the user that applies the average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos_protocols.state_spec import Item, fact
+
+Array = NDArray[Any]
+Apply = Callable[[Mapping[str, Array], int], None]
+
+
+class NumpyFramework:
+    """See `Coordinator.register` for what `apply` gets. A slot is a gradient; its value is the array of the same
+    name."""
+
+    def __init__(self, arrays: Mapping[str, Array], apply: Apply, gradients: Mapping[str, Array] | None) -> None:
+        """Raises ValueError on arrays that cannot be shared in place."""
+        self._arrays = {name: arrays[name] for name in sorted(arrays)}
+        self._apply = apply
+        for name, array in self._arrays.items():
+            _check(name, array)
+        if gradients is None:
+            gradients = {name: np.zeros_like(array) for name, array in self._arrays.items() if array.dtype.kind == "f"}
+        for name, array in gradients.items():
+            _check(f"gradient of {name}", array)
+            if array.dtype.kind != "f":
+                raise ValueError(f"the gradient of {name!r} has dtype {array.dtype}; gradients must be floating point")
+        if not gradients:
+            raise ValueError("there is nothing to average: no registered array is floating point")
+        self.gradients: dict[str, Array] = {name: gradients[name] for name in sorted(gradients)}
+        self.slots: Sequence[Slot] = [
+            Slot(
+                name=name,
+                shape=tuple(array.shape),
+                kind=SlotKind.PARAMETER,
+                summed_as="float64" if array.dtype == np.float64 else "float32",
+            )
+            for name, array in self.gradients.items()
+        ]
+        self.items: Sequence[StateItem] = [
+            *(_array_item(name, array) for name, array in self._arrays.items()),
+            *(
+                fact_item(fact(f"averaged {slot.name}: {_shape(self.gradients[slot.name])}"))
+                for slot in in_vector_order(self.slots)
+            ),
+        ]
+
+    def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
+        for slot, part in _parts(slots, out):
+            part[...] = self._array(what, slot)
+
+    def write(self, what: What, slots: Sequence[Slot], data: Bytes) -> None:
+        for slot, part in _parts(slots, data):
+            self._array(what, slot)[...] = part
+
+    def optimizer_step(self, round: int) -> None:
+        averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
+        self._apply(averaged, round)  # copies: the user may keep them
+        for gradient in self.gradients.values():
+            gradient[...] = 0
+
+    def _array(self, what: What, slot: Slot) -> Array:
+        if what is What.GRADIENT:
+            return self.gradients[slot.name]
+        if slot.name not in self._arrays:
+            raise ValueError(f"the gradient {slot.name!r} belongs to no registered array, so it has no value")
+        return self._arrays[slot.name]
+
+
+def _parts(slots: Sequence[Slot], vector: Bytes) -> list[tuple[Slot, Array]]:
+    """Where each slot lies in the vector, in its own shape."""
+    parts = []
+    offset = 0
+    for slot in slots:
+        part = vector[offset : offset + slot.size_bytes].view(np.dtype(slot.summed_as)).reshape(slot.shape)
+        parts.append((slot, part))
+        offset += slot.size_bytes
+    return parts
+
+
+def _check(name: str, array: Array) -> None:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name!r} is a {type(array).__name__}; register numpy arrays (they are updated in place)")
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        raise ValueError(f"{name!r} must be contiguous and writable; register a copy: np.ascontiguousarray(...).copy()")
+
+
+def _array_item(name: str, array: Array) -> StateItem:
+    flat = array.reshape(-1).view(np.uint8)
+
+    def put(data: Bytes) -> None:
+        flat[...] = data
+
+    item = Item(name, str(array.dtype), tuple(array.shape))
+    return StateItem(item=item, get=lambda: flat, put=put, memory=lambda: flat)
+
+
+def _shape(array: Array) -> str:
+    return f"{array.dtype}{list(array.shape)}"

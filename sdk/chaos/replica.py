@@ -1,0 +1,83 @@
+"""This worker's copy of the training state, and the shared memory beside it: the only place where either is changed.
+
+Decides nothing about who may do what when; that is the conversation's (`chaos.conversation`), which drives it inside
+the signal guard, so that no change is cut in two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaos.arena import WorkerArena
+from chaos.errors import RemoteProtocolError
+from chaos.state import State
+from chaos.sync import SyncSession
+from chaos_protocols.worker import RoundContributed, SnapshotMissed, SnapshotTaken, StateSpec
+
+SNAPSHOTS_PENDING_MAX = 16
+"""The daemon asks for one snapshot a join; more than this at once is a defect of it."""
+
+
+class Replica:
+    """`round`: the state is that of its end. `contributed`: what was handed over and has not been answered yet."""
+
+    def __init__(self, session: SyncSession) -> None:
+        """Raises SharedMemoryTooSmall."""
+        self._session = session
+        self._state = State(session.items)
+        self._snapshots: set[int] = set()
+        self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
+        self.contribution = session.contribution
+        self.round = 0
+        self.contributed: RoundContributed | None = None
+
+    @property
+    def spec(self) -> StateSpec:
+        return self._state.spec
+
+    def warm_up(self) -> Iterator[None]:
+        """See `State.warm_up`."""
+        return self._state.warm_up()
+
+    def contribute(self) -> RoundContributed:
+        """Put this site's part of the next round into the arena, where it stays until that round is applied."""
+        weight = self._session.contribute(self.arena.contribution)
+        self.contributed = RoundContributed(round=self.round + 1, weight=weight)
+        return self.contributed
+
+    def apply(self, round: int) -> None:
+        """The result of `round`, the next one, lies in the arena. What goes wrong half-way leaves a state of no
+        round."""
+        self._session.apply(self.arena.result, round)
+        self.round = round
+        self.contributed = None
+
+    def load(self, round: int) -> None:
+        """The state of the end of `round` lies in the arena. What goes wrong half-way leaves a state of no round."""
+        self._state.load(self.arena.state)
+        self._session.reset(round)
+        self.round = round
+        self.contributed = None
+
+    # ---- snapshots
+
+    def forget_snapshots(self) -> None:
+        self._snapshots.clear()
+
+    def snapshot(self, round: int) -> SnapshotTaken | SnapshotMissed | None:
+        """Copy the state of the end of `round` into the arena; None: that round is still to come, and it will be copied
+        then (`due_snapshot`). Raises RemoteProtocolError."""
+        if round < self.round:
+            return SnapshotMissed(round=round, now=self.round)
+        if round > self.round:
+            if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
+                raise RemoteProtocolError(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
+            self._snapshots.add(round)
+            return None
+        self._state.write(self.arena.state)
+        self._snapshots = {r for r in self._snapshots if r > round}
+        return SnapshotTaken(round=round)
+
+    def due_snapshot(self) -> SnapshotTaken | SnapshotMissed | None:
+        """The snapshot that was asked for of the round that was just applied, if there is one."""
+        return self.snapshot(self.round) if self.round in self._snapshots else None
