@@ -110,7 +110,7 @@ class RestorePoint:
         if view is None:
             return None
         learners = [one.site for one in roster.sites if one.state == "learner" and one.site != chosen.record.site]
-        if learners:
+        if learners:  # one goes at a time, each with the next event: this takes no step of its own
             reason = "its transfer's sources are gone"
             return Decision(reason=reason, failed=(SiteFailed(site=learners[0], reason=reason),))
         self._proposed = chosen

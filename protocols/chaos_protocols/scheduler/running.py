@@ -55,7 +55,9 @@ class RunningNegotiations:
         return tuple(self._pending)
 
     def of(self, kind: type[Kind]) -> Iterator[Kind]:
-        return (one for one in self._running.values() if isinstance(one, kind))
+        for one in self._running.values():
+            if isinstance(one, kind):
+                yield one
 
     def leaving_sites(self) -> frozenset[SiteId]:
         """Sites that go, gracefully or not."""
