@@ -246,13 +246,11 @@ class ReplicationEngine:
     def _checked(self, fetch: _Fetch, effect: CheckBlock, digest: bytes) -> None:
         if self._fetch is not fetch:
             return
-        right = digest == effect.hash
-        if right and effect.start % CELL_BYTES == 0:
+        if digest == effect.hash and effect.start % CELL_BYTES == 0:
             fetch.cells[effect.start] = digest
             if effect.stop - effect.start != min(CELL_BYTES, len(fetch.destination) - effect.start):
                 del fetch.cells[effect.start]
-        tell = fetch.machine.verified if right else fetch.machine.refuted
-        self._run_joiner(fetch, tell(effect.source, effect.start, effect.stop, now_s=self._now_s()))
+        self._run_joiner(fetch, fetch.machine.checked(effect, digest, now_s=self._now_s()))
         self._report_progress(fetch)
 
     def _report_progress(self, fetch: _Fetch) -> None:

@@ -22,11 +22,7 @@ from chaos_protocols.effects import (
 )
 from chaos_protocols.keeping import Keeping
 from chaos_protocols.leveling import Leveling
-from chaos_protocols.messages import (
-    Farewell,
-    JoinAnswer,
-    LeaveAnswer,
-)
+from chaos_protocols.messages import Farewell, JoinAnswer, LeaveAnswer
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan
 from chaos_protocols.roster import ModelFacts, Roster
@@ -165,6 +161,9 @@ class Standing:
             self.begun = True
             self.keeping.abandon()
             self._fetch(plan)
+        elif self.transfer is not None and self.transfer_bytes < self.transfer.state_bytes and not for_us:
+            self._cancel_transfer("its transfer is no longer agreed")  # its sources may not even know of it: ask anew
+            self.asked_s = float("-inf")
         elif not self.begun and record.state == "member" and not roster.settling:
             machine.emit(machine.rounds.begin_at(roster.settled_round))
             self.begun = True
