@@ -309,6 +309,10 @@ class Averaging:
             return bool(header.tag <= (self.machine._newest or header.tag)) and (tag is None or header.tag != tag)
         return False
 
+    def is_in_the_middle(self, site: str, stream: str) -> bool:
+        """Whether a frame of this site has begun to arrive and is not here yet."""
+        return stream == AVERAGING and site in self._incoming
+
     def fingerprint(self) -> tuple[Any, ...]:
         """All that is held of rounds."""
         opened = self._open

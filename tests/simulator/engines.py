@@ -114,9 +114,11 @@ class BulkEngines:
 
     # -- what is looked at
 
-    def is_over(self, frame: Frame) -> bool:
-        """Whether what this frame is about is over, so that it must change nothing if it comes once more."""
-        return (self.averaging if frame.stream == AVERAGING else self.transfers).is_over(frame.header)
+    def is_over(self, site: str, frame: Frame) -> bool:
+        """Whether what this frame is about is over, so that it must change nothing if it comes once more. Not in the
+        middle of another one on the same stream, where no frame can come."""
+        engine = self.averaging if frame.stream == AVERAGING else self.transfers
+        return engine.is_over(frame.header) and not engine.is_in_the_middle(site, frame.stream)
 
     def fingerprint(self) -> tuple[Any, ...]:
         return (*self.averaging.fingerprint(), *self.transfers.fingerprint())

@@ -225,7 +225,7 @@ class Node:
 
     def replay_bulk(self, source: str, frame: Frame) -> None:
         """An old frame once more: what it is about is over."""
-        if self.alive and not self.stopped and self.bulk is not None and self.bulk.is_over(frame):
+        if self.alive and not self.stopped and self.bulk is not None and self.bulk.is_over(source, frame):
             before = self.world.oracles.before_replay(self, bulk=True)
             frame.begun = False
             self.bulk.received(source, frame)

@@ -330,6 +330,10 @@ class Transfers:
         """Whether this block is of a transfer that is over: once more, it must change nothing."""
         return isinstance(header, BlockData) and (self.fetching is None or self.fetching.transfer != header.transfer)
 
+    def is_in_the_middle(self, site: str, stream: str) -> bool:
+        """Whether a frame of this site has begun to arrive on this stream and is not here yet."""
+        return self.fetch_now is not None and (site, stream) in self.fetch_now.incoming
+
     def fingerprint(self) -> tuple[Any, ...]:
         fetch = self.fetch_now
         held = None if fetch is None else (fetch.machine.plan.transfer, fetch.region.version, len(fetch.incoming))

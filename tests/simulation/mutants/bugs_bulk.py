@@ -75,6 +75,11 @@ BULK = (
                 "if one.tag == header.tag:",
                 "if one.tag.round == header.tag.round:",
             ),
+            Patch(
+                f"{REDUCE}.machine:ReduceMachine._flow",
+                "one.tag != header.tag",
+                "(one.tag != header.tag and not isinstance(header, ChunkWant))",
+            ),
         ),
         breaks=(2, 3, 8),
         seeds=300,
