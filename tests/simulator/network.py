@@ -12,6 +12,7 @@ life of its reader (`World.replay`, `World.repeat`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from chaos_protocols.messages import decode_envelope, encode_envelope
 from tests.simulator.outbox import Frame, encoded
 
 CONTROL = "control"
+ARRIVAL = "arrival"
 BEGINS = "begins"
 """The kind of a delivery: the first bytes of a frame, whose last ones come later or never."""
 JITTER = 0.5
@@ -45,6 +47,8 @@ class Connection:
     free_at_s: dict[tuple[str, str], float] = field(default_factory=dict)
     """By sender and stream: when the last frame before arrives."""
     stalled: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
+    queues: dict[tuple[str, str], deque[tuple[str, Frame]]] = field(default_factory=dict)
+    """By sender and bulk stream: what is on its way, in the order in which it was sent and will arrive."""
     closed_by: set[str] = field(default_factory=set)
     """They take nothing more from it, not even what they had received."""
 
@@ -181,6 +185,9 @@ class Network:
                             self.delay_s(source, destination),
                             lambda c=connection: self._eof(c, destination),  # type: ignore[misc]
                         )
+                    elif kind == ARRIVAL:
+                        delay_s = self.delay_s(source, destination)
+                        self._schedule(delay_s, partial(self._next_arrives, connection, (source, destination), message))
                     else:  # sent before its sender may have ended: the bytes were on their way
                         self._carry(connection, source, kind, message)
 
@@ -191,25 +198,37 @@ class Network:
         arrives_s = max(now_s + self.delay_s(source, destination), connection.free_at_s.get((source, kind), 0.0))
         if way in self.clogs:
             arrives_s += self.clogs[way]
-        if kind == CONTROL:
-            if way in self.shuffles and message.source != source:
-                arrives_s += self.shuffles[way] * 2 * (self._random() * JITTER)
-            else:
-                connection.free_at_s[source, kind] = arrives_s
-        else:
+        if kind != CONTROL:
+            queue = connection.queues.setdefault((source, kind), deque())
             if message.payload is not None and (way in self.tears or way in self.drags):
-                arrives_s = self._in_parts(connection, way, message, arrives_s)
+                queue.append((BEGINS, message))
+                arrives_s = self._in_parts(connection, way, kind, arrives_s)
+            queue.append((kind, message))
+            connection.free_at_s[source, kind] = arrives_s
+            self._schedule(arrives_s - now_s, partial(self._next_arrives, connection, way, kind))
+            return
+        if way in self.shuffles and message.source != source:
+            arrives_s += self.shuffles[way] * 2 * (self._random() * JITTER)
+        else:
             connection.free_at_s[source, kind] = arrives_s
         self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, kind, message))
 
-    def _in_parts(self, connection: Connection, way: tuple[str, str], frame: Frame, arrives_s: float) -> float:
+    def _in_parts(self, connection: Connection, way: tuple[str, str], kind: str, arrives_s: float) -> float:
         """The first bytes arrive now; the last ones when this says, unless the link ends before."""
         now_s, takes_s = self._clock.now_s, self.drags.get(way, 2 * TORN_AFTER_S)
-        self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, BEGINS, frame))
+        self._schedule(arrives_s - now_s, partial(self._next_arrives, connection, way, kind))
         if way in self.tears:
             self.tears.discard(way)
             self._schedule(arrives_s + TORN_AFTER_S - now_s, partial(self.reset, connection))
         return arrives_s + takes_s
+
+    def _next_arrives(self, connection: Connection, way: tuple[str, str], kind: str) -> None:
+        """The next one of a bulk stream, unless the way is cut: then later."""
+        source, destination = way
+        if way in self.cuts:
+            connection.stalled.setdefault(source, []).append((ARRIVAL, kind))
+        elif connection.alive[destination] and connection.number in self.connections:
+            self._deliver(connection, destination, *connection.queues[source, kind].popleft())
 
     def reset(self, connection: Connection) -> None:
         """Both ends lose it (a middlebox forgot it): what was under way is gone."""
