@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import msgspec
+from tests.simulator.contents import Region
 from tests.simulator.node import MODEL, Node, Worker
 from tests.simulator.world import World
 
@@ -154,7 +155,7 @@ class Unwatched:
     """In the place of the oracles: they follow a run from its first round on, and this one begins in the middle."""
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
+        return lambda *_, **__: None
 
 
 class WanWorld(World):
@@ -165,6 +166,7 @@ class WanWorld(World):
         self.oracles = Unwatched()  # type: ignore[assignment]
         self.model = msgspec.structs.replace(STATE, state_bytes=state_bytes)
         self.compute_range_s = ROUND_S
+        self.chunk_count = 1
         self.rate_bytes_per_s: dict[tuple[str, str], float] = {}
 
     def add(self, name: str, *, founder: bool = False, peers: tuple[str, ...] = (), min_sites: int = 1) -> WanNode:
@@ -193,17 +195,11 @@ class WanNode(Node):
 
     def _hello(self, worker: Worker) -> None:
         worker.training, self.connected = False, worker
+        self.region = worker.region = Region(self.world.model.state_bytes)
         self.handle(events.WorkerReady(model=self.world.model, round=worker.round))
 
-    def _send_bulk(self, site: str, message: Any) -> None:
-        if message[0] != "state":
-            super()._send_bulk(site, message)
-            return
-        assert self.bulk is not None and self.bulk.serving is not None
-        plan = self.bulk.serving[0]
-        size_bytes = sum(part.stop - part.start for part in plan.ranges if part.source == self.site)
-        takes_s = size_bytes / self.world.rate_bytes_per_s[self.site, site]
-        self.world.schedule(takes_s, lambda: super(WanNode, self)._send_bulk(site, message))
+    def block_s(self, joiner: str, size_bytes: int) -> float:
+        return size_bytes / self.world.rate_bytes_per_s[self.site, joiner]
 
     def _execute(self, effect: Any) -> None:
         if not isinstance(effect, effects.ProbeLink):

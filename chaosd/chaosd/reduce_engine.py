@@ -49,7 +49,9 @@ from chaos_protocols.reduce import (
     ResultEffect,
     ResultExchange,
     ResultLost,
+    ResultRefuted,
     ResultUnavailable,
+    ResultVerified,
     SendBulk,
 )
 from chaos_protocols.worker import ContributionSpec
@@ -255,10 +257,10 @@ class ReduceEngine:
     def _message(self, site: SiteId, message: BulkHeader, has_payload: bool) -> None:
         match message:
             case ChunkUp() | ChunkDown():
-                if self._data_is_here(site, message, has_payload):
-                    self._run(self._machine.received(site, message))
+                if (found := self._data_is_here(site, message, has_payload)) is not None:
+                    self._run(self._machine.received(site, message, found=found))
             case ResultData():
-                if self._data_is_here(site, message, has_payload):
+                if self._data_is_here(site, message, has_payload) is not None:
                     self._run(self._exchange.received(site, message))
             case ChunkGrant() | ChunkWant() | ChunkGone():
                 self._run(self._machine.received(site, message))
@@ -267,20 +269,15 @@ class ReduceEngine:
             case _:
                 raise RemoteProtocolError(f"a {type(message).__name__} does not belong on the averaging stream")
 
-    def _data_is_here(self, site: SiteId, message: ChunkUp | ChunkDown | ResultData, has_payload: bool) -> bool:
-        """Whether the machine is to hear of this frame: its bytes lie where they belong, or it has none."""
+    def _data_is_here(self, site: SiteId, message: ChunkUp | ChunkDown | ResultData, has_payload: bool) -> bytes | None:
+        """The hash of a chunk of a result; empty for what has none. None: the machine need not hear of this frame."""
         if not has_payload:
             place = self._place(site, message)
             if place is None:
-                return isinstance(message, ChunkUp) and message.empty
+                return b"" if isinstance(message, ChunkUp) and message.empty else None
             self._begin(site, place, 0)  # right for an empty vector only
         incoming = self._arrivals.complete(site, (self._memory, self._fetching))
-        if incoming is None:
-            return False
-        right = message.hash if isinstance(message, ChunkDown) else None
-        if not incoming.memory.arrived(incoming.place, incoming.buffer, right):
-            raise RemoteProtocolError(f"site {short(site)} sent a chunk of a result that does not have its hash")
-        return True
+        return None if incoming is None else incoming.memory.arrived(incoming.place, incoming.buffer)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
@@ -305,6 +302,11 @@ class ReduceEngine:
                     self._tell(self._events.result_lost, tag, reason)
                 case ResultComplete():
                     self._result_complete(effect)
+                case ResultVerified():
+                    self._result_verified(effect)
+                case ResultRefuted(round=number, source=source):
+                    reason = f"the result of round {number} that it sent has another digest than was agreed"
+                    self._tell(self._events.peer_broke_rules, source, reason)
                 case ResultUnavailable():
                     pass  # whoever links up is asked; until then the site's machine waits
                 case _:
@@ -339,17 +341,15 @@ class ReduceEngine:
         self._tell(self._events.reduce_finished, effect.tag, result.digest, effect.weights)
 
     def _result_complete(self, effect: ResultComplete) -> None:
-        fetching = self._fetching
-        assert fetching is not None
-        result = fetching.result
+        assert self._fetching is not None
+        result = self._fetching.result
         result.digest = vector_digest(result.hashes)
-        if result.digest != effect.digest:
-            reason = f"the result of round {effect.round} that it sent has another digest than was agreed"
-            self._tell(self._events.peer_broke_rules, effect.source, reason)
-            self._run(self._exchange.refuted(effect.round))
-            return
-        self._fetching = None
-        self._hold(result)
+        self._run(self._exchange.checked(effect, result.digest))
+
+    def _result_verified(self, effect: ResultVerified) -> None:
+        fetching, self._fetching = self._fetching, None
+        assert fetching is not None
+        self._hold(fetching.result)
         self._tell(self._events.result_fetched, effect.round, effect.digest)
 
     def _hold(self, result: Result) -> None:

@@ -28,6 +28,7 @@ from chaos_protocols.reduce import (
     Place,
     ReleasePartials,
     ResultRef,
+    RetainedRounds,
     chunk_bytes_for,
     cut,
     lay_out,
@@ -85,16 +86,14 @@ class RoundMemory:
         buffer = self.scratch_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
-    def arrived(self, place: Place, buffer: Buffer, right: bytes | None) -> bool:
-        """The chunk is there; takes over the receiver's hold. Whether it has the hash `right` (None: it has to have
-        none)."""
+    def arrived(self, place: Place, buffer: Buffer) -> bytes:
+        """The chunk is there; takes over the receiver's hold. The hash of a chunk of the result; others have none."""
         assert not isinstance(place, FetchedRef)
         if isinstance(place, ResultRef):
-            found = self._hash(place.tree, place.chunk)
             buffer.release()
-            return found == right
+            return self._hash(place.tree, place.chunk)
         self._scratch[place.tree, place.chunk, place.child] = buffer
-        return True
+        return b""
 
     def with_hash(self, header: ReduceHeader, reference: PartialRef | ResultRef) -> ReduceHeader:
         """The header of a chunk that is sent, with the hash of its bytes where it is one of the result."""
@@ -177,13 +176,14 @@ class FetchMemory:
         chunk = self.chunks[place.index]
         return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
 
-    def arrived(self, place: Place, buffer: Buffer, right: bytes | None) -> bool:
-        """The chunk is there; takes over the receiver's hold. The whole is compared with its digest at the end."""
+    def arrived(self, place: Place, buffer: Buffer) -> bytes:
+        """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest at the
+        end."""
         assert isinstance(place, FetchedRef)
         chunk = self.chunks[place.index]
-        self.result.hashes[place.index] = chunk_hash(buffer.view(chunk.start, chunk.stop))
+        found = self.result.hashes[place.index] = chunk_hash(buffer.view(chunk.start, chunk.stop))
         buffer.release()
-        return True
+        return found
 
     def close(self) -> None:
         self.result.buffer.release()
@@ -274,11 +274,10 @@ def bytes_of(region: memoryview) -> Bytes:
 
 
 class Results:
-    """Finished results by round: always the newest `kept_min`, more until dropped, `count_max` at most."""
+    """Finished results by round; `RetainedRounds` says which stay."""
 
     def __init__(self, *, kept_min: int, count_max: int) -> None:
-        self._kept_min = kept_min
-        self._count_max = max(kept_min, count_max)
+        self._retained = RetainedRounds(kept_min=kept_min, count_max=count_max)
         self._by_round: dict[int, Result] = {}
 
     def get(self, round_number: int) -> Result | None:
@@ -288,17 +287,15 @@ class Results:
         """Takes over the result. Returns the rounds that had to go."""
         self._remove(result.round)
         self._by_round[result.round] = result
-        return self._shrink(sorted(self._by_round)[: max(0, len(self._by_round) - self._count_max)])
+        return self._shrink(self._retained.add(result.round))
 
     def drop(self, before_round: int, after_round: int | None) -> list[int]:
         """Rounds below are not needed by the worker any more, but the newest stay for neighbours; those above
         `after_round` are void."""
-        void = [one for one in self._by_round if after_round is not None and one > after_round]
-        kept = sorted(self._by_round)[-self._kept_min :]
-        return self._shrink([*void, *(one for one in self._by_round if one < before_round and one not in kept)])
+        return self._shrink(self._retained.drop(before_round, after_round))
 
     def clear(self) -> list[int]:
-        return self._shrink(list(self._by_round))
+        return self._shrink(self._retained.clear())
 
     def _shrink(self, rounds: list[int]) -> list[int]:
         for one in rounds:

@@ -257,8 +257,7 @@ class ReplicationEngine:
     def _checked(self, fetch: _Fetch, effect: CheckBlock, digest: bytes) -> None:
         if self._fetch is not fetch:
             return
-        tell = fetch.machine.verified if digest == effect.hash else fetch.machine.refuted
-        self._run_joiner(fetch, tell(effect.source, effect.start, effect.stop, now_s=self._now_s()))
+        self._run_joiner(fetch, fetch.machine.checked(effect, digest, now_s=self._now_s()))
         self._report_progress(fetch)
 
     def _report_progress(self, fetch: _Fetch) -> None:

@@ -26,7 +26,7 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tests.simulator.bulk import digest_of
+from tests.simulator.contents import vector_digest
 
 if TYPE_CHECKING:
     from tests.simulation.stage import Stage, Told
@@ -227,13 +227,8 @@ class Expectations:
 
     def _spoiled(self) -> str:
         """Whether a result that some site holds is not what its digest says."""
-        held = [
-            (node.name, number, *result)
-            for node in self._alive()
-            if node.bulk
-            for number, result in node.bulk.results.items()
-        ]
-        wrong = [name for name, number, digest, parts in held if digest_of((number, parts)) != digest]
+        held = [result for node in self._alive() if node.bulk for result in node.bulk.averaging.results.values()]
+        wrong = [result for result in held if vector_digest(result.chunks) != result.digest]
         return "" if wrong else "all results are what their digests say"
 
     def _answer(self, words: list[str]) -> str:

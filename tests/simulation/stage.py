@@ -9,12 +9,13 @@
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
-    mute|unmute|hold|release|stall|flow|abort|spoil|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
+    mute|unmute|hold|release|stall|flow|abort|spoil|wrong-result|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
     late ONE OTHER SECONDS, prompt ONE OTHER
     load: bulk bytes fill the link, and nothing else arrives until it is healed; mute: nothing that it sends arrives;
     hold: its bulk messages, to all or to one other, wait until `release`; stall, abort: as a source; spoil: a wrong
-    byte; hang: its worker does nothing and says nothing until `wake`, a new one does; late: what ONE hands on to OTHER
-    for a third comes later than what is said after it, until `prompt`
+    byte in each of the next three blocks that it sends, and wrong-result: in the next chunk of a result; hang: its
+    worker does nothing and says nothing until `wake`, a new one does; late: what ONE hands on to OTHER for a third
+    comes later than what is said after it, until `prompt`
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
     again ONE OTHER THIRD  the heartbeats that OTHER lately got from ONE come again, by THIRD, one after the other
@@ -48,6 +49,7 @@ from tests.simulator.world import World
 from chaos_protocols import effects, events
 from chaos_protocols.messages import Heartbeat
 from chaos_protocols.names import VOTERS_MAX
+from chaos_protocols.transfer.joiner import WRONG_BLOCKS_MAX
 
 SEED = 1
 COMPUTE_RANGE_S = (0.05, 0.1)
@@ -350,7 +352,8 @@ class Stage:
             ),
             "stall": lambda: node.to_bulk(lambda bulk: bulk.stall(True)),
             "flow": lambda: node.to_bulk(lambda bulk: bulk.stall(False)),
-            "spoil": lambda: node.to_bulk(lambda bulk: bulk.spoil(1)),
+            "spoil": lambda: node.to_bulk(lambda bulk: bulk.spoil(WRONG_BLOCKS_MAX)),
+            "wrong-result": lambda: node.to_bulk(lambda bulk: bulk.spoil_results(1)),
             "abort": lambda: node.to_bulk(lambda bulk: bulk.abort()),
             "model": lambda: self._other_model(node),
             "release": lambda: self.waiting.release(node),

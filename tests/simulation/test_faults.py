@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tests.simulator.batch import sites_of
+from tests.simulator.contents import FROZEN_BYTES, Region
 from tests.simulator.disk import Disk, DiskFailed, JournalDisk
 from tests.simulator.faults import all_are_members, begin, run_seed
 from tests.simulator.hanging import FORCED, HANGS
-from tests.simulator.node import Node
+from tests.simulator.network import BEGINS, Connection
+from tests.simulator.node import STATE_BYTES, Node
+from tests.simulator.outbox import AVERAGING, SOCKET_FRAMES, Frame, Outbox
 from tests.simulator.world import World
 from tests.unit.journal_faults import PowerLost
 
+from chaos_protocols import events
+from chaos_protocols.bulk import BlockData
+from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
 from chaos_protocols.raft import HardState, Persist
 from chaos_protocols.raft.messages import LogEntry
 
@@ -109,11 +117,9 @@ def test_a_scheduler_whose_disk_fails_is_replaced_and_comes_back(fault: str) -> 
 
 def test_a_source_with_wrong_bytes_is_given_up_and_the_state_comes_from_another() -> None:
     world = training("abc")
-    for node in world.nodes.values():
-        if node.name != "b":
-            node.to_bulk(lambda bulk: bulk.spoil(1))
-    rejoin(world, world.node("b"))
-    assert world.run_until(lambda: all_are_members(world), limit_s=30.0), "\n".join(world.story[-30:])
+    world.node("a").to_bulk(lambda bulk: bulk.spoil(1))
+    rejoined(world, "b")
+    assert told(world, "b: source 01a: 1 block(s) that it sent did not have their hash")
 
 
 def test_a_transfer_that_stalls_and_one_that_is_slow_end_too() -> None:
@@ -130,11 +136,13 @@ def test_a_clogged_link_delays_everything_behind_it_in_order() -> None:
     arrived: list[tuple[float, int]] = []
     network = world.network
     deliver, connection = network._deliver, world.nodes[one].connections[other]
-    network._deliver = lambda *args: arrived.append((world.now_s, args[3][1])) if args[2] == "test" else deliver(*args)
+    network._deliver = lambda *args: (
+        arrived.append((world.now_s, args[3].header)) if args[2] == "test" else deliver(*args)
+    )
     network.clog(one, other, message_s=0.1)
     began_s = world.now_s
     for number in range(5):
-        network.send(connection, one, "test", ("test", number))
+        network.send(connection, one, "test", Frame("test", number))
     world.run(began_s + 3.0)
     assert [number for _, number in arrived] == list(range(5))
     assert arrived[-1][0] - began_s > 0.5
@@ -167,3 +175,128 @@ def test_seeds_come_by_hanging_workers_and_forced_stops(kind: int) -> None:
     told = ("(SIGSTOP)", "forced by the user")[kind == FORCED]
     stories = [run_seed(seed, sites=sites_of(seed)).story for seed in (kind, kind + 32)]
     assert any(told in line for story in stories for line in story)
+
+
+def rejoined(world: World, name: str) -> None:
+    """Its worker starts anew and trains again with the state of the others (the oracles judge every block)."""
+    rejoin(world, world.node(name))
+    assert world.run_until(lambda: not all_are_members(world), limit_s=1.0)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0), "\n".join(world.story[-30:])
+
+
+def frames_of(world: World, kind: type) -> list[Frame]:
+    """Watched from now on: frames of this kind, as they are complete at their reader."""
+    seen: list[Frame] = []
+    deliver = world.network._deliver
+
+    def watched(connection: Connection, site: str, stream: str, message: Any) -> None:
+        if isinstance(getattr(message, "header", None), kind) and stream != BEGINS:
+            seen.append(message)
+        deliver(connection, site, stream, message)
+
+    world.network._deliver = watched
+    return seen
+
+
+def links_lost(world: World, name: str) -> int:
+    return sum(1 for _, one, _, event in world.trail if one == name and isinstance(event, events.LinkLost))
+
+
+@pytest.mark.parametrize("source", ["a", "c"])
+def test_a_link_that_ends_in_the_middle_of_a_block_costs_that_block_alone(source: str) -> None:
+    world = training("abc")
+    world.trail = deque()
+    blocks = frames_of(world, BlockData)
+    world.network.tear(world.site(source), world.site("b"))
+    rejoined(world, "b")
+    assert links_lost(world, "b") == 1
+    taken = sum(frame.size_bytes for frame in blocks)
+    assert taken < 2 * STATE_BYTES, "what was there already is not fetched again"
+
+
+def test_a_link_that_ends_in_the_middle_of_a_chunk_is_made_anew_and_the_chunk_comes_again() -> None:
+    world = training("ab")
+    world.trail = deque()
+    before = world.oracles.rounds_done
+    world.network.tear(world.site("a"), world.site("b"))
+    world.network.tear(world.site("b"), world.site("a"))
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=10.0)
+    assert links_lost(world, "b") >= 1 and not told(world, "broke the rules")
+
+
+def test_a_chunk_whose_round_is_over_when_its_last_byte_comes_changes_nothing() -> None:
+    world = training("abc")
+    network, before = world.network, world.oracles.rounds_done
+    for one, other in itertools.permutations(world.nodes, 2):
+        network.drag(one, other, frame_s=0.4)
+    world.schedule(0.5, world.node("c").kill)  # in the middle of a round, which is done again without it
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 3, limit_s=30.0), "\n".join(world.story[-20:])
+    assert told(world, "settle round")
+
+
+def test_a_wrong_chunk_of_a_result_closes_the_link_and_comes_again() -> None:
+    world = training("ab")
+    before = world.oracles.rounds_done
+    for node in world.nodes.values():
+        node.to_bulk(lambda bulk: bulk.spoil_results(1))
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=10.0)
+    assert told(world, "sent a chunk of a result that does not have its hash")
+
+
+def test_a_site_that_asks_for_a_state_of_another_gets_no_byte_and_loses_its_link() -> None:
+    world = training("abc")
+    world.node("a").to_bulk(lambda bulk: bulk.stall(True))
+    rejoin(world, world.node("b"))
+    source = world.node("a")
+    assert world.run_until(lambda: source.bulk is not None and bool(source.bulk.transfers.served), limit_s=5.0)
+    assert source.bulk is not None
+    (transfer,) = source.bulk.transfers.served
+    world.node("c").to_bulk(lambda bulk: bulk.pry(source.site, transfer))
+    world.run(world.now_s + 0.1)
+    assert told(world, "a state is given to the joiner of its plan only")
+    source.to_bulk(lambda bulk: bulk.stall(False))
+    assert world.run_until(lambda: all_are_members(world), limit_s=30.0), "\n".join(world.story[-30:])
+
+
+def test_sockets_take_a_few_frames_and_what_waits_is_dropped_with_its_round() -> None:
+    sent: list[int] = []
+    outbox = Outbox(lambda site, frame: sent.append(frame.header))
+    outbox.put("b", Frame(AVERAGING, -1))
+    outbox.link_up("b")
+    old, new = Tag(epoch=1, round=1), Tag(epoch=2, round=1)
+    for number in range(SOCKET_FRAMES + 4):
+        outbox.put("b", Frame(AVERAGING, number, key=old if number % 2 else new))
+    assert sent == list(range(SOCKET_FRAMES)), "without a link nothing is kept"
+    outbox.drop(old)
+    for _ in range(4):
+        outbox.taken("b")
+    assert sent == [*range(SOCKET_FRAMES), SOCKET_FRAMES, SOCKET_FRAMES + 2]
+
+
+def test_a_joiner_that_holds_an_older_state_is_not_sent_what_is_the_same() -> None:
+    world = training("abc")
+    node = world.node("b")
+    assert node.region is not None
+    region = node.region
+    region.put("an older state")
+    version = region.version
+    blocks = frames_of(world, BlockData)
+    world.node("c").to_bulk(lambda bulk: bulk.stall(True))
+    plan = ReplicationPlan(
+        transfer="again",
+        joiner=node.site,  # type: ignore[arg-type]
+        round=1,
+        state_bytes=STATE_BYTES,
+        shard_bytes=1 << 16,
+        ranges=(SourceRange(source=world.site("a"), start=0, stop=STATE_BYTES),),  # type: ignore[arg-type]
+        reason="by hand",
+    )
+    source = world.node("a")
+    other = Region(STATE_BYTES)
+    other.put("the newest state")
+    world.oracles.admission.bulk_sent = lambda *_: None  # type: ignore[method-assign]  # no roster has this plan
+    source.to_bulk(lambda bulk: bulk.transfers.serve(plan, other))
+    node.to_bulk(lambda bulk: bulk.transfers.fetch(plan, region, have=True))
+    world.run(world.now_s + 0.5)
+    assert region.state == "the newest state" and region.version > version
+    assert blocks and all(frame.header.start >= FROZEN_BYTES for frame in blocks)

@@ -100,7 +100,7 @@ def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None
     done = node.machine.rounds.completed_round
     assert world.run_until(lambda: world.oracles.rounds_done > done + 30, limit_s=20.0)
     assert node.machine.state.memory.round is None and node.keeper.memory is None
-    assert node.bulk is not None and len(node.bulk.results) <= 10
+    assert node.bulk is not None and len(node.bulk.averaging.results) <= 10
     before = transfers(world)
     node.start_worker()
     assert world.run_until(lambda: trains(node), limit_s=5.0)

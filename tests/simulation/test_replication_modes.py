@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from tests.simulator.faults import begin
+from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.world import World
 
+from chaos_protocols.bulk import BlockData
 
-def watched(name: str, send: Callable[[str, Any], None], sent: set[str]) -> Callable[[str, Any], None]:
+
+def watched(name: str, send: Callable[[str, Frame], None], sent: set[str]) -> Callable[[str, Frame], None]:
     """`send`, noting who sends a state."""
 
-    def note(site: str, message: Any) -> None:
-        if message[0] == "state":
+    def note(site: str, frame: Frame) -> None:
+        if isinstance(frame.header, BlockData):
             sent.add(name)
-        send(site, message)
+        send(site, frame)
 
     return note
 
@@ -35,7 +37,8 @@ def joined(policy: str) -> tuple[World, set[str], set[str]]:
     sent: set[str] = set()
     for node in world.nodes.values():
         if node.bulk is not None:
-            node.bulk._send = watched(node.name, node.bulk._send, sent)
+            for outbox in node.bulk.transfers.outboxes.values():
+                outbox._send = watched(node.name, outbox._send, sent)  # type: ignore[method-assign]
     begin(newcomer)
     active = lambda: newcomer.machine is not None and newcomer.machine.rounds.active  # noqa: E731
     assert world.run_until(active, limit_s=30.0), world.story[-20:]

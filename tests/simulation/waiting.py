@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.simulator.node import Node, Worker
+from tests.simulator.outbox import Frame
 
 from chaos_protocols import events
 
@@ -22,12 +23,13 @@ class Waiting:
     def watch(self, node: Node) -> None:
         send, tell, apply, handle = node._send_bulk, node._to_worker, node._apply, node.handle
 
-        def sent(site: str, message: Any) -> None:
+        def sent(site: str, frame: Frame) -> None:
             held = self._held.get((node.site, site), self._held.get((node.site, EVERYBODY)))
             if held is None:
-                send(site, message)
-            else:
-                held.append(lambda: send(site, message))
+                send(site, frame)
+                return
+            connection = node.connections.get(site)  # with it goes what waits
+            held.append(lambda: send(site, frame) if node.connections.get(site) is connection else None)
 
         def told(message: Any) -> None:
             self._unless_it_hangs(node, lambda: tell(message))

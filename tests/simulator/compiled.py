@@ -30,8 +30,8 @@ BUILDS_KEPT = 3
 ENDING = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 SIMULATOR = (
-    *("building", "bulk", "keeping", "network", "node", "oracles", "oracles_agreement", "oracles_boundary"),
-    *("oracles_recovery", "oracles_rounds", "planner", "story", "world"),
+    *("averaging", "building", "contents", "engines", "keeping", "network", "node", "oracles", "oracles_agreement"),
+    *("oracles_boundary", "oracles_recovery", "oracles_rounds", "outbox", "planner", "story", "transfers", "world"),
 )
 """Not `faults`: a `Trial` goes to the processes of a batch by pickle, which a compiled frozen class cannot."""
 PLANNERS = (

@@ -33,6 +33,9 @@ MEANS_S = (0.3, 0.5, 0.7)
 """Between two strikes, by the seed: dense trouble, or some time to recover."""
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
 HEAL_S = 60.0
+CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
+"""Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
+all."""
 ROUNDS_AFTERWARDS = 5
 NOTICED_TIMEOUTS = 2.0
 """A silent site is out of the roster within so many failure timeouts: the silence itself (1), a beat until it is
@@ -94,6 +97,8 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
     world.spares_last_holder = rng.random() < 0.9
     world.network.encodes = rng.random() < 0.125
     world.hand_over_s = 0.003
+    world.chunk_count, world.chunks_in_flight = rng.choice(CHUNKS)
+    world.results_kept = rng.choice((2, 2, 5))
     world.compute_range_s = rng.choice(COMPUTE_RANGES_S)
     if rng.random() < 0.3:
         rng.choice(nodes).compute_factor = rng.uniform(2.0, 4.0)

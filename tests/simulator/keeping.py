@@ -87,14 +87,14 @@ class Keeper:
         )
 
     def _keep(self, number: int) -> None:
-        node, worker = self._node, self._node.worker
-        before = worker.snapshot if worker is not None else None
+        node, region = self._node, self._node.region
+        if region is None:
+            return
+        before, state = region.version, region.state
         self.memory = None
 
         def copied() -> None:
-            now = worker.snapshot if worker is not None else None
-            whole = before is not None and before == now and before[0] == number
-            self.memory = before if whole else (number, TORN)
+            self.memory = (number, state if region.version == before else TORN)
             node.handle(events.CopyKept(round=number))
 
         self._later(self.copy_range_s, copied)
@@ -103,12 +103,12 @@ class Keeper:
         """Into the region of the worker that is there: the transfer engine must not write there at the same time."""
         node = self._node
         assert node.bulk is not None
-        if state is None:
+        if state is None or node.region is None:
             node.handle(events.RestoreFailed(attempt=attempt, reason=f"the {source} is damaged"))
             return
-        if node.bulk.fetching is not None:
+        if node.bulk.transfers.fetching is not None:
             node.world.oracles.fail(4, f"{node.name} restores a state into a region that a transfer writes to")
-        node.bulk.put_state(state)
+        node.region.put(state[1])
         self.restored.append(source)
         node.handle(events.StateRestored(attempt=attempt))
 

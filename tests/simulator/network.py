@@ -1,23 +1,34 @@
 """The simulated Internet between sites: connections that deliver in order, directed cuts, latency, end-of-file.
 
 A connection is what TLS over TCP gives: ordered and reliable while it lives, stalled by a cut, ended by either side.
-Bytes of a cut direction wait and arrive when it heals, unless the connection is closed first. So nothing is lost,
-doubled or out of order on one connection that lives. What TCP does not exclude, and what is simulated: words that went
-through other sites overtake each other on their different ways (`reorder`), a link takes its bytes slowly (`clog`), a
-word is delivered once more, also over another way or to a later life of its reader (`World.replay`, `World.repeat`).
+Bytes of a cut direction wait and arrive when it heals, unless the connection is closed first. A link has several
+streams: one for control, one for averaging, two for states, each a TCP connection in the daemon. So nothing is lost,
+doubled or out of order on one stream of a link that lives; streams overtake each other, and end together. A link may
+end in the middle of a frame (`tear`), or take long between its first and its last byte (`drag`). What TCP does not
+exclude, and what is simulated: words that went through other sites overtake each other on their different ways
+(`reorder`), a link takes its bytes slowly (`clog`), a word is delivered once more, also over another way or to a later
+life of its reader (`World.replay`, `World.repeat`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from chaos_protocols.messages import decode_envelope, encode_envelope
+from tests.simulator.outbox import Frame, encoded
 
+CONTROL = "control"
+ARRIVAL = "arrival"
+BEGINS = "begins"
+"""The kind of a delivery: the first bytes of a frame, whose last ones come later or never."""
 JITTER = 0.5
 """A message takes up to so much longer than the latency."""
+TORN_AFTER_S = 0.001
+"""Between the first bytes of a frame and the end of its link."""
 
 
 class Clock(Protocol):
@@ -33,8 +44,13 @@ class Connection:
     ends: tuple[str, str]
     incarnations: dict[str, int]
     alive: dict[str, bool]
-    free_at_s: dict[str, float] = field(default_factory=dict)
+    free_at_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By sender and stream: when the last frame before arrives."""
     stalled: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
+    queues: dict[tuple[str, str], deque[tuple[str, Frame]]] = field(default_factory=dict)
+    """By sender and bulk stream: what is on its way, in the order in which it was sent and will arrive."""
+    closed_by: set[str] = field(default_factory=set)
+    """They take nothing more from it, not even what they had received."""
 
     def far(self, site: str) -> str:
         return self.ends[1] if site == self.ends[0] else self.ends[0]
@@ -58,6 +74,8 @@ class Network:
         self.cuts: set[tuple[str, str]] = set()
         self.clogs: dict[tuple[str, str], float] = {}
         self.shuffles: dict[tuple[str, str], float] = {}
+        self.drags: dict[tuple[str, str], float] = {}
+        self.tears: set[tuple[str, str]] = set()
         self.encodes = False
         self.connections: dict[int, Connection] = {}
         self._counter = 0
@@ -85,15 +103,15 @@ class Network:
         if (source, destination) in self.cuts:
             connection.stalled.setdefault(source, []).append((kind, message))
             return
-        if self.encodes and kind == "control":
-            message = decode_envelope(encode_envelope(message))
+        if self.encodes:
+            message = decode_envelope(encode_envelope(message)) if kind == CONTROL else encoded(message)
         self._carry(connection, source, kind, message)
 
     def close(self, connection: Connection, site: str) -> None:
         """`site` closes its side (or its process ends): the far side reads end-of-file, after what was sent before."""
-        if not connection.alive[site]:
-            return
-        self._end_side(connection, site)
+        connection.closed_by.add(site)
+        if connection.alive[site]:
+            self._end_side(connection, site)
 
     def _end_side(self, connection: Connection, site: str) -> None:
         far = connection.far(site)
@@ -102,7 +120,7 @@ class Network:
                 connection.stalled.setdefault(site, []).append(("eof", None))
             else:
                 now_s = self._clock.now_s
-                arrives_s = max(now_s + self.delay_s(site, far), connection.free_at_s.get(site, 0.0))
+                arrives_s = max(now_s + self.delay_s(site, far), connection.free_at_s.get((site, CONTROL), 0.0))
                 self._schedule(arrives_s - now_s, lambda: self._eof(connection, far))
         connection.alive[site] = False
         if not any(connection.alive.values()):
@@ -127,6 +145,17 @@ class Network:
     def unclog(self, source: str, destination: str) -> None:
         self.clogs.pop((source, destination), None)
 
+    def tear(self, source: str, destination: str) -> None:
+        """The link ends in the middle of the next chunk or block on this way."""
+        self.tears.add((source, destination))
+
+    def drag(self, source: str, destination: str, frame_s: float) -> None:
+        """So long passes between the first and the last byte of every chunk and block."""
+        self.drags[source, destination] = frame_s
+
+    def undrag(self, source: str, destination: str) -> None:
+        self.drags.pop((source, destination), None)
+
     def reorder(self, source: str, destination: str, late_s: float) -> None:
         """What `source` hands on for others may be late by up to `late_s`: newer words come first by another way."""
         self.shuffles[source, destination] = late_s
@@ -138,6 +167,8 @@ class Network:
         """No link is cut, clogged or out of order any more."""
         self.clogs.clear()
         self.shuffles.clear()
+        self.drags.clear()
+        self.tears.clear()
         for way in sorted(self.cuts):
             self.heal(*way)
 
@@ -154,6 +185,9 @@ class Network:
                             self.delay_s(source, destination),
                             lambda c=connection: self._eof(c, destination),  # type: ignore[misc]
                         )
+                    elif kind == ARRIVAL:
+                        delay_s = self.delay_s(source, destination)
+                        self._schedule(delay_s, partial(self._next_arrives, connection, (source, destination), message))
                     else:  # sent before its sender may have ended: the bytes were on their way
                         self._carry(connection, source, kind, message)
 
@@ -161,14 +195,49 @@ class Network:
         """Deliver in order, after the way's delay; a cut that comes meanwhile holds it."""
         destination = connection.far(source)
         way, now_s = (source, destination), self._clock.now_s
-        arrives_s = max(now_s + self.delay_s(source, destination), connection.free_at_s.get(source, 0.0))
+        arrives_s = max(now_s + self.delay_s(source, destination), connection.free_at_s.get((source, kind), 0.0))
         if way in self.clogs:
             arrives_s += self.clogs[way]
-        if way in self.shuffles and kind == "control" and message.source != source:
+        if kind != CONTROL:
+            queue = connection.queues.setdefault((source, kind), deque())
+            if message.payload is not None and (way in self.tears or way in self.drags):
+                queue.append((BEGINS, message))
+                arrives_s = self._in_parts(connection, way, kind, arrives_s)
+            queue.append((kind, message))
+            connection.free_at_s[source, kind] = arrives_s
+            self._schedule(arrives_s - now_s, partial(self._next_arrives, connection, way, kind))
+            return
+        if way in self.shuffles and message.source != source:
             arrives_s += self.shuffles[way] * 2 * (self._random() * JITTER)
         else:
-            connection.free_at_s[source] = arrives_s
+            connection.free_at_s[source, kind] = arrives_s
         self._schedule(arrives_s - now_s, partial(self._arrive, connection, way, kind, message))
+
+    def _in_parts(self, connection: Connection, way: tuple[str, str], kind: str, arrives_s: float) -> float:
+        """The first bytes arrive now; the last ones when this says, unless the link ends before."""
+        now_s, takes_s = self._clock.now_s, self.drags.get(way, 2 * TORN_AFTER_S)
+        self._schedule(arrives_s - now_s, partial(self._next_arrives, connection, way, kind))
+        if way in self.tears:
+            self.tears.discard(way)
+            self._schedule(arrives_s + TORN_AFTER_S - now_s, partial(self.reset, connection))
+        return arrives_s + takes_s
+
+    def _next_arrives(self, connection: Connection, way: tuple[str, str], kind: str) -> None:
+        """The next one of a bulk stream, unless the way is cut: then later."""
+        source, destination = way
+        if way in self.cuts:
+            connection.stalled.setdefault(source, []).append((ARRIVAL, kind))
+        elif connection.alive[destination] and connection.number in self.connections:
+            self._deliver(connection, destination, *connection.queues[source, kind].popleft())
+
+    def reset(self, connection: Connection) -> None:
+        """Both ends lose it (a middlebox forgot it): what was under way is gone."""
+        connection.stalled.clear()
+        self.connections.pop(connection.number, None)
+        for site in connection.ends:
+            if connection.alive[site]:
+                connection.alive[site] = False
+                self._lost(connection, site, "connection reset")
 
     def _arrive(self, connection: Connection, way: tuple[str, str], kind: str, message: Any) -> None:
         source, destination = way

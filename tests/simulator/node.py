@@ -1,33 +1,33 @@
-"""A simulated site: the real machine, a disk, a worker, bulk engines; the process may be killed, stopped, restarted."""
+"""A simulated site: the real machines, a disk, a worker; the process may be killed, stopped, restarted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects, events
 from chaos_protocols.raft import Persist
 from chaos_protocols.roster import ModelFacts
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.worker import (
-    Dismissed,
-    LeaveOrdered,
-    LoadState,
-    TakeSnapshot,
-    TrainFrom,
-    WorkerRefused,
-)
+from chaos_protocols.worker import Dismissed, LeaveOrdered, LoadState, TakeSnapshot, TrainFrom, WorkerRefused
 from tests.simulator.building import make_machine
-from tests.simulator.bulk import SimulatedBulk, digest_of
+from tests.simulator.contents import Region, digest_of
 from tests.simulator.disk import Disk, DiskFailed
+from tests.simulator.engines import BulkEngines
 from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
+from tests.simulator.outbox import Frame
 from tests.unit.journal_faults import PowerLost
 
 if TYPE_CHECKING:
+    from tests.simulator.averaging import Result
     from tests.simulator.world import World
 
-MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=1 << 20, shard_bytes=4096)
+STATE_BYTES = (3 << 20) + (1 << 16)
+"""Three cells and a short one: a dozen blocks, from up to three sources."""
+MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=STATE_BYTES, shard_bytes=1 << 16)
+BLOCK_S = 0.0005
+"""A source's own time for a block, on a link that is no bottleneck."""
 
 
 @dataclass
@@ -38,9 +38,9 @@ class Worker:
     state: str = "initial"
     training: bool = False
     snapshot_due: int | None = None
-    snapshot: tuple[int, str] | None = None
     number: int = 0
     updating: bool = False
+    region: Region = field(default_factory=lambda: Region(STATE_BYTES))
 
 
 class Node:
@@ -55,12 +55,16 @@ class Node:
         self.worker: Worker | None = None
         self.connected: Worker | None = None
         self.hang = Hang(self)
-        self.bulk: SimulatedBulk | None = None
+        self.bulk: BulkEngines | None = None
+        self.region: Region | None = None
         self.connections: dict[str, Any] = {}
+        self._hanging_up: Any = None
         self.mailbox: list[Any] = []
         self.answers: dict[str, tuple[bool, str]] = {}
         self._timer = self._generation = self._workers = 0
-        self.arena: tuple[int, int, str] | None = None
+        self.min_sites = 1
+        self.contribution: tuple[int, int, str] | None = None
+        self.keeper = Keeper(self)
         self.contribution_bytes, self.apply_s = 0, 0.001
         self.fetched: list[bool] = []
         self.crash_at: int | None = None
@@ -76,7 +80,7 @@ class Node:
         self.disk.open()
         self.disk.count_start()
         self.machine = make_machine(self)
-        self.bulk = SimulatedBulk(self.site, self._send_bulk, self.soon, self._reduced, self.later)
+        self.bulk, self.region = BulkEngines(self), None
         self.mailbox.clear()
         world.oracles.started(self)
         peers = tuple((peer, peer) for peer in self.peers)
@@ -110,7 +114,7 @@ class Node:
         if self.stopped:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
-            self.connected = worker
+            self.connected, self.region = worker, worker.region
             ready = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
             self.handle(events.WorkerReady(model=MODEL, **ready))
 
@@ -127,9 +131,21 @@ class Node:
 
     # -- events in
 
-    def _reduced(self, event: events.ReduceFinished, parts: dict[str, Any]) -> None:
-        self.world.oracles.reduced(self, event, parts)
+    def reduced(self, event: events.ReduceFinished, result: Result) -> None:
+        """A round is done in the averaging engine."""
+        self.world.oracles.reduced(self, event, result)
         self.soon(event)
+
+    def peer_broke_rules(self, site: str, reason: str, *, faulty: bool) -> None:
+        """From the engines, as to the daemon's driver: the link is closed. `faulty`: a fault made it."""
+        connection = self.connections.get(site)
+        if connection is None or connection is self._hanging_up:
+            return  # what comes after a frame that was refused may well be out of order
+        if not faulty:
+            self.world.oracles.accused(self, site, reason)
+        self.world.tell(f"{self.name}: {site} broke the rules: {reason}")
+        self._hanging_up = connection
+        self.later(0.0, lambda: self.world.hang_up(self, connection))
 
     def soon(self, event: Any) -> None:
         """From the engines: as its own event, at once."""
@@ -207,11 +223,12 @@ class Node:
                 if generation == self._generation:
                     self._execute(effect)
 
-    def replay_bulk(self, source: str, message: Any) -> None:
-        """An old bulk message once more: not of the round that is open."""
-        if self.alive and not self.stopped and self.bulk is not None:
+    def replay_bulk(self, source: str, frame: Frame) -> None:
+        """An old frame once more: what it is about is over."""
+        if self.alive and not self.stopped and self.bulk is not None and self.bulk.is_over(source, frame):
             before = self.world.oracles.before_replay(self, bulk=True)
-            self.bulk.receive(source, message)
+            frame.begun = False
+            self.bulk.received(source, frame)
             self.world.oracles.bulk_replayed(self, before)
 
     def stop(self, *, for_good: bool = False) -> None:
@@ -258,40 +275,18 @@ class Node:
                 connection = self.connections.pop(site, None)
                 if connection is not None:
                     world.network.close(connection, self.site)
-                    bulk.source_lost(site)  # as the transport tells its engines of every link that ends
+                    bulk.link_lost(site)  # as the transport tells its engines of every link that ends
             case effects.ProbeLink(site=site):
                 probed = events.LinkProbed(site=site, rate_bytes_per_s=1e7, reason="")
                 self.later(0.02, lambda: self.handle(probed))
-            case effects.OpenRound():
-                bulk.open_round(effect)
-            case effects.Contribute():
-                bulk.contribute(effect, self.arena if effect.has_bytes else None)
-            case effects.StopRound(tag=tag):
-                bulk.stop_round(tag)
-            case effects.FetchResult(round=number, digest=digest):
-                bulk.fetch_result(number, digest, sorted(self.connections))
             case effects.DeliverResult(round=number):
                 self._apply(number)
-            case effects.DropResults(before_round=before_round):
-                bulk.drop_results(before_round)
-            case effects.VoidResults(after_round=after_round):
-                bulk.void_results(after_round)
             case _ if isinstance(effect, effects.KeepEffect):
                 self.keeper.execute(effect)
             case effects.ToWorker(message=message):
                 self._to_worker(message)
             case effects.EndWorker():
                 self.hang.ended()
-            case effects.ServeState(plan=plan):
-                if self.worker is not None and self.worker.snapshot is not None:
-                    bulk.serve_state(plan, self.worker.snapshot)
-            case effects.ReleaseState(transfer=transfer):
-                bulk.release_state(transfer)
-            case effects.FetchState(plan=plan, have=have):
-                self.fetched.append(have)
-                bulk.fetch_state(plan)
-            case effects.CancelTransfer(transfer=transfer):
-                bulk.cancel(transfer)
             case effects.Record():
                 world.recorded(self, effect)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
@@ -300,20 +295,22 @@ class Node:
                 self.left = True
                 self.kill()
             case _:
-                raise AssertionError(f"unknown effect {effect}")
+                if isinstance(effect, effects.FetchState):
+                    self.fetched.append(effect.have)
+                bulk.execute(effect)
 
     def _timer_fired(self, number: int) -> None:
         if number == self._timer:
             self.handle(events.TimerFired())
 
-    def _send_bulk(self, site: str, message: Any) -> None:
+    def _send_bulk(self, site: str, frame: Frame) -> None:
         if site in self.connections:
-            self.world.oracles.bulk_sent(self, site, message)
-            connection, network = self.connections[site], self.world.network
-            if self.transfer_delay_s and message[0] == "state":
-                self.later(self.transfer_delay_s, lambda: network.send(connection, self.site, "bulk", message))
-            else:
-                network.send(connection, self.site, "bulk", message)
+            self.world.oracles.bulk_sent(self, site, frame)
+            self.world.network.send(self.connections[site], self.site, frame.stream, frame)
+
+    def block_s(self, joiner: str, size_bytes: int) -> float:
+        """So long takes a block of a state until the link has it; the link is the same for all joiners."""
+        return BLOCK_S + self.transfer_delay_s * size_bytes / STATE_BYTES
 
     # -- the worker
 
@@ -339,9 +336,8 @@ class Node:
                 generation = self._generation
                 self._later(self.apply_s, lambda _: self._to_worker(message) if generation == self._generation else 0)
             case LoadState(round=number):
-                assert self.bulk is not None
-                self.world.oracles.loaded(self, number, self.bulk.received_state)
-                _, state = self.bulk.received_state
+                state = worker.region.state
+                self.world.oracles.loaded(self, number, state)
                 worker.round, worker.state, worker.training = number, state, False
                 self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number)))
             case TakeSnapshot(round=number):
@@ -361,7 +357,7 @@ class Node:
 
         def done(worker: Worker) -> None:
             if worker.training:
-                self.arena = (worker.round + 1, worker.number, worker.state)
+                self.contribution = (worker.round + 1, worker.number, worker.state)
                 self.handle(events.WorkerContributed(round=worker.round + 1, weight=10.0 + worker.number))
 
         self._later(delay_s, done)
@@ -370,7 +366,7 @@ class Node:
         worker = self.listening
         if worker is None or self.bulk is None:
             return
-        digest, _ = self.bulk.results[number]
+        digest = self.bulk.averaging.results[number].digest
         worker.updating = True
         self.handle_later(events.WorkerUpdating(round=number))
 
@@ -393,8 +389,8 @@ class Node:
         if worker.round > due:
             self.handle_later(events.WorkerSnapshotMissed(round=due, now=worker.round))
             return
-        serving = self.bulk.serving if self.bulk is not None else None
-        if serving is not None and serving[0].round != worker.round:
+        served = self.bulk.transfers.served.values() if self.bulk is not None else ()
+        if any(region is worker.region and plan.round != worker.round for plan, region in served):
             self.world.oracles.fail(4, f"{self.name} overwrites what it serves")
-        worker.snapshot = (worker.round, TORN if worker.updating else worker.state)
+        worker.region.put(TORN if worker.updating else worker.state)
         self.handle_later(events.WorkerSnapshotTaken(round=due))

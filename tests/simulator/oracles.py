@@ -27,7 +27,9 @@ from tests.simulator.oracles_rounds import RoundsOracle
 from tests.simulator.violation import Violation
 
 if TYPE_CHECKING:
+    from tests.simulator.averaging import Result
     from tests.simulator.node import Node
+    from tests.simulator.outbox import Frame
     from tests.simulator.world import World
 
 STORY_LINES = 60
@@ -115,20 +117,30 @@ class Oracles:
 
     # -- the engines
 
-    def reduced(self, node: Node, event: events.ReduceFinished, parts: dict[str, Any]) -> None:
-        """A round is done in a site's engine. `parts`: weight and token of each site."""
-        self.rounds.reduced(node, event, parts)
+    def reduced(self, node: Node, event: events.ReduceFinished, result: Result) -> None:
+        """A round is done in a site's engine: what its chunks are made of."""
+        self.rounds.reduced(node, event, result)
 
-    def bulk_sent(self, node: Node, destination: str, message: Any) -> None:
-        self.admission.bulk_sent(node, destination, message)
+    def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:
+        self.admission.bulk_sent(node, destination, frame)
+
+    def accused(self, node: Node, site: str, reason: str) -> None:
+        """Invariant 8: nobody breaks a rule here unless a fault made it, and so no link may end for that."""
+        self.fail(8, f"{node.name} closes its link to {site}, which did nothing wrong: {reason}")
+
+    def source_dropped(self, node: Node, source: str, *, wrong: bool) -> None:
+        """Invariant 4: a source is said to have sent wrong bytes only if it has."""
+        bulk = self.world.nodes[source].bulk
+        if wrong and bulk is not None and not bulk.transfers.spoilt:
+            self.fail(4, f"{node.name} takes right bytes of {source} for wrong ones")
 
     # -- the worker
 
     def training(self, node: Node, number: int) -> None:
         self.rounds.training(node, number)
 
-    def loaded(self, node: Node, number: int, snapshot: tuple[int, str] | None) -> None:
-        self.rounds.loaded(node, number, snapshot)
+    def loaded(self, node: Node, number: int, state: str) -> None:
+        self.rounds.loaded(node, number, state)
 
     def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
         self.rounds.applied(node, number, digest, state, before)

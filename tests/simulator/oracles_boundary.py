@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects
+from chaos_protocols.bulk import BlockData
 from chaos_protocols.messages import LeaveRequest, RaftEnvelope
 from chaos_protocols.names import short
 from chaos_protocols.raft.messages import AppendRequest, SnapshotRequest
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from tests.simulator.node import Node
     from tests.simulator.oracles_agreement import AgreementOracle
     from tests.simulator.oracles_rounds import RoundsOracle
+    from tests.simulator.outbox import Frame
 
     Fail = Callable[[int, str], NoReturn]
 
@@ -27,12 +29,12 @@ class AdmissionOracle:
         self._fail, self._agreement = fail, agreement
         self._since: dict[str, tuple[int, int]] = {}
 
-    def bulk_sent(self, node: Node, destination: str, message: Any) -> None:
-        if message[0] != "state" or node.machine is None:
+    def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:
+        if type(frame.header) is not BlockData or node.machine is None:
             return
         roster = self._agreement.roster_at.get(node.machine.roster.epoch)
         plan = roster.replication if roster is not None else None
-        if plan is None or plan.transfer != message[1] or plan.joiner != destination:
+        if plan is None or plan.transfer != frame.header.transfer or plan.joiner != destination:
             self._fail(5, f"{node.name} sends the state to {destination}, which is not agreed to get it")
         if roster is not None and roster.record(plan.joiner) is None:
             self._fail(5, f"{node.name} sends the state to {destination}, which is not in the roster")
@@ -108,11 +110,9 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
 
 
 def bulk_fingerprint(node: Node) -> tuple[Any, ...]:
-    bulk = node.bulk
-    assert bulk is not None
-    opened = bulk.open
-    parts = None if opened is None else (opened.effect.tag, repr(sorted(opened.parts.items())), opened.own)
-    return (parts, tuple(sorted(bulk.results.items())), bulk.received_state, bulk.fetching)
+    """All that the engines hold of rounds, results and states."""
+    assert node.bulk is not None
+    return node.bulk.fingerprint()
 
 
 class LeaveOracle:

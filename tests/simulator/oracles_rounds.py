@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from math import fsum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
 from chaos_protocols.commands import AdoptState, Settled
 from chaos_protocols.plans import Tag
 from chaos_protocols.roster import Roster, View
-from tests.simulator.bulk import digest_of
+from tests.simulator.contents import Numbers, digest_of, vector_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.simulator.averaging import Result
     from tests.simulator.node import Node, Worker
 
     Fail = Callable[[int, str], NoReturn]
@@ -75,6 +77,7 @@ class RoundsOracle:
         self._done_of: dict[str, tuple[int, str, int]] = {}
         self._opened: dict[Life, Tag] = {}
         self._delivering: dict[str, tuple[Worker, int, Era]] = {}
+        self._right: dict[int, tuple[Any, list[bytes]]] = {}
 
     # -- the agreed history
 
@@ -169,7 +172,7 @@ class RoundsOracle:
         state that all have."""
         assert node.machine is not None
         tag, machine = effect.tag, node.machine
-        token = node.arena if effect.has_bytes else None
+        token = node.contribution if effect.has_bytes else None
         given = self.given.setdefault(tag, {})
         if node.site in given:
             self._fail(3, f"{node.name} gives to round {tag.round} of epoch {tag.epoch} twice")
@@ -193,13 +196,15 @@ class RoundsOracle:
             self._fail(6, f"{node.name} opens {effect.tag} after {newest}")
         self._opened[life] = max(effect.tag, newest) if newest is not None else effect.tag
 
-    def reduced(self, node: Node, event: events.ReduceFinished, parts: dict[str, Any]) -> None:
+    def reduced(self, node: Node, event: events.ReduceFinished, result: Result) -> None:
         """Invariant 3: exactly the members of the epoch, each with what it gave. Invariant 2: one result a round."""
         tag = event.tag
         view = self.views.get(tag.epoch)
         if view is None:
             self._fail(3, f"{node.name} has a result of epoch {tag.epoch}, which is not agreed")
         era = self.era_of(tag.epoch)
+        if event.digest != vector_digest(result.chunks):
+            self._fail(3, f"the digest of round {tag.round} at {node.name} is not that of its chunks")
         if node.site not in view.members:  # a listener asks by round: what it gets must be the round's result
             if self._is_void(node, tag.round):
                 return
@@ -207,17 +212,7 @@ class RoundsOracle:
             if known != event.digest:
                 self._fail(2, f"{node.name} is handed {event.digest} as round {tag.round}; its result is {known}")
             return
-        there = tuple(sorted(parts))
-        if there != view.members:
-            self._fail(3, f"round {tag.round} of epoch {tag.epoch} has {there}, its members are {view.members}")
-        given = self.given.get(tag)
-        if given is not None:
-            for site in there:
-                own = given.get(site)
-                if own is None or parts[site] != (own.weight, own.token):
-                    self._fail(3, f"round {tag.round} has {parts[site]} of {site}, which gave {own}")
-        if event.digest != digest_of((tag.round, tuple(sorted(parts.items())))):
-            self._fail(3, f"the result of round {tag.round} at {node.name} is not the sum of its parts")
+        self._is_sum_of_what_was_given(node, event, result, view)
         owner = era.owner(tag.round)
         if owner is None:
             self._fail(2, f"{node.name} does round {tag.round} again, which was before the run's beginning")
@@ -227,6 +222,34 @@ class RoundsOracle:
         owner.newest = max(owner.newest, tag.round)
         owner.results.pop(tag.round - ROUNDS_KEPT, None)
         owner.states.pop(tag.round - ROUNDS_KEPT, None)
+
+    def _is_sum_of_what_was_given(self, node: Node, event: events.ReduceFinished, result: Result, view: View) -> None:
+        """Each chunk anew from what left for the engines: each member's part once, divided by all weights."""
+        tag = event.tag
+        there = tuple(site for site, _ in event.weights)
+        if there != view.members:
+            self._fail(3, f"round {tag.round} of epoch {tag.epoch} has {there}, its members are {view.members}")
+        given = self.given.get(tag)
+        if given is None:
+            return
+        for site, weight in event.weights:
+            own = given.get(site)
+            if own is None or weight != own.weight:
+                self._fail(3, f"round {tag.round} counts {site} with the weight {weight:g}; it gave {own}")
+        key = (tag, len(result.chunks))
+        if self._right.get(tag.round, (None, ()))[0] != key:
+            total = fsum(weight for _, weight in event.weights)
+            parts = [(site, weight, given[site].token) for site, weight in event.weights if weight]
+            right = [Numbers(tuple((*part, index) for part in parts), total) for index in range(len(result.chunks))]
+            self._right = {tag.round: (key, [chunk.hash for chunk in right])}
+        for index, right_hash in enumerate(self._right[tag.round][1]):
+            if result.chunks[index].hash != right_hash:
+                found = result.chunks[index]
+                self._fail(
+                    3,
+                    f"chunk {index} of round {tag.round} at {node.name} is not the sum of its parts: "
+                    f"{[part[0] for part in found.parts]} over {found.total:g}",
+                )
 
     # -- what a site has
 
@@ -282,12 +305,14 @@ class RoundsOracle:
         era = self.era_of(node.machine.roster.epoch)
         if worker.round != number - 1:
             self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.round}")
-        held = node.bulk.results.get(number)
+        held = node.bulk.averaging.results.get(number)
         if held is None:
             self._fail(2, f"{node.name} is to apply round {number}, whose result it has dropped")
-        known = self.result(era, number)
-        if known is not None and held[0] != known and not self._is_void(node, number):
-            self._fail(2, f"{node.name} applies {held[0]} as round {number}, others have {known}")
+        found, known = vector_digest(held.chunks), self.result(era, number)
+        if held.digest != found:
+            self._fail(2, f"{node.name} applies {found} as round {number}, though its digest says {held.digest}")
+        if known is not None and found != known and not self._is_void(node, number):
+            self._fail(2, f"{node.name} applies {found} as round {number}, others have {known}")
         self._delivering[node.site] = (worker, number, era)
 
     def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
@@ -302,12 +327,10 @@ class RoundsOracle:
         if era is self.eras[-1]:
             self.rounds_done = max(self.rounds_done, number)
 
-    def loaded(self, node: Node, number: int, snapshot: tuple[int, str] | None) -> None:
+    def loaded(self, node: Node, number: int, state: str) -> None:
         """Invariant 4: what a joiner loads is the members' state of the round that was agreed."""
         assert node.machine is not None
-        if snapshot is None or snapshot[0] != number:
-            self._fail(4, f"{node.name} is to load the state of round {number}, but got {snapshot}")
-        self._is_state(node, self.era_of(node.machine.roster.epoch), number, snapshot[1], "loads")
+        self._is_state(node, self.era_of(node.machine.roster.epoch), number, state, "loads")
 
     def training(self, node: Node, number: int) -> None:
         """Invariant 4: who begins to contribute is level, and has the members' state."""
@@ -325,4 +348,4 @@ class RoundsOracle:
             self._fail(4, f"{node.name} {does} a state of round {number}, which is before the run's beginning")
         known = owner.states.setdefault(number, state)
         if known != state:
-            self._fail(4, f"{node.name} {does} another state of round {number} than the others have")
+            self._fail(4, f"{node.name} {does} another state of round {number} than the others have: {state[:200]}")

@@ -154,7 +154,7 @@ def _repeat(strike: Strike) -> None:
 
 def _stall(strike: Strike) -> None:
     strike.node.to_bulk(lambda bulk: bulk.stall(True))
-    strike.later(0.1, 3.0, lambda: strike.node.to_bulk(lambda bulk: bulk.stall(False)))
+    strike.later(0.1, 3.0, lambda: strike.node.to_bulk(lambda bulk: bulk.stall(False)))  # given up after two
 
 
 def _slow_transfer(strike: Strike) -> None:
@@ -163,7 +163,50 @@ def _slow_transfer(strike: Strike) -> None:
 
 
 def _spoil(strike: Strike) -> None:
-    strike.node.to_bulk(lambda bulk: bulk.spoil(strike.rng.randint(1, 4)))
+    count = strike.rng.randint(1, 4)
+    strike.node.to_bulk(lambda bulk: bulk.spoil(count))
+
+
+def _spoil_result(strike: Strike) -> None:
+    count = strike.rng.randint(1, 4)
+    strike.node.to_bulk(lambda bulk: bulk.spoil_results(count))
+
+
+def _torn_frame(strike: Strike) -> None:
+    """The link ends in the middle of the next chunk or block, and again when it has come back: what was said over it
+    is said anew, and part of it comes twice."""
+    network, way = strike.world.network, strike.ways[0]
+    for number in range(strike.rng.randint(1, 4)):
+        strike.world.schedule(number * strike.rng.uniform(0.02, 0.4), functools.partial(network.tear, *way))
+
+
+def _late_frames(strike: Strike) -> None:
+    """Chunks and blocks on this way begin to arrive, and end much later: their round may be over by then."""
+    network, way = strike.world.network, strike.ways[0]
+    network.drag(*way, frame_s=strike.rng.uniform(0.02, 0.5))
+    strike.later(0.3, 2.0, lambda: network.undrag(*way))
+
+
+def _flap(strike: Strike) -> None:
+    """The link ends several times in a second, and comes back: what was on its way is lost, and said again."""
+    one, other = strike.node.site, strike.other.site
+    for _ in range(strike.rng.randint(2, 5)):
+        strike.later(0.0, 1.0, lambda: strike.world.reset(one, other))
+
+
+def _pry(strike: Strike) -> None:
+    """A site asks its neighbours for states that are meant for somebody else."""
+    node, nodes = strike.node, strike.world.nodes
+
+    def ask() -> None:
+        for site in sorted(node.connections):
+            bulk = nodes[site].bulk
+            served = bulk.transfers.served.values() if bulk is not None else ()
+            for transfer in [plan.transfer for plan, _ in served if plan.joiner != node.site]:
+                node.to_bulk(lambda own, site=site, transfer=transfer: own.pry(site, transfer))
+
+    for _ in range(4):
+        strike.later(0.0, 1.5, ask)
 
 
 def _leave(strike: Strike) -> None:
@@ -206,11 +249,19 @@ STRIKES: dict[str, Callable[[Strike], None]] = {
     "slow transfer": _slow_transfer,
     "abort": lambda strike: strike.node.to_bulk(lambda bulk: bulk.abort()),
     "spoil": _spoil,
+    "wrong result": _spoil_result,
+    "torn frame": _torn_frame,
+    "late frames": _late_frames,
+    "flap": _flap,
+    "pry": _pry,
     "leave": _leave,
     "link": lambda strike: _link(strike, add=True),
     "unlink": lambda strike: _link(strike, add=False),
 }
-PAIRED = ("cut", "one-way", "link", "unlink", "reset", "slow link", "clog")
+PAIRED = (
+    *("cut", "one-way", "link", "unlink", "reset", "slow link", "clog"),
+    *("torn frame", "late frames", "flap"),
+)
 OF_THE_LIVING = (
     *("kill", "kill daemon", "kill worker", "stop", "leave", "crash", "power", "disk fails", "slow disk", "reorder"),
 )

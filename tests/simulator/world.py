@@ -13,10 +13,12 @@ from typing import Any
 
 from chaos_protocols import effects, events
 from chaos_protocols.messages import EVERYBODY
+from chaos_protocols.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
-from tests.simulator.network import Connection, Network
+from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
+from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 
 TRAIL_KEPT = 40
@@ -40,6 +42,8 @@ class World:
         self.drift: dict[str, float] = {}
         self.lost_state = False
         self.hand_over_s = 0.0
+        self.chunk_count, self.chunks_in_flight, self.results_kept = 2, 2, RESULTS_KEPT
+        """Of the vector that is averaged; under way from a child at a time; results that stay for those who lag."""
         self.spares_last_holder = False
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
@@ -139,19 +143,36 @@ class World:
         node, source = self.nodes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
-        self.delivered.append((site, source, kind, message, node.disk.incarnation))
+        if kind != BEGINS:
+            self.delivered.append((site, source, kind, message, node.disk.incarnation))
         self.oracles.delivered(node, source)
-        if kind == "control":
+        if kind == CONTROL:
             node.handle(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
+        elif kind == BEGINS:
+            node.to_bulk(lambda bulk: None if site in connection.closed_by else bulk.begins(source, message))
         else:
-            node.to_bulk(lambda bulk: bulk.receive(source, message))
+            node.to_bulk(lambda bulk: self._read(connection, node, source, message))
+
+    def _read(self, connection: Connection, node: Node, source: str, frame: Frame) -> None:
+        """An engine reads a frame, so that its sender has room for another one."""
+        if node.bulk is None or node.site in connection.closed_by:
+            return
+        node.bulk.received(source, frame)
+        sender = self.nodes[source]
+        if sender.connections.get(node.site) is connection:
+            sender.to_bulk(lambda bulk: bulk.taken(node.site, frame.stream))
+
+    def hang_up(self, node: Node, connection: Connection) -> None:
+        """A site ends a link itself; both ends are told."""
+        self.network.close(connection, node.site)
+        self._lost(connection, node.site, "closed by this site")
 
     def _lost(self, connection: Connection, site: str, reason: str) -> None:
         node, far = self.nodes[site], connection.far(site)
         if not node.alive or node.connections.get(far) is not connection:
             return
         del node.connections[far]
-        node.to_bulk(lambda bulk: bulk.source_lost(far))
+        node.to_bulk(lambda bulk: bulk.link_lost(far))
         incarnation = connection.incarnations[far]
         lost = events.LinkLost(
             site=far,  # type: ignore[arg-type]
@@ -164,11 +185,7 @@ class World:
         """Both ends lose their connection (a middlebox forgot it): what was under way is gone."""
         connection = self.nodes[one].connections.get(other)
         if connection is not None:
-            connection.stalled.clear()
-            self.network.connections.pop(connection.number, None)
-            for site in (one, other):
-                connection.alive[site] = False
-                self._lost(connection, site, "connection reset")
+            self.network.reset(connection)
 
     def replay(self, rng: random.Random) -> None:
         """Something that was delivered lately is delivered once more."""
@@ -178,19 +195,15 @@ class World:
         node = self.nodes[site]
         if source not in node.connections or node.disk.incarnation != incarnation:
             return
-        if kind == "control" and message.destination not in (site, EVERYBODY):
-            return  # it would be handed on once more, and stopped where it goes
-        if kind == "control":
-            node.replay(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
-        elif message[0] in ("up", "down") and node.bulk is not None and not node.bulk.is_open(message[1]):
+        if kind != CONTROL:
             node.replay_bulk(source, message)
-        else:
-            node.to_bulk(lambda bulk: bulk.receive(source, message))
+        elif message.destination in (site, EVERYBODY):  # others it would hand on once more, to be stopped there
+            node.replay(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
 
     def repeat(self, rng: random.Random) -> None:
         """Something delivered lately comes again as if it were new: handed on by any neighbour, perhaps to a later life
         of its reader or from a former life of its sender. It may be answered, but must harm nothing."""
-        words = [one for one in self.delivered if one[2] == "control" and one[3].destination == one[0]]
+        words = [one for one in self.delivered if one[2] == CONTROL and one[3].destination == one[0]]
         if not words:
             return
         site, _, _, message, _ = rng.choice(words)

@@ -97,7 +97,10 @@ class Participation:
         state.follow_agreed(roster)
         self.catch_up.promoted(command)
         if membership.in_roster:
-            if state.begin_if_new(roster):
+            if state.fetch.is_called_off(roster):
+                state.fetch.cancel()
+                self.client.ask_soon()
+            elif state.begin_if_new(roster):
                 self.catch_up.fetching()
         elif not membership.takes_part:
             state.leave_run()

@@ -1,7 +1,7 @@
 """The averaging of a round over the sync plan's trees: pure machines, chunk layout, effects.
 
 `ReduceMachine` sums and distributes (protocols.md section 4); `ResultExchange` hands whole results to those who lack
-them; `chunk_layout` says what a chunk is.
+them; `RetainedRounds` says which results stay; `chunk_layout` says what a chunk is.
 """
 
 from chaos_protocols.reduce.effects import (
@@ -21,12 +21,15 @@ from chaos_protocols.reduce.effects import (
     ResultEffect,
     ResultLost,
     ResultRef,
+    ResultRefuted,
     ResultUnavailable,
+    ResultVerified,
     SendBulk,
 )
 from chaos_protocols.reduce.layout import Chunk, ChunkLayout, chunk_bytes_for, chunk_layout, cut, lay_out
 from chaos_protocols.reduce.machine import CHUNKS_IN_FLIGHT_MAX, RESULTS_KEPT, ReduceMachine
 from chaos_protocols.reduce.results import ResultExchange
+from chaos_protocols.reduce.retention import RetainedRounds
 from chaos_protocols.reduce.topology import TreePlace, places_of
 
 __all__ = [
@@ -52,7 +55,10 @@ __all__ = [
     "ResultExchange",
     "ResultLost",
     "ResultRef",
+    "ResultRefuted",
     "ResultUnavailable",
+    "ResultVerified",
+    "RetainedRounds",
     "SendBulk",
     "TreePlace",
     "chunk_bytes_for",

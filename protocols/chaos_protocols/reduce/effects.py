@@ -126,10 +126,26 @@ class ResultLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultComplete:
-    """All chunks of a fetched result are here: check the digest, then call `hold` or `refuted`."""
+    """All chunks of a fetched result are here: compute its digest, then call `checked`."""
 
     round: int
     digest: str
+    source: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultVerified:
+    """The fetched result has the digest that was agreed: it is one to `hold`."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRefuted:
+    """What `source` sent has another digest than was agreed: it broke the rules, and another holder is asked."""
+
+    round: int
     source: SiteId
 
 
@@ -142,4 +158,4 @@ class ResultUnavailable:
 
 
 ReduceEffect = SendBulk | Combine | Finalise | ReleasePartials | ReduceFinished | ReduceStalled | ResultLost
-ResultEffect = SendBulk | ResultComplete | ResultUnavailable
+ResultEffect = SendBulk | ResultComplete | ResultVerified | ResultRefuted | ResultUnavailable

@@ -185,8 +185,9 @@ class ReduceMachine:
             return None
         return flow.takes_up(site, header) if isinstance(header, ChunkUp) else flow.takes_down(site, header)
 
-    def received(self, site: SiteId, header: ChunkHeader) -> list[ReduceEffect]:
-        """A whole frame is here; its payload, if it has one, lies where `place` said. Raises RemoteProtocolError."""
+    def received(self, site: SiteId, header: ChunkHeader, *, found: bytes = b"") -> list[ReduceEffect]:
+        """A whole frame is here; its payload, if it has one, lies where `place` said. `found`: of a chunk of the
+        result, the hash of what lies there. Raises RemoteProtocolError."""
         match header:
             case ChunkGrant() | ChunkWant():
                 return self._position_told(site, header)
@@ -195,7 +196,7 @@ class ReduceMachine:
                 return self._settled(flow.received_up(site, header)) if flow is not None else []
             case ChunkDown():
                 flow = self._flow(self._current, header)
-                return self._settled(flow.received_down(site, header)) if flow is not None else []
+                return self._settled(flow.received_down(site, header, found)) if flow is not None else []
             case ChunkGone(tag=tag):
                 return self._parent_has_dropped(site, tag)
             case _:

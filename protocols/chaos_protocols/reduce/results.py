@@ -22,7 +22,9 @@ from chaos_protocols.reduce.effects import (
     HeldRef,
     ResultComplete,
     ResultEffect,
+    ResultRefuted,
     ResultUnavailable,
+    ResultVerified,
     SendBulk,
 )
 
@@ -82,6 +84,12 @@ class ResultExchange:
             SendBulk(site=site, header=ResultWant(round=round_number, digest=digest)) for site in asked
         ]
         return effects if current.holders else [self._unavailable(current)]
+
+    def checked(self, complete: ResultComplete, digest: str) -> list[ResultEffect]:
+        """All of it is here, and its bytes have this digest: only the one that was agreed makes it the result."""
+        if digest == complete.digest:
+            return [ResultVerified(round=complete.round, digest=digest)]
+        return [ResultRefuted(round=complete.round, source=complete.source), *self.refuted(complete.round)]
 
     def refuted(self, round_number: int) -> list[ResultEffect]:
         """The digest is wrong: start again with another holder."""

@@ -219,10 +219,11 @@ class TreeFlow:
             self._require(any(message.weights), site, "a result has some weight behind it")
         return ResultRef(tag=self.tag, tree=self.tree, chunk=message.chunk)
 
-    def received_down(self, site: SiteId, message: ChunkDown) -> list[ReduceEffect]:
-        """The chunk lies in the result."""
+    def received_down(self, site: SiteId, message: ChunkDown, found: bytes) -> list[ReduceEffect]:
+        """The chunk lies in the result, and has the hash `found`."""
         if self.takes_down(site, message) is None:
             return []
+        self._require(message.hash == found, site, "it sent a chunk of a result that does not have its hash")
         if message.weights:
             self._note(self.place.members, message.weights)
             self.weights = message.weights

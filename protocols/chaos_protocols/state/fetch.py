@@ -9,6 +9,7 @@ from chaos_protocols.effects import CancelTransfer, FetchState
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.plans import ReplicationPlan
+from chaos_protocols.roster import Roster
 from chaos_protocols.state.worker_session import WorkerSession
 
 
@@ -60,6 +61,14 @@ class StateFetch:
             self._outbox.emit([CancelTransfer(transfer=self.plan.transfer)])
             self._links.reach(set())
         self.plan, self.verified_bytes = None, 0
+
+    def is_called_off(self, roster: Roster) -> bool:
+        """A transfer under way that the roster does not have any more, as after a failure: its sources may not even
+        know of it, so that nobody would ever end it."""
+        agreed = roster.replication
+        if self.plan is None or self.verified_bytes >= self.plan.state_bytes:
+            return False
+        return agreed is None or agreed.joiner != self.plan.joiner
 
     def completed(self) -> None:
         """The worker has the state, and is promoted."""

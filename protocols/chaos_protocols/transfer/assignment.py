@@ -92,7 +92,7 @@ class Assignment:
             for source in dropped:
                 self.take_back(source)
         movable = size_of(self._homeless) + sum(size_of(one.todo) for one in self.sources.values())
-        total_s = sum(one.left_bytes for one in ready) / sum(self._rate_of(one) for one in ready)
+        total_s = sum(one.left_bytes for one in ready) / sum((self._rate_of(one) for one in ready), 0.0)
         late = max(one.left_bytes / self._rate_of(one) for one in ready) > LATE_FACTOR * total_s + REPLAN_INTERVAL_S
         seen = all(one.rate for one in ready)
         if movable and (idle or (late and seen)):

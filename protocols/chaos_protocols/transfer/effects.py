@@ -18,7 +18,7 @@ class SendHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckBlock:
-    """Hash the block that came; then call `verified` (and only then is it part of the state) or `refuted`."""
+    """Hash the block that came, then call `checked`: only then is it part of the state."""
 
     source: SiteId
     start: int

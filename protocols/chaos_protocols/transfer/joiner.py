@@ -168,6 +168,11 @@ class TransferMachine:
             effects += self._seek_witness(self._witnesses.begin(site, header.start, stop, header.hash), now_s)
         return [*effects, *self._all.ask(source, now_s)]
 
+    def checked(self, check: CheckBlock, digest: bytes, *, now_s: float) -> list[JoinerEffect]:
+        """The bytes of the block have this hash."""
+        tell = self.verified if digest == check.hash else self.refuted
+        return tell(check.source, check.start, check.stop, now_s=now_s)
+
     def verified(self, site: SiteId, start: int, stop: int, *, now_s: float) -> list[JoinerEffect]:
         """The block has the hash that its source told."""
         if self._settings.witness:
@@ -255,7 +260,7 @@ class TransferMachine:
             ends_s = self._patience_ends_s(source)
             if ends_s is not None and now_s >= ends_s:
                 effects.append(SendHeader(site=source.site, header=BlockDrop(transfer=self.plan.transfer)))
-                effects += self._drop(source, SourceState.STALLED, self._stall_reason(source), now_s)
+                effects += self._drop(source, SourceState.STALLED, source.stall_reason(self._settings), now_s)
         return effects if self.ended else effects + self._go_on(now_s)
 
     # -- verifying
@@ -351,11 +356,6 @@ class TransferMachine:
         if source.state is SourceState.READY and owes:
             return source.progress_s + self._settings.stall_timeout_s
         return None
-
-    def _stall_reason(self, source: Source) -> str:
-        if source.state is SourceState.WAITING:
-            return f"its snapshot was not taken within {self._settings.wait_timeout_s:g} s"
-        return f"it showed no progress for {self._settings.stall_timeout_s:g} s"
 
     def _drop(
         self, source: Source, state: SourceState, reason: str, now_s: float, *, wrong: bool = False

@@ -87,7 +87,7 @@ def split_by_rate(left: Sequence[Range], sources: Sequence[SourceRate]) -> tuple
 
     The default `Replan`: with the rates seen during the transfer there is no start-up time left to plan for.
     """
-    total, rates = size_of(left), sum(source.rate_bytes_per_s for source in sources)
+    total, rates = size_of(left), sum((source.rate_bytes_per_s for source in sources), 0.0)
     pieces: list[SourceRange] = []
     rest = list(left)
     given, carried = 0, 0.0

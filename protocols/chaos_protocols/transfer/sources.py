@@ -155,6 +155,12 @@ class Source:
         wanted = max(BLOCK_BYTES_MIN, min(BLOCK_BYTES_MAX, int(self.rate * BLOCK_S)))
         return 1 << wanted.bit_length() - 1
 
+    def stall_reason(self, settings: TransferSettings) -> str:
+        """Why it is given up now."""
+        if self.state is SourceState.WAITING:
+            return f"its snapshot was not taken within {settings.wait_timeout_s:g} s"
+        return f"it showed no progress for {settings.stall_timeout_s:g} s"
+
     def measure(self, size_bytes: int, now_s: float) -> None:
         """Blend what arrived into the rate."""
         self.sample_bytes += size_bytes

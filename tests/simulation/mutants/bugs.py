@@ -1,9 +1,11 @@
-"""All planted bugs: those of the agreement and of its promises, of rounds and states, of the roster and of leaves."""
+"""All planted bugs: those of the agreement and of its promises, of rounds and states, of the roster and of leaves,
+of the bulk path."""
 
 from __future__ import annotations
 
 from tests.simulation.mutants.bugs_agreement import AGREEMENT
+from tests.simulation.mutants.bugs_bulk import BULK
 from tests.simulation.mutants.bugs_rosters import ROSTERS
 from tests.simulation.mutants.bugs_rounds import ROUNDS
 
-BUGS = (*AGREEMENT, *ROUNDS, *ROSTERS)
+BUGS = (*AGREEMENT, *ROUNDS, *ROSTERS, *BULK)

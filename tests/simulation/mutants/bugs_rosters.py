@@ -151,9 +151,9 @@ ROSTERS = (
         name="the state goes to whoever asks",
         patches=(
             Patch(
-                "tests.simulator.bulk:SimulatedBulk._serve",
-                "self._asked.pop(plan.transfer, ())",
-                "{*self._asked.pop(plan.transfer, ()), *(one.source for one in plan.ranges)}",
+                "chaos_protocols.transfer.source:TransferSource.received",
+                "self._require(served[0] == site, site,",
+                "self._require(True, site,",
             ),
         ),
         breaks=(5,),

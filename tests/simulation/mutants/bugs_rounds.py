@@ -24,11 +24,16 @@ ROUNDS = (
                 "if tag != self.running:",
                 "if self.running is None or tag.round != self.running.round:",
             ),
-            # The second fence: the engine, too, drops what is not of its open tag.
+            # The second fence: the averaging machine, too, takes nothing that is not of its open tag.
             Patch(
-                "tests.simulator.bulk:SimulatedBulk._round_message",
-                "if opened is None or opened.effect.tag != tag:",
-                "if opened is None or opened.effect.tag.round != tag.round:",
+                "chaos_protocols.reduce.machine:ReduceMachine._flow",
+                "if one is None or one.tag != header.tag:",
+                "if one is None or one.tag.round != header.tag.round:",
+            ),
+            Patch(
+                "chaos_protocols.reduce.machine:ReduceMachine._position_told",
+                "if one.tag == header.tag:",
+                "if one.tag.round == header.tag.round:",
             ),
         ),
         breaks=(2, 3),
@@ -186,7 +191,7 @@ ROUNDS = (
     Bug(
         name="the hash of what came is not compared",
         patches=(
-            Patch("tests.simulator.bulk:SimulatedBulk.verified", "return digest_of(value) == digest", "return True"),
+            Patch("chaos_protocols.transfer.joiner:TransferMachine.checked", "if digest == check.hash", "if True"),
         ),
         breaks=(2, 4),
     ),

@@ -187,6 +187,19 @@ def test_a_failed_transfer_is_recorded_and_the_state_asked_for_at_once() -> None
     assert sent(bench.alive(0.3), StateRequest)
 
 
+def test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once() -> None:
+    """Its sources may not even know of it: they would say for minutes that their snapshot is not taken yet."""
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
+    bench.taken()
+    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=5))
+    out = bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A, transfer="u")))
+    assert [one.transfer for one in of(out, CancelTransfer)] == ["t"]
+    assert bench.machine.state.fetch.plan is None
+    assert sent(bench.alive(0.3), StateRequest)
+
+
 def test_a_newer_plan_replaces_a_transfer_and_a_site_without_a_worker_fetches_nothing() -> None:
     bench = Follower(D, roster_of(A, B, learners=(D,)))
     assert not of(bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B))), FetchState)

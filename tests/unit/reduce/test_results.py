@@ -13,7 +13,9 @@ from chaos_protocols.reduce import (
     ResultComplete,
     ResultEffect,
     ResultExchange,
+    ResultRefuted,
     ResultUnavailable,
+    ResultVerified,
     SendBulk,
 )
 from chaos_protocols.reduce.results import WANTS_PENDING_MAX
@@ -172,3 +174,17 @@ def test_a_lost_source_without_offers_is_waited_for_and_its_refuted_bytes_have_n
     assert exchange.link_lost(B) == []
     assert sent(exchange.received(C, HELD)) == [(C, pull(0))]
     assert exchange.received(C, HELD) == []
+
+
+def test_only_the_digest_that_was_agreed_makes_what_came_the_result() -> None:
+    exchange = fetching(B, C)
+    exchange.received(B, HELD)
+    for chunk in range(2):
+        exchange.received(B, data(chunk))
+    (complete,) = exchange.received(B, data(2))
+    assert isinstance(complete, ResultComplete)
+    assert exchange.checked(complete, "d") == [ResultVerified(round=4, digest="d")]
+    exchange.received(C, HELD)
+    refuted = exchange.checked(complete, "e")
+    assert refuted[0] == ResultRefuted(round=4, source=B)
+    assert sent(exchange.received(C, HELD)) == [(C, pull(0))], "another holder is asked, from the start"

@@ -71,8 +71,8 @@ class Run:
             self.machine.begins(site, start, now_s=self.now_s)
             self.take(self.machine.received(site, header, stop - start, now_s=self.now_s))
             assert self.log.pop(-1) == CheckBlock(source=site, start=start, stop=stop, hash=HASH)
-            tell = self.machine.verified if right else self.machine.refuted
-            self.take(tell(site, start, stop, now_s=self.now_s))
+            check = CheckBlock(source=site, start=start, stop=stop, hash=HASH)
+            self.take(self.machine.checked(check, HASH if right else b"other" + HASH[5:], now_s=self.now_s))
 
     def finish(self) -> None:
         for _ in range(10_000):
@@ -327,4 +327,24 @@ def test_a_source_that_has_its_snapshot_at_last_takes_a_part_of_what_nobody_was_
     assert run.machine.sources()[A] is SourceState.READY
     assert run.asked[A][-1][1] > MIB
     run.finish()
+    assert run.dropped == []
+
+
+def test_a_source_whose_snapshot_arrives_late_is_used_as_soon_as_its_bytes_begin_to_come() -> None:
+    run = Run(plan(a=MIB, b=MIB))
+    run.machine.told(A, BlockWait(transfer="t"), now_s=run.now_s)
+    assert run.machine.sources()[A] is SourceState.WAITING
+    start, stop = run.asked[A][0]
+    run.machine.received(A, BlockData(transfer="t", start=start, hash=HASH), stop - start, now_s=run.now_s)
+    assert run.machine.sources()[A] is SourceState.READY, "who sends has its snapshot"
+
+
+def test_a_source_that_sends_whole_blocks_is_not_given_up_for_want_of_progress() -> None:
+    run = Run(plan(a=4 * MIB, b=0), links="a")
+    for _ in range(4):
+        run.now_s += 0.7 * SETTINGS.stall_timeout_s
+        start, stop = run.asked[A].pop(0)
+        header = BlockData(transfer="t", start=start, hash=HASH)
+        run.take(run.machine.received(A, header, stop - start, now_s=run.now_s))
+        run.take(run.machine.due(now_s=run.now_s))
     assert run.dropped == []

@@ -1,0 +1,177 @@
+"""Planted in the bulk path: chunks of a round, whole results, blocks of a state.
+
+Not planted: that the weight of a contribution is not checked (`ReduceMachine.contribute`), since a site's own machine
+gives no other; that a source with progress is given up (`TransferMachine.progressed` dropped), since somebody else has
+the state: all that is lost is time. tests/unit says both.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Bug, Patch
+
+REDUCE = "chaos_protocols.reduce"
+TRANSFER = "chaos_protocols.transfer"
+
+BULK = (
+    Bug(
+        name="bulk: a chunk of an older tag is accepted",
+        patches=(
+            Patch(
+                f"{REDUCE}.machine:ReduceMachine._flow",
+                "one.tag != header.tag",
+                "one.tag.round < header.tag.round",
+            ),
+        ),
+        breaks=(2, 3, 6, 8),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: only the first child's sum is added",
+        patches=(
+            Patch(
+                f"{REDUCE}.tree:TreeFlow._combine",
+                "children=tuple(site for site, child in self._children.items() if not child.empty)",
+                "children=tuple(site for site, child in self._children.items() if not child.empty)[:1]",
+            ),
+        ),
+        breaks=(3,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: grants of the last connection hold after it",
+        patches=(Patch(f"{REDUCE}.tree:TreeFlow.link_lost", "self._limit = None", "pass"),),
+        breaks=(8,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a child does not say again what it lacks when its link is back",
+        patches=(
+            Patch(
+                f"{REDUCE}.tree:TreeFlow.link_up",
+                "if site == self.place.parent and self.finished < self.count:",
+                "if False:",
+            ),
+        ),
+        breaks=(8,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a chunk of a result is taken without its hash",
+        patches=(Patch(f"{REDUCE}.tree:TreeFlow.received_down", "message.hash == found", "True"),),
+        breaks=(2, 3),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a finished tree is kept over a round that is done again",
+        patches=(
+            Patch(
+                f"{REDUCE}.machine:ReduceMachine.open",
+                "self._kept = [kept for kept in self._kept if kept.tag.round != tag.round]",
+                "pass",
+            ),
+            # The second fence: what a child wants is looked up by its tag.
+            Patch(
+                f"{REDUCE}.machine:ReduceMachine._position_told",
+                "if one.tag == header.tag:",
+                "if one.tag.round == header.tag.round:",
+            ),
+            Patch(
+                f"{REDUCE}.machine:ReduceMachine._flow",
+                "one.tag != header.tag",
+                "(one.tag != header.tag and not isinstance(header, ChunkWant))",
+            ),
+        ),
+        breaks=(2, 3, 8),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a result is handed on under a digest that is not its own",
+        patches=(
+            Patch(
+                f"{REDUCE}.results:ResultExchange._answer",
+                "here = held is not None and held[0] == digest",
+                "here = held is not None",
+            ),
+            Patch(
+                f"{REDUCE}.results:ResultExchange._pulled",
+                "if held is None or held[0] != digest:",
+                "if held is None:",
+            ),
+            # The second fence: the site that fetches computes the digest of what came.
+            Patch(f"{REDUCE}.results:ResultExchange.checked", "if digest == complete.digest:", "if True:"),
+        ),
+        breaks=(2,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: what a fetched result hashes to is not compared",
+        patches=(Patch(f"{REDUCE}.results:ResultExchange.checked", "if digest == complete.digest:", "if True:"),),
+        breaks=(2,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: results that are void stay",
+        patches=(
+            Patch(
+                f"{REDUCE}.retention:RetainedRounds.drop",
+                "if after_round is not None and one > after_round",
+                "if False",
+            ),
+        ),
+        breaks=(2, 3, 8),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a block counts before its hash was checked",
+        patches=(
+            Patch(
+                f"{TRANSFER}.joiner:TransferMachine.received",
+                "self.progressed(site, now_s=now_s)",
+                "self.progressed(site, now_s=now_s); self.verified_ranges.add(header.start, stop)",
+            ),
+        ),
+        breaks=(4,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: what a lost source owes is taken for verified",
+        patches=(
+            Patch(
+                f"{TRANSFER}.assignment:Assignment.take_back",
+                "self._homeless += source.owed()",
+                "[self._verified.add(*one) for one in source.owed()]",
+            ),
+        ),
+        breaks=(4,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: what came in part counts as the same as before",
+        patches=(
+            Patch(f"{TRANSFER}.held:Held.touch", "self.hashes.pop(cell, None)", "pass"),
+            Patch(f"{TRANSFER}.held:Held.touch", "self._touched.add(cell)", "pass"),
+            Patch(
+                f"{TRANSFER}.joiner:TransferMachine._same", "if held is None or not held.is_told(start):", "if False:"
+            ),
+        ),
+        breaks=(4, 8),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a source whose snapshot is gone is asked again and again",
+        patches=(
+            Patch(
+                f"{TRANSFER}.joiner:TransferMachine.told",
+                'return self._drop(source, SourceState.EXCLUDED, "it no longer has the snapshot", now_s)',
+                "return []",
+            ),
+            Patch(
+                f"{TRANSFER}.joiner:TransferMachine._patience_ends_s",
+                "return source.progress_s + self._settings.stall_timeout_s",
+                "return None",
+            ),
+        ),
+        breaks=(8,),
+        seeds=300,
+    ),
+)
