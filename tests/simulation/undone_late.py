@@ -94,7 +94,7 @@ LATE = (
             ),
         ),
         stories=("107",),
-        test="test_standing:test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it",
+        test="test_participation:test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it",
     ),
     Undone(
         row=39,

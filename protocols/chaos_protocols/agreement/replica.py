@@ -9,7 +9,7 @@ from chaos_protocols.commands import Command, apply_command, decode_command, dec
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import Effect, RaftMachine
 from chaos_protocols.raft.messages import Configuration, LogEntry, Snapshot
-from chaos_protocols.roster import Roster, SiteRecord
+from chaos_protocols.roster import Roster
 
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
@@ -37,11 +37,6 @@ class Replica:
     @property
     def configuration(self) -> Configuration:
         return self.raft.configuration
-
-    @property
-    def record(self) -> SiteRecord | None:
-        """This site's own, of whatever incarnation."""
-        return self.roster.record(self.site)
 
     def has(self, site: SiteId) -> bool:
         """It is in the roster, or in the agreement's configuration."""

@@ -1,0 +1,86 @@
+"""A site that was removed, or has left: when it is in again, and what it still owes."""
+
+from __future__ import annotations
+
+from tests.unit.protocols.follower import (
+    Follower,
+    of,
+    plan,
+    training_member,
+    views,
+)
+from tests.unit.protocols.one_site import (
+    MODEL,
+    A,
+    B,
+    Bench,
+    D,
+    link,
+    record,
+)
+
+from chaos_protocols import events
+from chaos_protocols.commands import (
+    AddSite,
+    AdoptState,
+    RemoveSite,
+)
+from chaos_protocols.effects import (
+    Contribute,
+    FetchState,
+)
+from chaos_protocols.messages import (
+    Heartbeat,
+)
+from chaos_protocols.roster import Departure
+from chaos_protocols.views import make_view
+
+
+def removed(bench: Bench, epoch: int) -> None:
+    """A neighbour says that the roster of that epoch has this site no more."""
+    beat = Heartbeat(
+        sequence=1, echo_sequence=0, echo_delay_s=0.0, round=0, phase="compute", epoch=epoch, scheduler=A,
+        knows_you=False,
+    )  # fmt: skip
+    bench.hear(A, beat)
+
+
+def test_a_site_that_was_told_of_its_removal_is_in_again_with_the_next_roster_that_has_it() -> None:
+    bench = training_member()
+    removed(bench, bench.roster.epoch + 1)
+    assert bench.machine.membership.state.value == "joining"
+    gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
+    bench.agreed(RemoveSite(departure=gone, settle=False, views=views(bench, 3, remove=D)))
+    again = AddSite(
+        record=record(D, state="learner"),
+        links=(link(A, D),),
+        views=views(bench, 4, add_listener=D, links=(link(A, B), link(A, D))),
+        replication=plan(D, A, transfer="again", round_number=3),
+    )
+    out = bench.agreed(again)
+    assert bench.machine.membership.state.value == "learner"
+    assert [one.plan.transfer for one in of(out, FetchState)] == ["again"]
+
+
+def left() -> Follower:
+    """D has left; the round that runs still counts on it."""
+    bench = training_member()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    gone = Departure(site=D, incarnation=1, last_round=3, cause="left", reason="done")
+    bench.agreed(RemoveSite(departure=gone, settle=False, views=views(bench, 4, remove=D)))
+    return bench
+
+
+def test_a_leaver_gives_its_part_to_the_rounds_that_still_count_on_it() -> None:
+    bench = left()
+    assert not bench.machine.membership.in_roster and bench.machine.membership.takes_part
+    bench.taken()
+    bench.handle(events.WorkerContributed(round=2, weight=2.0))
+    assert [(one.tag.round, one.weight) for one in of(bench.out, Contribute)] == [(2, 2.0)]
+
+
+def test_a_leaver_does_not_go_on_with_a_run_that_goes_on_from_another_state() -> None:
+    bench = left()
+    view = make_view(bench.machine.planner, first_round=2, members=(A, B), listeners=(), links=bench.roster.links)
+    bench.agreed(AdoptState(record=record(B), links=(), round=1, model=MODEL, views=(view,)))
+    assert not bench.machine.membership.takes_part and not bench.machine.membership.begun

@@ -1,0 +1,46 @@
+"""A site that is to give its worker's state to another one."""
+
+from __future__ import annotations
+
+from tests.unit.protocols.follower import (
+    learner,
+    of,
+    plan,
+    to_worker,
+    training_member,
+    views,
+)
+from tests.unit.protocols.one_site import (
+    A,
+    B,
+    D,
+)
+
+from chaos_protocols import events
+from chaos_protocols.commands import (
+    RemoveLink,
+    Replicate,
+)
+from chaos_protocols.effects import (
+    ReleaseState,
+    ServeState,
+)
+from chaos_protocols.worker import TakeSnapshot
+
+
+def test_a_source_takes_one_snapshot_for_a_transfer_however_often_the_roster_changes() -> None:
+    bench = training_member()
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
+    assert [one.round for one in to_worker(bench.taken(), TakeSnapshot)] == [2]
+    bench.agreed(RemoveLink(one=A, other=B, settle=False, views=bench.roster.views, reason=""))
+    assert not to_worker(bench.taken(), TakeSnapshot)
+    bench.handle(events.WorkerSnapshotTaken(round=2))
+    bench.agreed(RemoveLink(one=A, other=B, settle=False, views=bench.roster.views, reason=""))
+    out = bench.taken()
+    assert len(of(out, ServeState)) == 1 and not to_worker(out, TakeSnapshot) and not of(out, ReleaseState)
+
+
+def test_a_source_without_the_state_takes_no_snapshot() -> None:
+    bench = learner()
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, transfer="u", round_number=2)))
+    assert not to_worker(bench.out, TakeSnapshot)
