@@ -251,7 +251,6 @@ class ReduceEngine:
 
     def _begin(self, site: SiteId, place: Place, size_bytes: int) -> memoryview:
         memory = self._fetching if isinstance(place, FetchedRef) else self._memory
-        assert memory is not None
         return self._arrivals.begin(site, place, memory, size_bytes)
 
     def _message(self, site: SiteId, message: BulkHeader, has_payload: bool) -> None:

@@ -245,8 +245,12 @@ class Arrivals:
     def __init__(self) -> None:
         self._incoming: dict[SiteId, Incoming] = {}
 
-    def begin(self, site: SiteId, place: Place, memory: RoundMemory | FetchMemory, size_bytes: int) -> memoryview:
-        """Take memory for a chunk that is about to arrive. Raises RemoteProtocolError where its size is wrong."""
+    def begin(
+        self, site: SiteId, place: Place, memory: RoundMemory | FetchMemory | None, size_bytes: int
+    ) -> memoryview:
+        """Take memory for a chunk that is about to arrive; `memory` is that of the round, or the fetch, whose machine
+        gave it its place. Raises RemoteProtocolError where its size is wrong."""
+        assert memory is not None
         expected = memory.size_bytes(place)
         if size_bytes != expected:
             raise RemoteProtocolError(f"site {short(site)} sent a chunk of {size_bytes} bytes where {expected} belong")

@@ -31,8 +31,6 @@ from chaos_protocols.worker import (
     ResultApplied,
     RunPaused,
     RunResumed,
-    SnapshotMissed,
-    SnapshotTaken,
     StateLoaded,
     TakeSnapshot,
     TrainFrom,
@@ -227,9 +225,9 @@ class Conversation:
             return message
         return None if self._connection is None else self._connection.receive(timeout_s)
 
-    def _send(self, message: WorkerMessage) -> None:
-        """A broken connection shows itself at the next receive, which deals with it."""
-        if self._connection is None:
+    def _send(self, message: WorkerMessage | None) -> None:
+        """None: nothing to say. A broken connection shows itself at the next receive, which deals with it."""
+        if self._connection is None or message is None:
             return
         try:
             self._connection.send(message)
@@ -374,17 +372,13 @@ class Conversation:
                     f"round {self.round}"
                 )
             self._send(ResultApplied(round=self.round))
-            self._tell_snapshot(self._replica.due_snapshot())
+            self._send(self._replica.due_snapshot())
 
     def _take_snapshot(self, message: TakeSnapshot) -> None:
         with self._signals:
             if message.alone:
                 self._replica.forget_snapshots()
-            self._tell_snapshot(self._replica.snapshot(message.round))
-
-    def _tell_snapshot(self, outcome: SnapshotTaken | SnapshotMissed | None) -> None:
-        if outcome is not None:
-            self._send(outcome)
+            self._send(self._replica.snapshot(message.round))
 
     def _changing_state(self, change: Callable[[], None]) -> None:
         try:

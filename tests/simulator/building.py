@@ -1,4 +1,4 @@
-"""How a simulated site's machine is made from its disk: what `chaosd.assembly` does for a daemon."""
+"""How a simulated site's machine is made from its disk: what `chaosd.daemon` does for a daemon."""
 
 from __future__ import annotations
 

@@ -42,12 +42,6 @@ def test_the_status_arrives_as_it_was_given(client: LocalClient, control: FakeCo
     assert client.status() == control.current
 
 
-def test_counters_come_as_prometheus_reads_them(client: LocalClient, control: FakeControl, path: Path) -> None:
-    assert client.metrics() == control.metrics().decode()
-    answer = ask_raw(path, b"GET /v1/metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    assert b"content-type: text/plain; version=0.0.4" in answer.lower()
-
-
 def test_events_come_in_order_after_an_id_and_at_most_as_many_as_asked(client: LocalClient) -> None:
     assert [item.id for item in client.events(after_id=3, limit=4)] == [4, 5, 6, 7]
 

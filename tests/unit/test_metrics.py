@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
+from tests.unit.local_api import FakeControl, served
+from tests.unit.sdk.line import ShortFolder
 
 from chaos_protocols import effects, events
 from chaos_protocols.messages import Envelope, LevelReport
@@ -15,6 +18,7 @@ from chaos_protocols.names import PROTOCOL_VERSION, SiteId
 from chaos_protocols.plans import ReplicationPlan, Tag
 from chaos_protocols.worker import LoadState, TrainFrom
 from chaosd import metrics as module
+from chaosd.client import LocalClient
 from chaosd.metrics import STATE_PHASES, Metrics, StatePhases
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs" / "operating.md"
@@ -84,6 +88,17 @@ def test_what_is_told_is_read_back_by_a_parser_of_the_format() -> None:
         for sample in family.samples
     }
     assert samples["chaosd_bulk_bytes_total", (("direction", "sent"), ("kind", "state"))] == 1 << 30
+
+
+def test_the_local_api_tells_them_as_prometheus_reads_them() -> None:
+    with ShortFolder() as folder:
+        path, control = Path(folder) / "api.sock", FakeControl()
+        with served(path, control):
+            assert LocalClient(path).metrics() == control.metrics().decode()
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(path))
+                connection.sendall(b"GET /v1/metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert b"content-type: text/plain; version=0.0.4" in connection.recv(1 << 16).lower()
 
 
 class Run:
