@@ -74,6 +74,7 @@ NOT_OURS = {
     "build/simulator-compiled/KEY": "made when the simulator is compiled",
     "docker.io": "a package of Debian",
     "hungary/chaosd.toml": "made by the reader of the first run",
+    "NNN-what-happens.txt": "a pattern",
     "net.core": "settings of the kernel",
     "va/chaosd.toml": "made by the reader of the first run",
     "g_s": "a formula",

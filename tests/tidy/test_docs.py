@@ -24,7 +24,7 @@ from chaosd.config import SiteConfig, load_config
 
 README = ROOT / "README.md"
 OPERATING = ROOT / "docs" / "operating.md"
-PAGES = sorted([README, ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 DECISION_LINES_MAX = 60
@@ -48,9 +48,8 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
             yield words
 
 
-COMMANDS = [
-    (page, words) for page in (README, *sorted((ROOT / "docs").rglob("*.md"))) for words in shown_commands(page)
-]
+GUIDES = [page for page in PAGES if page.name != "CHANGELOG.md" and ROOT / "examples" not in page.parents]
+COMMANDS = [(page, words) for page in GUIDES for words in shown_commands(page)]
 
 
 def named(case: object) -> str:
