@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from chaos_protocols.commands import decode_roster, encode_roster
+from chaos_protocols.commands import TooNew, decode_roster, encode_roster
 from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.site_facts import SiteFacts, founding_roster
@@ -18,7 +18,7 @@ from chaosd.config import SiteConfig, parse_address
 from chaosd.driver import Driver
 from chaosd.history import History
 from chaosd.identity import Identity
-from chaosd.journal import Journal
+from chaosd.journal import Journal, JournalError
 from chaosd.measuring import LinkMeter
 from chaosd.mirror import StateKeeper
 from chaosd.model_check import ModelCheck
@@ -33,7 +33,8 @@ from chaosd.worker_server import WorkerServer
 def make_machine(
     config: SiteConfig, identity: Identity, journal: Journal, *, address: str, now_s: float
 ) -> SiteMachine:
-    """The site's machine with what its journal recovered; a founder without one founds the run."""
+    """The site's machine with what its journal recovered; a founder without one founds the run. Raises JournalError
+    where a newer version has written the journal."""
     planner = DaemonPlanner(config.replication)
     facts = SiteFacts(
         site=identity.site,
@@ -62,16 +63,19 @@ def make_machine(
         entries=entries,
         now_s=now_s,
     )
-    return SiteMachine(
-        facts,
-        settings=config.settings,
-        planner=planner,
-        rng=rng,
-        raft=raft,
-        roster=decode_roster(snapshot.state) if snapshot is not None else None,
-        entries=entries,
-        now_s=now_s,
-    )
+    try:
+        return SiteMachine(
+            facts,
+            settings=config.settings,
+            planner=planner,
+            rng=rng,
+            raft=raft,
+            roster=decode_roster(snapshot.state) if snapshot is not None else None,
+            entries=entries,
+            now_s=now_s,
+        )
+    except TooNew as error:
+        raise JournalError(f"the journal in {config.data_dir} cannot be used: {error}") from None
 
 
 def make_driver(

@@ -8,9 +8,10 @@ the messenger. A key that is to enter the roster must be that of its site.
 from __future__ import annotations
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import Envelope, JoinRequest, signed_bytes
+from chaos_protocols.messages import Envelope, JoinRequest, Unreadable, signed_bytes
 from chaos_protocols.names import SiteId, short
-from chaosd.identity import PUBLIC_KEY_BYTES, site_of, verify
+from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
+from chaosd.identity import site_of, verify
 
 
 def check_source(own: SiteId, neighbour: SiteId, envelope: Envelope) -> None:
@@ -19,6 +20,8 @@ def check_source(own: SiteId, neighbour: SiteId, envelope: Envelope) -> None:
     source, message = envelope.source, envelope.message
     if isinstance(message, JoinRequest) and not _is_key_of(source, message.public_key):
         raise RemoteProtocolError(f"brought a request of {short(source)} to join with another site's key")
+    if source == neighbour and isinstance(message, Unreadable) and message.problem:
+        raise RemoteProtocolError(f"sent a {message.kind} that cannot be read: {message.problem}")
     if source == neighbour and envelope.destination == own:
         return
     if not _is_key_of(source, envelope.public_key):

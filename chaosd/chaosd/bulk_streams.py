@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 
 from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
+from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
 from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
@@ -36,8 +37,15 @@ class BulkStreams:
         """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
         self.meter.passive.began(site, stream, size_bytes, now_s=time.monotonic())
         if stream == STREAM_AVERAGING:
-            return self.reduce.bulk_buffer(site, stream, header, size_bytes)
+            try:
+                return self.reduce.bulk_buffer(site, stream, header, size_bytes)
+            except RemoteProtocolError:
+                if bulk_kind(header) is None:
+                    return None
+                raise
         kind = bulk_kind(header)
+        if kind is None:
+            return None  # of a newer version, and may be left unread
         if self.models.is_ours(kind):
             return self.models.bulk_buffer(site, size_bytes)
         if LinkProbe.is_probe(kind) or self.meter.is_ours(kind):
@@ -48,9 +56,15 @@ class BulkStreams:
         """A frame is complete. Raises RemoteProtocolError."""
         self.meter.passive.ended(site, stream, now_s=time.monotonic())
         if stream == STREAM_AVERAGING:
-            self.reduce.bulk_received(site, stream, header, payload)
+            try:
+                self.reduce.bulk_received(site, stream, header, payload)
+            except RemoteProtocolError:
+                if bulk_kind(header) is not None:
+                    raise
             return
         kind = bulk_kind(header)
+        if kind is None:
+            return
         if self.models.is_ours(kind):
             self.models.bulk_received(site, kind, payload)
         elif self.meter.is_ours(kind):

@@ -18,9 +18,11 @@ from pathlib import Path
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import LeaveRequested
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX, Versions
 from chaosd.api import LocalApi
 from chaosd.assembly import make_driver, make_machine
 from chaosd.config import SiteConfig, parse_address
+from chaosd.daemon_status import version
 from chaosd.driver import Driver
 from chaosd.history import History
 from chaosd.identity import Identity
@@ -56,6 +58,7 @@ class Daemon:
                 advertise_address=config.advertise if config.advertise != config.listen else None,
                 bulk_streams=config.bulk_streams,
                 congestion=config.congestion,
+                software=version()[:SOFTWARE_CHARACTERS_MAX],
             ),
         )
         self.driver: Driver
@@ -159,8 +162,8 @@ class Daemon:
             log.warning("refused site %s: not trusted; add its id to 'trust' in the configuration to admit it", site)
         return "not trusted by this site"
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
-        self.driver.link_up(site, incarnation, address)
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+        self.driver.link_up(site, incarnation, address, versions)
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.driver.link_lost(site, incarnation, reason, end_of_file)

@@ -20,11 +20,12 @@ import msgspec
 from chaos_protocols import effects, events
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.messages import CodecError, Envelope, decode_envelope, encode_envelope, signed_bytes
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.plans import Tag
 from chaos_protocols.raft import Persist
 from chaos_protocols.roster import ModelFacts
 from chaos_protocols.site import SiteMachine
+from chaos_protocols.wire.versions import SPOKEN, Versions, agreed
 from chaos_protocols.worker import (
     ApplyResult,
     LeaveRequested,
@@ -239,8 +240,8 @@ class Driver:
 
     # -- facts from the transport (TransportEvents)
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
-        self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address))
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+        self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions))
         self.bulk.link_up(site)
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
@@ -306,11 +307,12 @@ class Driver:
     # -- facts from the worker (WorkerEvents)
 
     def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
-        if hello.version != PROTOCOL_VERSION:
+        version = agreed(SPOKEN, hello.versions)
+        if version is None:
             arena.close()
             self.workers.refuse(
-                f"the script's chaos package speaks version {hello.version}, this daemon {PROTOCOL_VERSION}; "
-                "install the same chaos-train in both environments"
+                f"the script's chaos package speaks protocol {hello.versions}, this daemon {SPOKEN}, and they share "
+                "none; install the same chaos-train in both environments"
             )
             return
         if self.arena is not None:
@@ -321,7 +323,7 @@ class Driver:
         self.bulk.reduce.configure(hello.contribution, arena.contribution)
         if self._vector_path is not None:
             write_vector(self._vector_path, hello.contribution)
-        self.workers.send(WorkerWelcome(site=self.machine.site, run=self.machine.facts.run))
+        self.workers.send(WorkerWelcome(site=self.machine.site, run=self.machine.facts.run, version=version))
         model = ModelFacts(
             spec_digest=hello.state.digest,
             state_bytes=hello.state.size_bytes,

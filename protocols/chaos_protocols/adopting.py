@@ -153,6 +153,7 @@ def _candidates(scheduler: SchedulerMachine) -> tuple[list[Candidate], list[Cand
             public_key=joining.public_key,
             incarnation=joining.incarnation,
             state="member",
+            versions=joining.versions,
         )
         live.append(Candidate(record=record, links=links, model=joining.model, round=joining.worker_round))
         if joining.checkpoint is not None:

@@ -134,6 +134,7 @@ def join_request(standing: Standing, model: ModelFacts) -> JoinRequest:
         model=model,
         worker_round=standing.worker_round,
         checkpoint=standing.keeping.offer(),
+        versions=facts.versions,
     )
 
 

@@ -110,7 +110,8 @@ def _link_event(
                 record = machine.last_known.record(site)
                 machine.emit(links.want(site, record.address if record else "", now_s=now_s))
             machine.standing.roster_changed(machine.roster, None)
-        case events.LinkUp(site=site, incarnation=incarnation, address=address):
+        case events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions):
+            machine.versions.link_up(site, versions)
             machine.emit(links.link_up(site, incarnation, address, now_s=now_s))
         case events.LinkLost(site=site, incarnation=incarnation, reason=reason):
             machine.emit(links.link_lost(site, incarnation, reason, now_s=now_s))
@@ -191,7 +192,7 @@ def _received(machine: SiteMachine, neighbour: SiteId, envelope: messages.Envelo
     ours, effects = machine.courier.receive(neighbour, envelope, roster=machine.roster, own_up=links.up_sites())
     if effects:
         machine.emit(effects)
-    if ours is None:
+    if ours is None or isinstance(ours.message, messages.Unreadable):
         return
     if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
         machine.disbelieved += 1
@@ -217,9 +218,9 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
             machine.heard_steps[source] = (message.round, message.phase)
             machine.links.heartbeat_received(source, message, now_s=machine.now_s)
             asking.heard(machine.standing, source, message)
-        case messages.LinkReport(neighbour=site, incarnation=incarnation):
+        case messages.LinkReport(neighbour=site, incarnation=incarnation, versions=versions):
             if machine.believes(source):
-                machine.saw_incarnation(site, incarnation)
+                machine.saw_incarnation(site, incarnation, versions)
             machine.overlay_changed()
         case messages.Farewell(reason=reason):
             machine.links.farewell_received(source, reason)

@@ -76,6 +76,7 @@ def add_site(situation: Situation, negotiation: ScaleOut) -> Proposal:
         public_key=request.public_key,
         incarnation=request.incarnation,
         state="learner",
+        versions=request.versions,
     )
     replication = situation.planner.replicate(
         transfer=negotiation.identifier,

@@ -229,7 +229,13 @@ def renew(scheduler: SchedulerMachine, now_s: float) -> bool:
         restarted = host.restarted_as(record.site)
         if record.state != "member" or restarted is None or restarted <= record.incarnation:
             continue
-        command = RenewSite(site=record.site, incarnation=restarted, address=record.address, views=roster.views)
+        command = RenewSite(
+            site=record.site,
+            incarnation=restarted,
+            address=record.address,
+            views=roster.views,
+            versions=host.versions_of(record.site),
+        )
         if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
             return False
         host.record("scale-in", short(record.site), "its daemon was restarted", "done", None, "same site, standby")

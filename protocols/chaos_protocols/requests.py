@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from chaos_protocols.messages import (
     JoinAnswer,
     JoinRequest,
@@ -48,6 +50,8 @@ def _judge_join(
         return False, False, "the site that founds the run has no worker yet"
     if request.model != roster.model:
         return False, True, "the model or optimizer differs from that of the run"
+    if problem := roster.version_problem(request.versions):
+        return False, True, problem
     record = roster.record(site)
     if record is not None:
         if record.incarnation == request.incarnation:
@@ -69,16 +73,7 @@ def _judge_join(
     neighbours = tuple(one for one in request.neighbours if roster.record(one) is not None and one != site)
     if not neighbours:
         return False, False, "none of the named neighbours is in the run at the moment"
-    trimmed = JoinRequest(
-        name=request.name,
-        address=request.address,
-        public_key=request.public_key,
-        incarnation=request.incarnation,
-        neighbours=neighbours,
-        model=request.model,
-        worker_round=request.worker_round,
-        checkpoint=request.checkpoint,
-    )
+    trimmed = msgspec.structs.replace(request, neighbours=neighbours)
     scale_out = ScaleOut(
         scheduler.name("join", now_s), joiner=site, request=trimmed, cause="asked to join", now_s=now_s
     )

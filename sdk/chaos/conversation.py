@@ -20,7 +20,7 @@ from chaos.arena import WorkerArena
 from chaos.connection import Connection, Wakeup, open_socket
 from chaos.errors import DaemonLost, HalfAppliedStep, NoDaemon, Refused, RemoteProtocolError
 from chaos.signals import ExitSignals
-from chaos_protocols.names import PROTOCOL_VERSION
+from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.worker import (
     ApplyResult,
     DaemonMessage,
@@ -226,7 +226,8 @@ class Conversation:
     def _connect(self, timeout_s: float) -> None:
         connection = Connection(open_socket(self._path, timeout_s), self._wakeup)
         hello = WorkerHello(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
+            oldest=OLDEST,
             pid=os.getpid(),
             round=self.round,
             state=self._state.spec,

@@ -14,6 +14,7 @@ from tests.integration.transport_rig import Recorder, until
 from chaos_protocols import messages
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
+from chaos_protocols.wire.versions import NEWEST
 from chaosd.transport import DialError, LinkClosed, Transport, TransportSettings
 
 LINK_TRIES_MAX = 10
@@ -56,7 +57,7 @@ class Hostile:
         self.sequence += 1
         flooded = isinstance(message, messages.LinkReport)
         made = messages.Envelope(
-            version=1, source=self.identity.site, destination=messages.EVERYBODY if flooded else self.target,
+            version=NEWEST, source=self.identity.site, destination=messages.EVERYBODY if flooded else self.target,
             incarnation=1, sequence=self.sequence, epoch=0, event_id="", hops=0, public_key=self.identity.public_key,
             signature=b"", message=message,
         )  # fmt: skip
@@ -141,7 +142,7 @@ async def misbehave(hostile: Hostile) -> int:
             hostile.envelope(forged, source=other.site, public_key=other.public_key, signature=bytes(64))
         ),
         lambda: hostile.transport.send_control(
-            hostile.target, msgspec.msgpack.encode(hostile.envelope(forged, version=9))
+            hostile.target, msgspec.msgpack.encode(hostile.envelope(forged, version=-9))
         ),
         lambda: hostile.say(hostile.envelope(report_of(other.site, up=False))),  # flooded, and not signed
         control(struct.pack("!I", CONTROL_FRAME_BYTES_MAX + 1)),

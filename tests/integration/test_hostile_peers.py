@@ -25,18 +25,18 @@ from tests.integration.small_training import train
 from tests.integration.test_transport_hostile import port_of, read_frame, still_serves, tls_stranger
 from tests.integration.transport_rig import LOOPS, close, run, start, until
 
-from chaosd.identity import Identity
-from chaosd.transport.handshake import (
+from chaos_protocols.wire.handshake import (
     FIXED_REFUSAL,
     REFUSED_RUN,
     REFUSED_VERSION,
     Challenge,
-    DialerHandshake,
     Hello,
     Session,
     Verdict,
-    encode,
 )
+from chaos_protocols.wire.versions import NEWEST, OLDEST
+from chaosd.identity import Identity
+from chaosd.transport.handshake import DialerHandshake, encode
 from chaosd.transport.settings import HANDSHAKES_MAX
 from chaosd.transport.tls import client_context
 
@@ -49,7 +49,8 @@ GROWTH_BYTES_MAX = 64 << 20
 
 def hello_of(identity: Identity, **changes: Any) -> Hello:
     right = Hello(
-        version=1, run=transport_rig.RUN, site=identity.site, public_key=identity.public_key, incarnation=1,
+        version=NEWEST, oldest=OLDEST, run=transport_rig.RUN, site=identity.site, public_key=identity.public_key,
+        incarnation=1,
         purpose="control", stream=0, streams=2, session=Session(dialer=identity.site, attempt=1), known=None,
         address="", nonce=bytes(32),
     )  # fmt: skip
@@ -106,7 +107,8 @@ def test_wrong_run_and_version_are_told_to_a_trusted_site_and_nothing_to_a_stran
         stranger = transport_rig.identity(tmp_path, "stranger")
         await start(b)
         b.events.trusted.add(friend.site)
-        for changes, code in (({"run": "lungs"}, REFUSED_RUN), ({"version": 2}, REFUSED_VERSION)):
+        newer = {"version": NEWEST + 2, "oldest": NEWEST + 1}
+        for changes, code in (({"run": "lungs"}, REFUSED_RUN), (newer, REFUSED_VERSION)):
             told = await knock(b, caller(b, friend, **changes))
             assert told is not None and told.code == code and told.reason
             assert await knock(b, caller(b, stranger, **changes)) == FIXED_REFUSAL
@@ -130,7 +132,7 @@ def test_a_proof_for_another_listener_or_challenge_is_worth_nothing(loop_kind: s
         friend = transport_rig.identity(tmp_path, "friend")
         await start(b, c)
         b.events.trusted.add(friend.site)
-        other = encode(Challenge(version=1, nonce=bytes(32)))
+        other = encode(Challenge(version=NEWEST, oldest=OLDEST, nonce=bytes(32)))
         assert await knock(b, lambda _: caller(b, friend)(other)) == FIXED_REFUSAL
         assert await knock(b, caller(c, friend)) == FIXED_REFUSAL, "c passes on what it was shown"
         await close(b, c)

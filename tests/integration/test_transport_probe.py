@@ -11,7 +11,8 @@ import msgpack
 import pytest
 from tests.integration.transport_rig import LOOPS, Recorder, Site, close, link, run
 
-from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, ProbeHeader, encode, report
+from chaos_protocols.wire.probe import ProbeHeader, encode
+from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, report
 from chaosd.transport import LinkShape, RemoteProtocolError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)

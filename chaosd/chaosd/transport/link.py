@@ -16,10 +16,11 @@ from typing import Protocol
 
 from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
+from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import Connection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
-from chaosd.transport.handshake import Session
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo, LinkShape
 from chaosd.transport.shaper import LinkShaper
 from chaosd.transport.sockets import round_trip_s, streams_for, window_bytes
@@ -181,6 +182,10 @@ class Link:
         self.streams_wanted = streams
         self.progress = progress
         self.address = ""
+        self.speaker = Speaker()
+        """What the neighbour speaks."""
+        self.version = 0
+        """The protocol version that both ends use."""
         self.state = LinkState.COMING_UP
         self.shaper: LinkShaper | None = None
         self.control: Connection | None = None
@@ -326,6 +331,9 @@ class Link:
             incarnation=self.incarnation,
             address=self.address,
             dialed_by_us=self.session.dialer == own_site,
+            version=self.version,
+            versions=self.speaker.versions,
+            software=self.speaker.software,
             streams=tuple(sorted(self.streams)),
             congestion=next((stream.connection.congestion for stream in self.streams.values()), ""),
             bulk_bytes_received=self.progress.received_bytes,

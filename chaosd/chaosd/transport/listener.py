@@ -18,24 +18,24 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chaos_protocols.names import SiteId, short
-from chaosd.identity import Identity
-from chaosd.transport.connection import Connection
-from chaosd.transport.errors import ListenError, RemoteProtocolError
-from chaosd.transport.handshake import (
+from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FIXED_REFUSAL,
     NONCE_BYTES,
     PURPOSE_BULK,
     REFUSED_SIMULTANEOUS,
     Hello,
-    ListenerHandshake,
     Verdict,
-    encode,
 )
+from chaosd.identity import Identity
+from chaosd.transport.connection import Connection
+from chaosd.transport.errors import ListenError, RemoteProtocolError
+from chaosd.transport.handshake import ListenerHandshake, Speaker, encode
 from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings, join_address
 from chaosd.transport.tls import TlsChannel, server_context
 
 REFUSALS_LOGGED_PER_WINDOW = 20
+REFUSAL_CHARACTERS_MAX = 500
 REFUSAL_WINDOW_S = 10.0
 """A host that knocks all day must not fill the disk with log lines."""
 
@@ -74,6 +74,7 @@ class Listener:
         self._settings = settings
         self._gatekeeper = gatekeeper
         self._track = track
+        self._own = Speaker(versions=settings.versions, software=settings.software)
         self._server: asyncio.Server | None = None
         self._visitors: dict[Connection, _Visitor] = {}
         self._window_ends_s = 0.0
@@ -122,7 +123,7 @@ class Listener:
         connection = Connection(self._context, self, server_side=True)
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(self._settings.handshake_timeout_s, self._too_slow, connection)
-        handshake = ListenerHandshake(self._identity, secrets.token_bytes(NONCE_BYTES))
+        handshake = ListenerHandshake(self._identity, secrets.token_bytes(NONCE_BYTES), self._own)
         self._visitors[connection] = _Visitor(handshake, deadline)
         self._track(connection)
         return connection.channel
@@ -192,4 +193,4 @@ class Listener:
             self._window_ends_s, self._refusals_in_window = now_s + REFUSAL_WINDOW_S, 0
         self._refusals_in_window += 1
         if self._refusals_in_window <= REFUSALS_LOGGED_PER_WINDOW:
-            _log.warning("refused a connection from %s: %s", connection.peer_host, reason[:300])
+            _log.warning("refused a connection from %s: %s", connection.peer_host, reason[:REFUSAL_CHARACTERS_MAX])

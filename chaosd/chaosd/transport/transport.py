@@ -15,12 +15,14 @@ import functools
 from collections.abc import Callable
 
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
+from chaos_protocols.wire.versions import agreed
 from chaosd.identity import Identity
 from chaosd.transport import admission
 from chaosd.transport.connection import Connection
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded
 from chaosd.transport.errors import DialError, LinkClosed
-from chaosd.transport.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.link import Link, LinkState, Progress
 from chaosd.transport.listener import Listener
 from chaosd.transport.settings import (
@@ -54,12 +56,14 @@ class Transport:
         self._incarnation = incarnation
         self._events = events
         self._settings = settings
+        self._own = Speaker(versions=settings.versions, software=settings.software)
         self._listener = Listener(identity, settings, self, self._track)
         self._dialer = DialerContext(
             identity=identity,
             tls=client_context(),
             run=run,
             incarnation=incarnation,
+            own=self._own,
             address_seen_from=self._address_seen_from,
             track=self._track,
             congestion=settings.congestion,
@@ -212,6 +216,7 @@ class Transport:
             own_run=self._run,
             own_incarnation=self._incarnation,
             own_address=self._address_seen_from(connection),
+            own=self._own,
             distrust=self._events.admits(site, hello.purpose),
             link=admission.StandingLink(incarnation=link.incarnation, session=link.session, streams=link.streams_wanted)
             if link is not None
@@ -224,7 +229,8 @@ class Transport:
         if hello.purpose == PURPOSE_CONTROL:
             if (attempt := self._attempts.get(site)) is not None:
                 attempt.supersede()
-            link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address)
+            speaker = Speaker(versions=hello.versions, software=hello.software)
+            link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address, speaker)
             loop = asyncio.get_running_loop()
             timeout_s = self._settings.handshake_timeout_s
             self._completion_timers[link] = loop.call_later(
@@ -244,7 +250,7 @@ class Transport:
         attempt = self._attempts.get(link.site)
         if attempt is not None and attempt.session != link.session:
             attempt.supersede()
-        self._tell(self._events.link_up, link.site, link.incarnation, link.address)
+        self._tell(self._events.link_up, link.site, link.incarnation, link.address, link.speaker.versions)
         if (arrival := self._arrivals.pop(link.site, None)) is not None and not arrival.done():
             arrival.set_result(None)
 
@@ -321,7 +327,14 @@ class Transport:
                 raise DialError(f"site {short(attempt.site)} has restarted meanwhile")
             if not all(connection.is_open for connection in connections):
                 raise DialError(f"site {short(attempt.site)} closed the link while it came up")
-            link = self._new_link(attempt.site, verdict.incarnation, attempt.session, attempt.streams, attempt.address)
+            link = self._new_link(
+                attempt.site,
+                verdict.incarnation,
+                attempt.session,
+                attempt.streams,
+                attempt.address,
+                attempt.listener,
+            )
             attempt.keep()
             for connection in connections:
                 link.add(connection)
@@ -358,13 +371,16 @@ class Transport:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _new_link(self, site: SiteId, incarnation: int, session: Session, streams: int, address: str) -> Link:
+    def _new_link(
+        self, site: SiteId, incarnation: int, session: Session, streams: int, address: str, speaker: Speaker
+    ) -> Link:
         if (standing := self._links.get(site)) is not None:
             restarted = incarnation != standing.incarnation
             standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
         progress = self._progress.setdefault(site, Progress())
         link = Link(self, site, incarnation, session, streams, progress)
         link.address = address
+        link.speaker, link.version = speaker, agreed(self._own.versions, speaker.versions) or 0
         self._links[site] = link
         self._shapes.apply(site, link)
         return link
