@@ -111,7 +111,7 @@ def _link_event(
                 machine.emit(links.want(site, record.address if record else "", now_s=now_s))
             machine.standing.roster_changed(machine.roster, None)
         case events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions):
-            machine.versions.link_up(site, versions)
+            machine.versions.heard(site, incarnation, versions)
             machine.emit(links.link_up(site, incarnation, address, now_s=now_s))
         case events.LinkLost(site=site, incarnation=incarnation, reason=reason):
             machine.emit(links.link_lost(site, incarnation, reason, now_s=now_s))
@@ -220,7 +220,8 @@ def deliver(machine: SiteMachine, source: SiteId, message: messages.Message) -> 
             asking.heard(machine.standing, source, message)
         case messages.LinkReport(neighbour=site, incarnation=incarnation, versions=versions):
             if machine.believes(source):
-                machine.saw_incarnation(site, incarnation, versions)
+                machine.versions.heard(site, incarnation, versions)
+                machine.saw_incarnation(site, incarnation)
             machine.overlay_changed()
         case messages.Farewell(reason=reason):
             machine.links.farewell_received(source, reason)

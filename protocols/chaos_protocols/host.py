@@ -11,8 +11,8 @@ from chaos_protocols.plans import Tag
 from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.roster import Roster
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.site_versions import SiteVersions
 from chaos_protocols.views import Planner
-from chaos_protocols.wire.versions import Versions
 
 
 class Host(Protocol):
@@ -25,6 +25,7 @@ class Host(Protocol):
     now_s: float
     overlay_version: int
     restarts_seen: int
+    versions: SiteVersions
     stalled: Tag | None
 
     @property
@@ -47,7 +48,6 @@ class Host(Protocol):
     def reachable(self) -> set[SiteId]: ...
     def link_is_up(self, one: SiteId, other: SiteId) -> bool: ...
     def restarted_as(self, site: SiteId) -> int | None: ...
-    def versions_of(self, site: SiteId) -> Versions: ...
     def settle_answer(self) -> SettleAnswer: ...
     def own_report(self) -> Report: ...
     @property

@@ -234,7 +234,7 @@ def renew(scheduler: SchedulerMachine, now_s: float) -> bool:
             incarnation=restarted,
             address=record.address,
             views=roster.views,
-            versions=host.versions_of(record.site),
+            versions=host.versions.of(record.site),
         )
         if not scheduler.propose((command, None), None, planned=False, now_s=now_s):
             return False

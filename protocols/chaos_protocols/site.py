@@ -39,7 +39,6 @@ from chaos_protocols.site_facts import SiteFacts, empty_roster, last_known_roste
 from chaos_protocols.site_versions import SiteVersions
 from chaos_protocols.standing import Standing
 from chaos_protocols.views import Planner
-from chaos_protocols.wire.versions import Versions
 
 TIMER_STEP_S = 0.001
 """A deadline that has passed, but whose step cannot be taken yet, must not spin."""
@@ -64,19 +63,16 @@ class SiteMachine:
         now_s: float,
     ) -> None:
         self.facts = facts
-        self.site = facts.site
-        self.incarnation = facts.incarnation
+        self.site, self.incarnation = facts.site, facts.incarnation
         self.settings = settings
-        self.planner = planner
-        self.rng = rng
-        self.raft = raft
+        self.planner, self.rng, self.raft = planner, rng, raft
         self.now_s = now_s
         self.links = LinkTable(facts.site, settings, now_s=now_s)
         self.courier = Courier(facts.site, facts.public_key, facts.incarnation)
         self.scheduler = SchedulerMachine(self)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         self.restarts_seen = 0
-        self.versions = SiteVersions(facts.site, facts.versions)
+        self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
         self.leader_seen_s = now_s
         self.overlay_version = 0
         self.stalled: Tag | None = None
@@ -88,8 +84,7 @@ class SiteMachine:
         self.roster: Roster = roster if roster is not None else empty_roster(facts.run)
         self.last_known = last_known_roster(self.roster, entries)
         self.rounds = RoundMachine(facts.site, self.roster)
-        self.standing = Standing(self)
-        self.orders = dispatch.LinkOrders(self)
+        self.standing, self.orders = Standing(self), dispatch.LinkOrders(self)
         self._applied = raft.commit_index
         self._hold: tuple[int, int] | None = None
         self._out: list[Effect] = []
@@ -230,13 +225,8 @@ class SiteMachine:
     def restarted_as(self, site: SiteId) -> int | None:
         return self.incarnations.get(site)
 
-    def versions_of(self, site: SiteId) -> Versions:
-        return self.versions.of(site)
-
-    def saw_incarnation(self, site: SiteId, incarnation: int, versions: Versions | None) -> None:
-        """A link to this start of the site's daemon is there, here or elsewhere; it speaks `versions`."""
-        if incarnation >= self.incarnations.get(site, 0):
-            self.versions.heard(site, versions)
+    def saw_incarnation(self, site: SiteId, incarnation: int) -> None:
+        """A link to this start of the site's daemon is there, here or elsewhere."""
         if incarnation > self.incarnations.get(site, 0):
             self.incarnations[site] = incarnation
             self.restarts_seen += 1
@@ -275,9 +265,7 @@ class SiteMachine:
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:
         """Give a command to the agreement. A planned change holds this site's contributions back from its first round
         on until the entry's fate is known (protocols.md section 4)."""
-        held_back, told = self.versions.hold_back(command, self.roster)
-        self.emit(told)
-        if held_back:
+        if self.versions.holds_back(command, self.roster, self.emit):
             return False
         index, effects = self.raft.propose(encode_command(command), configuration=configuration, now_s=self.now_s)
         if index is not None:
@@ -359,7 +347,7 @@ class SiteMachine:
     def _link_notice(self, notice: LinkCameUp | LinkRenewed | LinkWentDown | BeatDue) -> None:
         match notice:
             case LinkCameUp(site=site, incarnation=incarnation):
-                self.saw_incarnation(site, incarnation, self.versions.of_link(site))
+                self.saw_incarnation(site, incarnation)
                 self.emit(self.courier.introduce(site))
                 self.report_link(site, incarnation, up=True, reason="connected")
                 self.standing.link_came_up(site)
@@ -385,7 +373,7 @@ class SiteMachine:
             rtt_s=(neighbour.rtt_s or 0.0) if neighbour else 0.0,
             rate_bytes_per_s=0.0,
             reason=reason,
-            versions=self.versions.of_link(site) if up else None,
+            versions=self.versions.of(site) if up else None,
         )
         own_up = self.links.up_sites()
         self.emit(self.courier.flood(report, roster=self.roster, own_up=own_up, event_id=self.event_id))

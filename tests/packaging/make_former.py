@@ -1,4 +1,4 @@
-"""Builds the wheel of the former release that the present one is tested beside (tests/integration/test_two_versions.py).
+"""Builds the wheel of the former release, beside which the present one is tested (integration/test_two_versions.py).
 
     python -m tests.packaging.make_former [VERSION]
 

@@ -182,10 +182,8 @@ class Link:
         self.streams_wanted = streams
         self.progress = progress
         self.address = ""
-        self.speaker = Speaker()
-        """What the neighbour speaks."""
-        self.version = 0
-        """The protocol version that both ends use."""
+        self.speaker, self.version = Speaker(), 0
+        """What the neighbour speaks; the protocol version that both ends use."""
         self.state = LinkState.COMING_UP
         self.shaper: LinkShaper | None = None
         self.control: Connection | None = None

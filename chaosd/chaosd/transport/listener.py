@@ -39,6 +39,7 @@ REFUSAL_CHARACTERS_MAX = 500
 REFUSAL_WINDOW_S = 10.0
 """A host that knocks all day must not fill the disk with log lines."""
 
+_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
 _log = logging.getLogger("chaosd.transport")
 
 
@@ -86,6 +87,21 @@ class Listener:
     def visitors(self) -> int:
         """Connections that have not proven who they are yet."""
         return len(self._visitors)
+
+    @property
+    def address(self) -> str:
+        """Where neighbours are told to dial; with the actual port. "" when this site is not reachable."""
+        if self._settings.advertise_address is not None:
+            return self._settings.advertise_address
+        return join_address(self.host, self.port)
+
+    def address_seen_from(self, connection: Connection) -> str:
+        """What the peer is told: where it can dial us. On a wildcard address, the one that this connection uses."""
+        if self._settings.advertise_address is not None or self.host not in _WILDCARD_HOSTS:
+            return self.address
+        transport = connection.channel.transport
+        name = transport.get_extra_info("sockname") if transport is not None else None
+        return join_address(str(name[0]), self.port) if name else self.address
 
     async def start(self) -> None:
         """Open the port. Raises ListenError that names it and the remedy."""

@@ -31,15 +31,11 @@ from chaosd.transport.settings import (
     LinkShape,
     TransportEvents,
     TransportSettings,
-    join_address,
     split_address,
 )
 from chaosd.transport.shapes import Shapes
 from chaosd.transport.tls import client_context
 from chaosd.transport.widening import Widening
-
-_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
-
 
 YIELD_S = 0.5
 """How long a dial that gave way waits for the neighbour's own before it tries again: four round trips of 100 ms."""
@@ -64,7 +60,7 @@ class Transport:
             run=run,
             incarnation=incarnation,
             own=self._own,
-            address_seen_from=self._address_seen_from,
+            address_seen_from=self._listener.address_seen_from,
             track=self._track,
             congestion=settings.congestion,
         )
@@ -89,9 +85,7 @@ class Transport:
     @property
     def address(self) -> str:
         """Where neighbours are told to dial; with the actual port. "" when this site is not reachable."""
-        if self._settings.advertise_address is not None:
-            return self._settings.advertise_address
-        return join_address(self._listener.host, self._listener.port)
+        return self._listener.address
 
     async def close(self) -> None:
         """Close everything; what was sent before is handed over if that takes at most CLOSE_FLUSH_TIMEOUT_S."""
@@ -215,7 +209,7 @@ class Transport:
             own_site=self._identity.site,
             own_run=self._run,
             own_incarnation=self._incarnation,
-            own_address=self._address_seen_from(connection),
+            own_address=self._listener.address_seen_from(connection),
             own=self._own,
             distrust=self._events.admits(site, hello.purpose),
             link=admission.StandingLink(incarnation=link.incarnation, session=link.session, streams=link.streams_wanted)
@@ -384,14 +378,6 @@ class Transport:
         self._links[site] = link
         self._shapes.apply(site, link)
         return link
-
-    def _address_seen_from(self, connection: Connection) -> str:
-        """What the peer is told: where it can dial us. On a wildcard address, the one that this connection uses."""
-        if self._settings.advertise_address is not None or self._listener.host not in _WILDCARD_HOSTS:
-            return self.address
-        transport = connection.channel.transport
-        name = transport.get_extra_info("sockname") if transport is not None else None
-        return join_address(str(name[0]), self._listener.port) if name else self.address
 
     def _track(self, connection: Connection) -> None:
         """Every socket is known from its first to its last moment, so that `close` leaves nothing behind."""

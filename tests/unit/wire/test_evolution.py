@@ -234,9 +234,11 @@ def test_a_command_is_not_proposed_before_every_site_speaks_its_version(monkeypa
     out = bench.handle(events.TimerFired())
     (told,) = records(out, "refused")
     assert told.subject == "AddLink" and "site a speaks protocol 1" in told.reason
-    assert machine.versions.hold_back(adding, machine.roster) == (True, []), "told once already"
+    told_again: list[Any] = []
+    assert machine.versions.holds_back(adding, machine.roster, told_again.extend) and not told_again, "told already"
     everybody = tuple(msgspec.structs.replace(one, versions=SPOKEN) for one in machine.roster.sites)
-    assert machine.versions.hold_back(adding, msgspec.structs.replace(machine.roster, sites=everybody)) == (False, [])
+    roster = msgspec.structs.replace(machine.roster, sites=everybody)
+    assert not machine.versions.holds_back(adding, roster, told_again.extend)
 
 
 def test_what_has_been_used_stays_in_the_roster_and_keeps_older_sites_out(monkeypatch: pytest.MonkeyPatch) -> None:
