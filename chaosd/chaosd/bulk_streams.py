@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 
-from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
-from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind, may_be_skipped
 from chaos_protocols.names import SiteId
 from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
@@ -36,16 +35,11 @@ class BulkStreams:
     def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
         self.meter.passive.began(site, stream, size_bytes, now_s=time.monotonic())
+        if may_be_skipped(header):
+            return None
         if stream == STREAM_AVERAGING:
-            try:
-                return self.reduce.bulk_buffer(site, stream, header, size_bytes)
-            except RemoteProtocolError:
-                if bulk_kind(header) is None:
-                    return None
-                raise
+            return self.reduce.bulk_buffer(site, stream, header, size_bytes)
         kind = bulk_kind(header)
-        if kind is None:
-            return None  # of a newer version, and may be left unread
         if self.models.is_ours(kind):
             return self.models.bulk_buffer(site, size_bytes)
         if LinkProbe.is_probe(kind) or self.meter.is_ours(kind):
@@ -55,16 +49,12 @@ class BulkStreams:
     def received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete. Raises RemoteProtocolError."""
         self.meter.passive.ended(site, stream, now_s=time.monotonic())
+        if may_be_skipped(header):
+            return
         if stream == STREAM_AVERAGING:
-            try:
-                self.reduce.bulk_received(site, stream, header, payload)
-            except RemoteProtocolError:
-                if bulk_kind(header) is not None:
-                    raise
+            self.reduce.bulk_received(site, stream, header, payload)
             return
         kind = bulk_kind(header)
-        if kind is None:
-            return
         if self.models.is_ours(kind):
             self.models.bulk_received(site, kind, payload)
         elif self.meter.is_ours(kind):

@@ -250,11 +250,21 @@ def decode_bulk_header(data: bytes) -> BulkHeader:
         raise RemoteProtocolError(f"not a bulk header: {error}") from None
 
 
-def bulk_kind(data: bytes) -> str | None:
-    """The `kind` of any header on a bulk stream, probes included; None for one of a newer version that may be left
-    unread. Raises RemoteProtocolError if it has none."""
+def may_be_skipped(data: bytes) -> bool:
+    """Whether this is a header of a newer version that its sender does not mind unread: then frame and payload are
+    forgotten. Asked of every frame, so it looks for the mark first."""
+    if b"optional" not in data:
+        return False
     try:
         header = _kind_decoder.decode(data)
-        return None if header.optional and header.kind not in KINDS else header.kind
+    except (ValueError, RecursionError):
+        return False
+    return header.optional and header.kind not in KINDS
+
+
+def bulk_kind(data: bytes) -> str:
+    """The `kind` of any header on a bulk stream, probes included. Raises RemoteProtocolError if it has none."""
+    try:
+        return _kind_decoder.decode(data).kind
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"a bulk header without a kind: {error}") from None

@@ -157,8 +157,13 @@ def test_every_optional_message_says_so_in_its_envelope() -> None:
 
 def test_an_unknown_bulk_header_is_forgotten_where_it_may_be_and_refused_where_not() -> None:
     known = bulk.encode_bulk_header(bulk.BlockGone(transfer="t"))
-    assert bulk.bulk_kind(known) == "block.gone"
-    assert bulk.bulk_kind(msgspec.msgpack.encode({"kind": "block.hint", "optional": True, "at": 1})) is None
+    assert bulk.bulk_kind(known) == "block.gone" and not bulk.may_be_skipped(known)
+    newer: dict[str, Any] = {"kind": "block.hint", "at": 1}
+    assert bulk.may_be_skipped(msgspec.msgpack.encode({**newer, "optional": True}))
+    for kind in bulk.KINDS:
+        assert not bulk.may_be_skipped(msgspec.msgpack.encode({"kind": kind, "optional": True})), "it is known"
+    for not_marked in (newer, {**newer, "optional": False}, {**newer, "optional": 1}, {"optional": True}, [True]):
+        assert not bulk.may_be_skipped(msgspec.msgpack.encode(not_marked))
     with pytest.raises(RemoteProtocolError):
         bulk.decode_bulk_header(msgspec.msgpack.encode({"kind": "block.hint", "at": 1}))
     more = msgspec.msgpack.encode({"kind": "block.gone", "transfer": "t", "why": "restarted"})
