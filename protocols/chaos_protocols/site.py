@@ -65,8 +65,7 @@ class SiteMachine:
         self.facts = facts
         self.site, self.incarnation = facts.site, facts.incarnation
         self.settings = settings
-        self.planner, self.rng, self.raft = planner, rng, raft
-        self.now_s = now_s
+        self.planner, self.rng, self.raft, self.now_s = planner, rng, raft, now_s
         self.links = LinkTable(facts.site, settings, now_s=now_s)
         self.courier = Courier(facts.site, facts.public_key, facts.incarnation)
         self.scheduler = SchedulerMachine(self)

@@ -26,7 +26,7 @@ from chaos_protocols.wire.handshake import (
     Verdict,
 )
 from chaos_protocols.wire.probe import ProbeHeader
-from chaos_protocols.wire.versions import NEWEST, OLDEST, SPOKEN
+from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity, site_of_certificate
 from chaosd.measuring import LinkMeter
 from chaosd.model_check import ModelCheck
@@ -39,6 +39,9 @@ from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
 
 NONCE = bytes(range(32))
+SPOKEN = Versions(oldest=2, newest=5)
+"""Not what this release speaks: inputs that are kept must mean the same for the next one."""
+SPEAKER = Speaker(versions=SPOKEN, software="0.2.0")
 
 
 @functools.cache
@@ -51,8 +54,8 @@ def identities() -> tuple[Identity, Identity]:
 def hello() -> Hello:
     """A right one. The key in it is a word that `_own` replaces: inputs must not depend on one process's keys."""
     return Hello(
-        version=NEWEST,
-        oldest=OLDEST,
+        version=SPOKEN.newest,
+        oldest=SPOKEN.oldest,
         software="0.2.0",
         heard=SPOKEN,
         run="hearts",
@@ -84,10 +87,10 @@ def _handshake_seeds() -> Iterable[bytes]:
     signed = [
         hello(),
         right(hello(), purpose="bulk", stream=1),
-        right(hello(), version=NEWEST + 7),
-        right(hello(), version=NEWEST + 7, oldest=NEWEST + 1),
+        right(hello(), version=SPOKEN.newest + 7),
+        right(hello(), version=SPOKEN.newest + 7, oldest=SPOKEN.newest + 1),
         right(hello(), version=1, oldest=0, heard=None),
-        right(hello(), oldest=NEWEST + 3),
+        right(hello(), oldest=SPOKEN.newest + 3),
         right(hello(), run="lungs"),
         right(hello(), known=known),
         right(hello(), incarnation=2),
@@ -95,10 +98,10 @@ def _handshake_seeds() -> Iterable[bytes]:
     return [
         b"\x00" + encode(proof),
         *(bytes([1 + number]) + encode(one) for number in range(6) for one in signed),
-        b"\x07" + encode(Challenge(version=NEWEST, oldest=OLDEST, software="0.2.0", nonce=NONCE)),
+        b"\x07" + encode(Challenge(version=SPOKEN.newest, oldest=SPOKEN.oldest, software="0.2.0", nonce=NONCE)),
         b"\x07" + encode(Challenge(version=1, nonce=NONCE)),
         b"\x07" + encode(Challenge(version=0, oldest=(1 << 31) - 1, nonce=NONCE)),
-        b"\x08" + encode(Verdict(code=ACCEPTED, incarnation=1, address="127.0.0.1:1", version=NEWEST)),
+        b"\x08" + encode(Verdict(code=ACCEPTED, incarnation=1, address="127.0.0.1:1", version=SPOKEN.newest)),
         b"\x08" + encode(Verdict(code=REFUSED_VERSION, reason="older")),
         b"\x09" + b"0",
         b"\x09" + bytes.fromhex("308201") + b"chaos site",
@@ -110,7 +113,7 @@ def _handshake(data: bytes) -> str:
     judged with six kinds of standing link; a listener's challenge and verdict; a certificate."""
     dialer, listener = identities()
     way, body = data[0] % 10 if data else 0, _own(data[1:])
-    machine = ListenerHandshake(listener, NONCE, Speaker())
+    machine = ListenerHandshake(listener, NONCE, SPEAKER)
     if way == 0:
         machine.prove(body)
         raise AssertionError("a proof was believed that nobody signed")
@@ -131,9 +134,9 @@ def _handshake(data: bytes) -> str:
     if way == 7:
         assert len(calling.answer(body)) <= HANDSHAKE_BYTES_MAX
         return f"answered, {'no version' if calling.version is None else 'a version'}"
-    calling.answer(encode(Challenge(version=NEWEST, oldest=OLDEST, nonce=NONCE)))
+    calling.answer(encode(Challenge(version=SPOKEN.newest, oldest=SPOKEN.oldest, nonce=NONCE)))
     told = calling.verdict(body)
-    assert told.code != ACCEPTED or told.version == NEWEST
+    assert told.code != ACCEPTED or told.version == SPOKEN.newest
     return f"a verdict, {'accepted' if told.code == ACCEPTED else 'refused'}"
 
 
@@ -149,7 +152,7 @@ def _facts(way: int, site: SiteId) -> Facts:
         own_run="hearts",
         own_incarnation=1,
         own_address="127.0.0.1:7701",
-        own=Speaker(),
+        own=SPEAKER,
         distrust="not in the roster" if way == 5 else None,
         link=links.get(way),
         committed=way == 6,

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.protocols.one_site import A, B, Bench, C, D, leader_of, link, record, records, roster_of
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, link, record, records, roster_of, sent
 
 from chaos_protocols import bulk, commands, events, messages, worker
 from chaos_protocols.commands import TooNew, decode_command, decode_roster, encode_command, encode_roster, readable
@@ -22,6 +22,7 @@ from chaos_protocols.messages import (
     encode_envelope,
     signed_bytes,
 )
+from chaos_protocols.names import SiteId
 from chaos_protocols.raft import messages as raft
 from chaos_protocols.wire.former import Former
 from chaos_protocols.wire.versions import BEFORE, NEWEST, SPOKEN, Versions
@@ -105,9 +106,9 @@ def test_the_signature_covers_what_the_relay_could_not_read(field: str) -> None:
 
 def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
     one = Courier(B, b"", 1)
-    for size, sent in ((UNREADABLE_BYTES_MAX - 100, 1), (UNREADABLE_BYTES_MAX + 1, 0)):
+    for size, handed_on in ((UNREADABLE_BYTES_MAX - 100, 1), (UNREADABLE_BYTES_MAX + 1, 0)):
         envelope = decode_envelope(frame({"type": "Weather", "rain": bytes(size)}))
-        assert len(one.receive(A, envelope, roster=LINE, own_up=(A, C))[1]) == sent
+        assert len(one.receive(A, envelope, roster=LINE, own_up=(A, C))[1]) == handed_on
     assert one.undeliverable == 1
 
 
@@ -334,3 +335,54 @@ def test_what_is_called_right_comes_before_a_former_name_and_values_are_left_alo
     assert FORMER.may_be_in(data) and FORMER.read(data, commands.Command) == command
     both = {**plain_of(commands.Settled(round=3, digest="", holders=(), views=())), "number": 9}
     assert FORMER.read(msgspec.msgpack.encode(both), commands.Command).round == 3
+
+
+# ---- the scheduler
+
+
+def join_request(versions: Versions) -> messages.JoinRequest:
+    return messages.JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), worker_round=0, model=MODEL,
+        versions=versions,
+    )  # fmt: skip
+
+
+def test_the_scheduler_refuses_a_newcomer_that_cannot_read_the_roster_and_says_what_to_do() -> None:
+    bench = leader_of(B, C, roster=msgspec.structs.replace(roster_of(A, B, C), needs=NEWEST))
+    bench.up(D)
+    bench.taken()
+    (answer,) = [one for _, one in sent(bench.hear(D, join_request(BEFORE)), messages.JoinAnswer)]
+    assert not answer.accepted and answer.final
+    assert f"the run uses protocol {NEWEST}, the site speaks 1" in answer.reason and "install" in answer.reason
+    (answer,) = [one for _, one in sent(bench.hear(D, join_request(SPOKEN)), messages.JoinAnswer)]
+    assert not answer.final
+
+
+def test_a_member_that_was_restarted_with_a_newer_release_is_recorded_with_it() -> None:
+    """Here by its own handshake; of a site further away, by the report of its neighbour."""
+    bench = leader_of(B, C)
+    newer, newest = Versions(oldest=2, newest=NEWEST + 1), Versions(oldest=2, newest=NEWEST + 2)
+    bench.handle(events.LinkUp(site=B, incarnation=2, address="b:1", versions=newer))
+    assert versions_in(bench, B) == (2, newer)
+    report = messages.LinkReport(
+        neighbour=C, incarnation=5, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=newest
+    )
+    bench.hear(B, report, incarnation=2)
+    assert versions_in(bench, C) == (5, newest)
+    stale = msgspec.structs.replace(report, incarnation=4, versions=BEFORE)
+    bench.hear(B, stale, incarnation=2)
+    assert versions_in(bench, C) == (5, newest), "what a former start of it spoke is no news"
+
+
+def versions_in(bench: Bench, site: SiteId) -> tuple[int, Versions]:
+    record = bench.machine.roster.record(site)
+    assert record is not None
+    return record.incarnation, record.versions
+
+
+def test_every_site_reports_what_its_neighbours_speak() -> None:
+    bench = Bench(B, LINE)
+    newer = Versions(oldest=2, newest=NEWEST + 1)
+    out = bench.handle(events.LinkUp(site=A, incarnation=1, address="a:1", versions=newer))
+    reports = [one for _, one in sent(out, messages.LinkReport)]
+    assert [one.versions for one in reports if one.neighbour == A and one.up] == [newer]
