@@ -24,6 +24,9 @@ from chaos_protocols.roster import Roster
 from chaos_protocols.routing import OverlayView, ReplayGuard
 from chaos_protocols.wire.versions import NEWEST
 
+FLOODED_BYTES_MAX = 32 << 10
+"""A report is kept as it came, with what a newer version added to it; without that it takes up to half of this."""
+
 UNREADABLE_KINDS_TOLD_MAX = 64
 """Kinds of messages that could not be read and were told of. Peers make them up: beyond that nothing is told."""
 
@@ -79,7 +82,9 @@ class Courier:
         if envelope.source == self.site:
             return None, []
         if envelope.destination == EVERYBODY:
-            if not isinstance(envelope.message, LinkReport) or not self.overlay.learn(envelope):
+            if not isinstance(envelope.message, LinkReport) or len(envelope.raw) > FLOODED_BYTES_MAX:
+                return None, []
+            if not self.overlay.learn(envelope):
                 return None, []
             passed = self._one_hop_further(envelope)
             others = [site for site in own_up if site not in (neighbour, envelope.source)]

@@ -98,7 +98,7 @@ def _handshake_seeds() -> Iterable[bytes]:
     return [
         b"\x00" + encode(proof),
         *(bytes([1 + number]) + encode(one) for number in range(6) for one in signed),
-        b"\x07" + encode(Challenge(version=SPOKEN.newest, oldest=SPOKEN.oldest, software="0.2.0", nonce=NONCE)),
+        b"\x07" + encode(Challenge(version=SPOKEN.newest, oldest=SPOKEN.oldest, nonce=NONCE)),
         b"\x07" + encode(Challenge(version=1, nonce=NONCE)),
         b"\x07" + encode(Challenge(version=0, oldest=(1 << 31) - 1, nonce=NONCE)),
         b"\x08" + encode(Verdict(code=ACCEPTED, incarnation=1, address="127.0.0.1:1", version=SPOKEN.newest)),

@@ -76,11 +76,17 @@ def judge(site: SiteId, hello: Hello, facts: Facts) -> tuple[Verdict, str]:
     version = agreed(own.versions, hello.versions)
     if version is None:
         text = refusal(own.versions, hello.versions, software_here=own.software, software_there=hello.software)
-        return Verdict(code=REFUSED_VERSION, reason=text), text
+        return Verdict(code=REFUSED_VERSION, reason=text, software=own.software), text
     if hello.run != facts.own_run:
         text = f"this site takes part in the run {facts.own_run[:100]!r}, not in {hello.run[:100]!r}"
         return Verdict(code=REFUSED_RUN, reason=text), text
-    accepted = Verdict(code=ACCEPTED, incarnation=facts.own_incarnation, address=facts.own_address, version=version)
+    accepted = Verdict(
+        code=ACCEPTED,
+        incarnation=facts.own_incarnation,
+        address=facts.own_address,
+        version=version,
+        software=own.software,
+    )
     if hello.purpose == PURPOSE_CONTROL:
         if hello.session.dialer != site:
             return FIXED_REFUSAL, "a control connection of a session that another site dialed"

@@ -75,9 +75,7 @@ class ListenerHandshake:
     def challenge(self) -> bytes:
         """The first frame to send."""
         versions = self._own.versions
-        return encode(
-            Challenge(version=versions.newest, oldest=versions.oldest, software=self._own.software, nonce=self._nonce)
-        )
+        return encode(Challenge(version=versions.newest, oldest=versions.oldest, nonce=self._nonce))
 
     def prove(self, frame: bytes) -> tuple[SiteId, Hello]:
         """The site that the dialer has proven to be, and its hello. Raises RemoteProtocolError (for our log)."""
@@ -105,7 +103,7 @@ class DialerHandshake:
         self._hello = hello
         self._certificate_der = b""
         self.listener = Speaker(versions=BEFORE)
-        """What the other end speaks, as its challenge says."""
+        """What the other end speaks, as its challenge says, and its verdict of its release."""
         self.version: int | None = None
         """The version that both use; None: they share none, or the challenge has not come yet."""
 
@@ -120,7 +118,7 @@ class DialerHandshake:
         """The proof that answers a challenge. Only after `check_certificate`."""
         assert self._certificate_der, "the certificate is checked first"
         challenge = decode(frame, Challenge)
-        self.listener = Speaker(versions=challenge.versions, software=challenge.software)
+        self.listener = Speaker(versions=challenge.versions)
         self.version = agreed(self._hello.versions, challenge.versions)
         hello = encode(msgspec.structs.replace(self._hello, heard=challenge.versions))
         signature = self._identity.sign(signed_bytes(self._certificate_der, challenge.nonce, hello))
@@ -130,6 +128,7 @@ class DialerHandshake:
         """What the listener decided. Raises RemoteProtocolError if it takes another version than the highest of both.
         A refusal for the versions is told in this end's own words, which know what both speak."""
         verdict = decode(frame, Verdict)
+        self.listener = Speaker(versions=self.listener.versions, software=verdict.software)
         if verdict.code == ACCEPTED and verdict.version != self.version:
             raise RemoteProtocolError(f"it takes protocol {verdict.version}, where {self.version} was to be taken")
         if verdict.code == REFUSED_VERSION:

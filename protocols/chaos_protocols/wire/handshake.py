@@ -58,8 +58,6 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     nonce: Nonce
     oldest: Version = 0
     """The oldest one; 0: from before versions were negotiated, it speaks `version` alone."""
-    software: Software = ""
-    """The listener's release, for people."""
 
     @property
     def versions(self) -> Versions:
@@ -129,6 +127,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Where the listener can be dialled."""
     version: Version = 0
     """The version that both use from now on; the dialer knows which one it must be."""
+    software: Software = ""
+    """The listener's release, for people; told to whom it trusts."""
 
 
 FIXED_REFUSAL = Verdict(code=REFUSED)

@@ -169,8 +169,11 @@ def test_both_ends_take_the_highest_version_that_both_know(
     sites: list[Identity], dialer: Versions, listener: Versions, version: int | None
 ) -> None:
     dialing, hello = meet(sites, dialer, listener)
+    told = encode(Verdict(code=REFUSED_VERSION, software="0.9.0"))
     assert dialing.version == version == agreed(listener, hello.versions)
-    assert (dialing.listener.versions, dialing.listener.software) == (listener, "0.9.0")
+    assert dialing.listener.versions == listener
+    dialing.verdict(encode(Verdict(code=ACCEPTED, version=version or 0, software="0.9.0")) if version else told)
+    assert dialing.listener.software == "0.9.0"
 
 
 def test_nobody_in_between_can_talk_the_two_down_to_an_older_version(sites: list[Identity]) -> None:
@@ -235,7 +238,7 @@ def test_a_daemon_from_before_the_negotiation_is_proven_and_told_why_it_is_refus
 
 def test_the_dialer_says_in_its_own_words_that_no_version_is_shared(sites: list[Identity]) -> None:
     dialing, _ = meet(sites, NEW, OLD)
-    told = dialing.verdict(encode(Verdict(code=REFUSED_VERSION, reason="update the older one"))).reason
+    told = dialing.verdict(encode(Verdict(code=REFUSED_VERSION, reason="update", software="0.9.0"))).reason
     assert "speaks protocol 4 to 5" in told and "the other (chaos-train 0.9.0) 2" in told
     assert "Install a chaos-train there that speaks what is spoken here" in told
 

@@ -10,7 +10,7 @@ from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, l
 
 from chaos_protocols import bulk, commands, events, messages, worker
 from chaos_protocols.commands import TooNew, decode_command, decode_roster, encode_command, encode_roster, readable
-from chaos_protocols.courier import Courier
+from chaos_protocols.courier import FLOODED_BYTES_MAX, Courier
 from chaos_protocols.effects import CloseLink, SendEnvelope
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.messages import (
@@ -143,6 +143,20 @@ def test_whoever_only_hands_an_unknown_message_on_keeps_its_link() -> None:
 def test_an_unknown_message_for_everybody_is_not_flooded() -> None:
     data = frame({"type": "Weather"}, destination=messages.EVERYBODY, optional=True)
     assert Courier(B, b"", 1).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
+
+
+def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_to_a_size() -> None:
+    report = messages.LinkReport(neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    one = Courier(B, b"", 1)
+    for size, sequence, taken in ((100, 1, True), (FLOODED_BYTES_MAX, 2, False)):
+        plain = {**plain_of(report), "mood": "x" * size}
+        envelope = decode_envelope(frame(plain, destination=messages.EVERYBODY, sequence=sequence))
+        ours, effects = one.receive(A, envelope, roster=LINE, own_up=(A, C))
+        assert (ours is not None) == taken == bool(effects)
+    (kept,) = one.overlay.envelopes()
+    assert signed_bytes(kept) == signed_bytes(decode_envelope(encode_envelope(kept))) and b"mood" in encode_envelope(
+        kept
+    )
 
 
 def test_every_optional_message_says_so_in_its_envelope() -> None:
