@@ -27,6 +27,7 @@ from blake3 import blake3
 from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import ReplicationPlan, SourceRange
+from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity
 from chaosd.replication import ReplicationEngine
 from chaosd.transport import Transport, TransportSettings
@@ -182,7 +183,7 @@ class _Site:
     def admits(self, site: SiteId, purpose: str) -> str | None:
         return None
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
         self.engine.link_up(site)
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:

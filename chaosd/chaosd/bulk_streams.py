@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind
+from chaos_protocols.bulk import STREAM_AVERAGING, bulk_kind, may_be_skipped
 from chaos_protocols.names import SiteId
 from chaosd.bulk_outbox import BulkSender
 from chaosd.measuring import LinkMeter
@@ -58,6 +58,8 @@ class BulkStreams:
     def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where a payload goes; None: read and forget. Raises RemoteProtocolError."""
         self.meter.passive.began(site, stream, size_bytes, now_s=time.monotonic())
+        if may_be_skipped(header):
+            return None
         if stream == STREAM_AVERAGING:
             self._received[AVERAGING].inc(size_bytes)
             return self.reduce.bulk_buffer(site, stream, header, size_bytes)
@@ -74,6 +76,8 @@ class BulkStreams:
     def received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
         """A frame is complete. Raises RemoteProtocolError."""
         self.meter.passive.ended(site, stream, now_s=time.monotonic())
+        if may_be_skipped(header):
+            return
         if stream == STREAM_AVERAGING:
             self.reduce.bulk_received(site, stream, header, payload)
             return

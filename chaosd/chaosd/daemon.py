@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chaos_protocols.commands import decode_roster, encode_roster
+from chaos_protocols.commands import TooNew, decode_roster, encode_roster
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import ForcedStop, LeaveRequested
 from chaos_protocols.names import SiteId, short
@@ -25,15 +25,17 @@ from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.site_facts import SiteFacts, founding_roster
 from chaos_protocols.transfer import TransferSettings
+from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX, Versions
 from chaosd.addresses import join_address, split_address
 from chaosd.api import LocalApi
 from chaosd.bulk_streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
 from chaosd.checkpoints import CheckpointFolder
 from chaosd.config import SiteConfig
+from chaosd.daemon_status import version
 from chaosd.driver import Driver, Parts
 from chaosd.history import History
 from chaosd.identity import Identity
-from chaosd.journal import Journal
+from chaosd.journal import Journal, JournalError
 from chaosd.measuring import LinkMeter
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics
@@ -73,6 +75,7 @@ class Daemon:
                 advertise_address=config.advertise if config.advertise != config.listen else None,
                 bulk_streams=config.bulk_streams,
                 congestion=config.congestion,
+                software=version()[:SOFTWARE_CHARACTERS_MAX],
             )
         )
         address = config.advertise if config.advertise != config.listen else join_address(host, port)
@@ -237,8 +240,8 @@ class Daemon:
             log.warning("refused site %s: not trusted; add its id to 'trust' in the configuration to admit it", site)
         return "not trusted by this site"
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
-        self.driver.link_up(site, incarnation, address)
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+        self.driver.link_up(site, incarnation, address, versions)
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.driver.link_lost(site, incarnation, reason, end_of_file)
@@ -270,7 +273,8 @@ def make_machine(
     config: SiteConfig, identity: Identity, journal: Journal, *, address: str, now_s: float
 ) -> tuple[SiteMachine, Persist | None]:
     """The site's machine with what its journal recovered. A founder without one founds the run: what is to be durable
-    then comes with it, for when this daemon listens."""
+    then comes with it, for when this daemon listens. Raises JournalError where a newer version has written the
+    journal."""
     planner = DaemonPlanner(config.replication)
     facts = SiteFacts(
         site=identity.site,
@@ -300,16 +304,19 @@ def make_machine(
         entries=entries,
         now_s=now_s,
     )
-    machine = SiteMachine(
-        facts,
-        settings=config.settings,
-        planner=planner,
-        rng=rng,
-        raft=raft,
-        roster=decode_roster(snapshot.state) if snapshot is not None else None,
-        entries=entries,
-        now_s=now_s,
-    )
+    try:
+        machine = SiteMachine(
+            facts,
+            settings=config.settings,
+            planner=planner,
+            rng=rng,
+            raft=raft,
+            roster=decode_roster(snapshot.state) if snapshot is not None else None,
+            entries=entries,
+            now_s=now_s,
+        )
+    except TooNew as error:
+        raise JournalError(f"the journal in {config.data_dir} cannot be used: {error}") from None
     return machine, founding
 
 

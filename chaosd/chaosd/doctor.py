@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.config import ConfigError, PeerConfig, SiteConfig, load_config
@@ -97,9 +98,7 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
 
 def check_versions() -> Check:
     versions = [f"{name} {_version(name)}" for name in ("chaos-train", "msgspec", "aiohttp", "numpy")]
-    text = (
-        f"{', '.join(versions)}, protocol {PROTOCOL_VERSION}, Python {platform.python_version()}, {ssl.OPENSSL_VERSION}"
-    )
+    text = f"{', '.join(versions)}, protocol {SPOKEN}, Python {platform.python_version()}, {ssl.OPENSSL_VERSION}"
     if not ssl.HAS_TLSv1_3:
         return _fail("versions", text, "this Python's OpenSSL has no TLS 1.3; use another Python")
     if importlib.util.find_spec("uvloop") is None:

@@ -22,6 +22,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.plans import Tag
 from chaos_protocols.raft import Persist
 from chaos_protocols.site import SiteMachine
+from chaos_protocols.wire.versions import Versions
 from chaos_protocols.worker import WorkerRefused
 from chaosd.bulk_streams import BulkStreams
 from chaosd.journal import Journal, JournalError
@@ -260,8 +261,8 @@ class Driver:
 
     # -- facts from the transport (TransportEvents)
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
-        self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address))
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+        self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions))
         self.bulk.link_up(site)
         self.metrics.links_up.set(len(self.machine.links.up_sites()))
 

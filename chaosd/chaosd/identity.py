@@ -25,15 +25,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.x509.oid import NameOID
 
 from chaos_protocols.names import SITE_ID_CHARACTERS, SiteId
+from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
 
 KEY_FILE = "site.key"
 KEY_FILE_MODE = 0o600
 KEY_FILE_BYTES_MAX = 4096
 """An Ed25519 key takes 119 bytes as PEM; a longer file is not one."""
-
-PUBLIC_KEY_BYTES = 32
-SIGNATURE_BYTES = 64
-"""RFC 8032, section 5.1."""
 
 _CERTIFICATE_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _CERTIFICATE_UNTIL = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)

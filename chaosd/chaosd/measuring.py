@@ -16,13 +16,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from typing import Annotated
 
 import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.rates import PassiveRates
+from chaos_protocols.wire.probe import IPERF_KINDS, IPERF_READY, IPERF_WANT, IperfHeader, encode
 from chaosd.addresses import split_address
 from chaosd.metrics import Metrics
 from chaosd.monitor import iperf
@@ -39,15 +39,6 @@ IPERF_ANSWER_S = 1.0
 IPERF_START_S = 0.15
 """A child needs about that long until it listens."""
 STREAM = 1
-WANT, READY = "iperf.want", "iperf.ready"
-
-
-class IperfHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`kind` WANT: let me measure; READY: come to this port (0: not here, for `reason`)."""
-
-    kind: Annotated[str, msgspec.Meta(max_length=16)]
-    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
-    reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
 _decoder: msgspec.msgpack.Decoder[IperfHeader] = msgspec.msgpack.Decoder(IperfHeader)
@@ -116,7 +107,7 @@ class LinkMeter:
         answer: asyncio.Future[IperfHeader] = asyncio.get_running_loop().create_future()
         self._answers[site] = answer
         try:
-            await self._send(site, IperfHeader(kind=WANT))
+            await self._send(site, IperfHeader(kind=IPERF_WANT))
             ready = await asyncio.wait_for(answer, IPERF_ANSWER_S)
         except TimeoutError:
             raise ProbeError("the neighbour did not answer") from None
@@ -132,7 +123,7 @@ class LinkMeter:
 
     @staticmethod
     def is_ours(kind: str) -> bool:
-        return kind in (WANT, READY)
+        return kind in IPERF_KINDS
 
     def bulk_received(self, site: SiteId, header: bytes) -> None:
         """A neighbour wants to measure, or lets us. Raises RemoteProtocolError."""
@@ -141,9 +132,9 @@ class LinkMeter:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RemoteProtocolError(f"not a header of a measurement: {error}") from None
         answer = self._answers.get(site)
-        if message.kind == READY and answer is not None and not answer.done():
+        if message.kind == IPERF_READY and answer is not None and not answer.done():
             answer.set_result(message)
-        elif message.kind == WANT and site not in self._serving:  # one at a time for each neighbour
+        elif message.kind == IPERF_WANT and site not in self._serving:  # one at a time for each neighbour
             task = asyncio.get_running_loop().create_task(self._let_in(site), name=f"iperf3 for {short(site)}")
             self._serving[site] = task
             task.add_done_callback(lambda _: self._serving.pop(site, None))
@@ -152,14 +143,14 @@ class LinkMeter:
         form = iperf.available()
         try:
             if form is iperf.IperfForm.UNAVAILABLE:
-                await self._send(site, IperfHeader(kind=READY, reason="iperf3 is not installed there"))
+                await self._send(site, IperfHeader(kind=IPERF_READY, reason="iperf3 is not installed there"))
                 return
             with socket.socket() as probe:
                 probe.bind((self._listen_host, 0))
                 port = int(probe.getsockname()[1])
             serving = asyncio.ensure_future(iperf.serve_once(self._listen_host, port, seconds=IPERF_SECONDS, form=form))
             try:
-                await self._send(site, IperfHeader(kind=READY, port=port))
+                await self._send(site, IperfHeader(kind=IPERF_READY, port=port))
                 await serving
             finally:
                 serving.cancel()
@@ -168,7 +159,7 @@ class LinkMeter:
             log.info("iperf3 for %s: %s", short(site), error)
 
     async def _send(self, site: SiteId, header: IperfHeader) -> None:
-        await self._transport.send_bulk(site, STREAM, msgspec.msgpack.encode(header))
+        await self._transport.send_bulk(site, STREAM, encode(header))
 
     async def close(self) -> None:
         """End the children that still serve."""

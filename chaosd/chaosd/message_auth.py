@@ -11,9 +11,10 @@ from __future__ import annotations
 import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import Envelope, JoinRequest, decode_envelope, encode_envelope, signed_bytes
+from chaos_protocols.messages import Envelope, JoinRequest, Unreadable, decode_envelope, encode_envelope, signed_bytes
 from chaos_protocols.names import SiteId, short
-from chaosd.identity import PUBLIC_KEY_BYTES, Identity, site_of, verify
+from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
+from chaosd.identity import Identity, site_of, verify
 
 SIGNED_KEPT_MAX = 64
 """A flooded envelope goes to several neighbours: it is signed once."""
@@ -52,6 +53,8 @@ def check_source(own: SiteId, neighbour: SiteId, envelope: Envelope) -> None:
     source, message = envelope.source, envelope.message
     if isinstance(message, JoinRequest) and not _is_key_of(source, message.public_key):
         raise RemoteProtocolError(f"brought a request of {short(source)} to join with another site's key")
+    if source == neighbour and isinstance(message, Unreadable) and message.problem:
+        raise RemoteProtocolError(f"sent a {message.kind} that cannot be read: {message.problem}")
     if source == neighbour and envelope.destination == own:
         return
     if not _is_key_of(source, envelope.public_key):

@@ -11,12 +11,11 @@ import msgspec
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.state_spec import first_difference
+from chaos_protocols.wire.probe import MODEL_ASK, MODEL_KINDS, MODEL_TELL, ModelHeader, encode
 from chaos_protocols.worker import StateSpec
 from chaosd.transport import LinkClosed, Transport
 
 STREAM = 1
-ASK = "model?"
-TELL = "model!"
 DESCRIPTION_BYTES_MAX = 16 << 20
 ANSWER_TIMEOUT_S = 2.0
 _decoder: msgspec.msgpack.Decoder[StateSpec] = msgspec.msgpack.Decoder(StateSpec)
@@ -41,7 +40,7 @@ class ModelCheck:
         for site in self._neighbours()[:3]:
             self._asked, self._answer = site, asyncio.get_running_loop().create_future()
             try:
-                await self._transport.send_bulk(site, STREAM, msgspec.msgpack.encode({"kind": ASK}))
+                await self._transport.send_bulk(site, STREAM, encode(ModelHeader(kind=MODEL_ASK)))
                 theirs = await asyncio.wait_for(self._answer, ANSWER_TIMEOUT_S)
             except (TimeoutError, LinkClosed):
                 continue
@@ -53,7 +52,7 @@ class ModelCheck:
 
     @staticmethod
     def is_ours(kind: str) -> bool:
-        return kind in (ASK, TELL)
+        return kind in MODEL_KINDS
 
     def bulk_buffer(self, site: SiteId, size_bytes: int) -> memoryview | None:
         if site != self._asked or size_bytes > DESCRIPTION_BYTES_MAX:
@@ -61,7 +60,7 @@ class ModelCheck:
         return memoryview(bytearray(size_bytes))
 
     def bulk_received(self, site: SiteId, kind: str, payload: memoryview | None) -> None:
-        if kind == ASK:
+        if kind == MODEL_ASK:
             spec = self._own()
             if spec is not None and site not in self._telling:  # one at a time: a description may be long
                 self._telling.add(site)
@@ -80,6 +79,6 @@ class ModelCheck:
         if len(body) > DESCRIPTION_BYTES_MAX:
             return
         try:
-            await self._transport.send_bulk(site, STREAM, msgspec.msgpack.encode({"kind": TELL}), body)
+            await self._transport.send_bulk(site, STREAM, encode(ModelHeader(kind=MODEL_TELL)), body)
         except LinkClosed:
             return

@@ -205,7 +205,8 @@ class Channel:
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._end(f"it sent a message that is not one of the protocol: {error}")
                 return
-            self._received(self, message)
+            if message is not None:
+                self._received(self, message)
 
     def _process_ended(self) -> None:
         self._readable()  # its last words may still lie in the socket

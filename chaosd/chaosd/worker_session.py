@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import assert_never
 
 from chaos_protocols import events
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.roster import ModelFacts
+from chaos_protocols.wire.versions import SPOKEN, agreed
 from chaos_protocols.worker import (
     ApplyResult,
     DaemonMessage,
@@ -145,11 +146,12 @@ class WorkerSessions:
     # -- facts from the worker (WorkerEvents)
 
     def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
-        if hello.version != PROTOCOL_VERSION:
+        version = agreed(SPOKEN, hello.versions)
+        if version is None:
             arena.close()
             self._server.refuse(
-                f"the script's chaos package speaks version {hello.version}, this daemon {PROTOCOL_VERSION}; "
-                "install the same chaos-train in both environments"
+                f"the script's chaos package speaks protocol {hello.versions}, this daemon {SPOKEN}, and they share "
+                "none; install the same chaos-train in both environments"
             )
             return
         if self.session is not None:
@@ -159,7 +161,7 @@ class WorkerSessions:
         self.session = session = WorkerSession(hello, arena)
         self._averaging.configure(hello.contribution, arena.contribution)
         write_vector(self._vector_file, hello.contribution)
-        self._server.send(WorkerWelcome(site=self._site, run=self._run))
+        self._server.send(WorkerWelcome(site=self._site, run=self._run, version=version))
         size_bytes = hello.contribution.size_bytes
         self._feed(events.WorkerReady(model=session.model, round=hello.round, contribution_bytes=size_bytes))
 

@@ -8,17 +8,22 @@ whether a header fits the plan in force is decided by the machines of `reduce` a
     results       result.want, result.held, result.pull, result.data, result.gone      named by round and digest
     replication   block.want, block.data, block.same, block.wait, block.ready, block.drop, block.gone,
                   witness.want, witness.hash                                           named by the transfer
+
+How they may change (docs/decisions/0015): a field may be added with a default; a site that does not know it leaves it
+out of account. A new kind goes only to sites that speak its version, or has `optional: true` in its header: then
+whoever does not know it reads it and forgets it. Anything else that is unknown closes the link.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX, STATE_BYTES_MAX
 from chaos_protocols.plans import TREES_MAX, Tag
+from chaos_protocols.wire.probe import IPERF_KINDS, MODEL_KINDS, PROBE_KINDS
 
 CHUNKS_MAX = 1 << 24
 """Chunks of one tree: a vector of 8 TiB in chunks of 512 KiB."""
@@ -217,12 +222,17 @@ BulkHeader = ReduceHeader | TransferHeader
 
 
 class _Kind(msgspec.Struct, frozen=True):
+    """What any header of any version has."""
+
     kind: Annotated[str, msgspec.Meta(max_length=32)]
+    optional: bool = False
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[BulkHeader] = msgspec.msgpack.Decoder(BulkHeader)
 _kind_decoder = msgspec.msgpack.Decoder(_Kind)
+KINDS = frozenset(one.__struct_config__.tag for one in get_args(BulkHeader)) | PROBE_KINDS | IPERF_KINDS | MODEL_KINDS
+"""All that this site knows, those of `wire/probe.py` among them."""
 
 
 def encode_bulk_header(header: BulkHeader) -> bytes:
@@ -238,6 +248,18 @@ def decode_bulk_header(data: bytes) -> BulkHeader:
         return _decoder.decode(data)
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not a bulk header: {error}") from None
+
+
+def may_be_skipped(data: bytes) -> bool:
+    """Whether this is a header of a newer version that its sender does not mind unread: then frame and payload are
+    forgotten. Asked of every frame, so it looks for the mark first."""
+    if b"optional" not in data:
+        return False
+    try:
+        header = _kind_decoder.decode(data)
+    except (ValueError, RecursionError):
+        return False
+    return header.optional and header.kind not in KINDS
 
 
 def bulk_kind(data: bytes) -> str:

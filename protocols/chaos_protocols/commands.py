@@ -4,6 +4,11 @@ The scheduler makes a command from the roster as it stands and proposes it; ever
 A command carries everything that was decided (views with their sync plans, the replication plan), so that applying it
 decides nothing. Views in a command are written with epoch 0 where they are new: `apply` fills in the command's own log
 index.
+
+How they may change (docs/decisions/0015): every site applies every command in the same way, so a new one, or a new
+field with a default, is entered in `COMMANDS_SINCE` or `FIELDS_SINCE` with the version that brought it, and is
+proposed only when every site of the roster speaks that version (`version_needed`, `Roster.version`; as etcd's cluster
+version). Names that are changed are entered in `wire/former.py`: journals hold the former ones.
 """
 
 from __future__ import annotations
@@ -26,11 +31,24 @@ from chaos_protocols.roster import (
     SiteRecord,
     View,
 )
+from chaos_protocols.wire.former import FORMER
+from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
 
-class AdoptState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class TooNew(ValueError):
+    """A command or a roster that only a newer version can read; the text names both versions."""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What every command has."""
+
+    needs: Version = 0
+    """The version that a site must speak to apply it; 0: all do. Filled in by `encode_command`."""
+
+
+class AdoptState(Stored, frozen=True, kw_only=True, tag=True):
     """The run's state is, from now on, that of the worker of `record`'s site at the end of `round`: how a run is
     founded, and how it goes on when every daemon was restarted and no other member has the state."""
 
@@ -41,7 +59,7 @@ class AdoptState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     views: Views
 
 
-class AddSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class AddSite(Stored, frozen=True, kw_only=True, tag=True):
     """Admit a learner: it listens from the last view's first round on, and gets the state of the round before that."""
 
     record: SiteRecord
@@ -50,14 +68,14 @@ class AddSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     replication: ReplicationPlan
 
 
-class Replicate(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Replicate(Stored, frozen=True, kw_only=True, tag=True):
     """Give the state once more to a site of the roster: its worker was restarted, or a learner's transfer failed."""
 
     views: Views
     replication: ReplicationPlan
 
 
-class PromoteSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class PromoteSite(Stored, frozen=True, kw_only=True, tag=True):
     """The learner is level: it contributes from the last view's first round on. `waits`: it is not level, and that
     round waits for it."""
 
@@ -66,7 +84,7 @@ class PromoteSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     waits: bool = False
 
 
-class RenewSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RenewSite(Stored, frozen=True, kw_only=True, tag=True):
     """A member's daemon was restarted before anybody missed it: the same site, a new incarnation, its worker not
     level. The running round is settled, since what the old incarnation had of it is gone."""
 
@@ -74,13 +92,15 @@ class RenewSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     incarnation: Count
     address: Annotated[str, msgspec.Meta(max_length=256)]
     views: Views
+    versions: Versions = BEFORE
+    """What the new incarnation speaks: institutions change their software by restarting the daemon."""
 
 
-class SetVoters(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class SetVoters(Stored, frozen=True, kw_only=True, tag=True):
     """Nothing but the agreement's own configuration changes (it travels beside the command)."""
 
 
-class RemoveSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RemoveSite(Stored, frozen=True, kw_only=True, tag=True):
     """`left`: contributes until `last_round`; `views` go on without it. `failed`, `banned`: the running round must be
     settled."""
 
@@ -89,14 +109,14 @@ class RemoveSite(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     views: Views
 
 
-class AddLink(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class AddLink(Stored, frozen=True, kw_only=True, tag=True):
     """A new link, or new rates of a known one."""
 
     link: LinkRecord
     views: Views
 
 
-class RemoveLink(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RemoveLink(Stored, frozen=True, kw_only=True, tag=True):
     """`settle`: the link failed and the running round may hang on it."""
 
     one: Site
@@ -106,7 +126,7 @@ class RemoveLink(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class RedoRound(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RedoRound(Stored, frozen=True, kw_only=True, tag=True):
     """The running round ended without a result (every contribution had weight 0), and now a member has the state: it is
     settled, and so begins again under a new epoch, to which that member contributes."""
 
@@ -114,7 +134,7 @@ class RedoRound(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class Settled(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Settled(Stored, frozen=True, kw_only=True, tag=True):
     """The running round is settled: the result of `round` stands (its digest; who holds it), the views begin after
     it."""
 
@@ -138,19 +158,51 @@ Command = (
     | Settled
 )
 
+COMMANDS_SINCE: dict[type[Stored], int] = {}
+"""Commands that came after version OLDEST, and with which."""
+
+FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {}
+"""Fields that came after version OLDEST, of commands and of the structs in them, and with which. A field that has its
+default is as good as not there."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
 _roster_decoder = msgspec.msgpack.Decoder(Roster)
 
 
+def version_needed(command: Command) -> int:
+    """The version that a site must speak to apply this command as it was meant; 0: all do."""
+    since = COMMANDS_SINCE.get(type(command), 0)
+    return max(since, _since(command)) if FIELDS_SINCE else since
+
+
+def _since(value: object) -> int:
+    if isinstance(value, tuple):
+        return max((_since(one) for one in value), default=0)
+    if not isinstance(value, msgspec.Struct):
+        return 0
+    newest = 0
+    for field in msgspec.structs.fields(value):
+        held = getattr(value, field.name)
+        newest = max(newest, _since(held))
+        if held != field.default:
+            newest = max(newest, FIELDS_SINCE.get((type(value), field.name), 0))
+    return newest
+
+
 def encode_command(command: Command) -> bytes:
-    return _encoder.encode(command)
+    needs = version_needed(command)
+    return _encoder.encode(msgspec.structs.replace(command, needs=needs) if needs else command)
 
 
 @lru_cache(maxsize=32)
 def decode_command(data: bytes) -> Command:
-    """Kept for a while: a command is read when it comes, and again when it is committed."""
-    return _decoder.decode(data)
+    """Kept for a while: a command is read when it comes, and again when it is committed. Raises TooNew, and what
+    msgspec raises."""
+    command: Command = FORMER.read(data, Command) if FORMER.may_be_in(data) else _decoder.decode(data)
+    if command.needs > NEWEST:
+        raise TooNew(_too_new("a command of the run's log", command.needs))
+    return command
 
 
 def encode_roster(roster: Roster) -> bytes:
@@ -158,7 +210,18 @@ def encode_roster(roster: Roster) -> bytes:
 
 
 def decode_roster(data: bytes) -> Roster:
-    return _roster_decoder.decode(data)
+    """Raises TooNew, and what msgspec raises."""
+    roster: Roster = FORMER.read(data, Roster) if FORMER.may_be_in(data) else _roster_decoder.decode(data)
+    if roster.needs > NEWEST:
+        raise TooNew(_too_new("the run's roster", roster.needs))
+    return roster
+
+
+def _too_new(what: str, needs: int) -> str:
+    return (
+        f"{what} needs protocol {needs}, and this chaos-train speaks up to {NEWEST}: a run that all sites have "
+        "brought to a newer version cannot be entered with an older one. Install the newer chaos-train"
+    )
 
 
 def readable(message: RaftMessage) -> bool:
@@ -173,7 +236,7 @@ def readable(message: RaftMessage) -> bool:
                 decode_roster(snapshot.state)
             case _:
                 pass
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, ValueError, RecursionError):  # TooNew and UnicodeDecodeError are ValueErrors
         return False
     return True
 
@@ -212,9 +275,11 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
         case PromoteSite(site=site):
             sites = tuple(replace(record, state="member") if record.site == site else record for record in roster.sites)
             changed = replace(roster, sites=sites, replication=_unless_for(roster.replication, site))
-        case RenewSite(site=site, incarnation=incarnation, address=address):
+        case RenewSite(site=site, incarnation=incarnation, address=address, versions=versions):
             sites = tuple(
-                replace(record, incarnation=incarnation, address=address) if record.site == site else record
+                replace(record, incarnation=incarnation, address=address, versions=versions)
+                if record.site == site
+                else record
                 for record in roster.sites
             )
             changed = replace(roster, sites=sites, settling=True, replication=_unless_for(roster.replication, site))
@@ -239,15 +304,16 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
             )
         case _:
             assert_never(command)
-    return _installed(changed, command.views, index)
+    return _installed(changed, command, command.views, index)
 
 
-def _installed(roster: Roster, views: tuple[View, ...], index: int) -> Roster:
+def _installed(roster: Roster, command: Command, views: tuple[View, ...], index: int) -> Roster:
     replace = msgspec.structs.replace
     numbered = tuple(view if view.epoch else replace(view, epoch=index) for view in views)
     members = sum(record.state == "member" for record in roster.sites)
     started = roster.started or (roster.model is not None and members >= roster.min_sites)
-    return replace(roster, epoch=index, views=numbered, started=started)
+    needs = max(roster.needs, command.needs)
+    return replace(roster, epoch=index, views=numbered, started=started, needs=needs)
 
 
 def _without_site(roster: Roster, departure: Departure, settle: bool) -> Roster:

@@ -8,11 +8,27 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos_protocols.effects import Effect, SendEnvelope
-from chaos_protocols.messages import EVERYBODY, HOPS_MAX, Envelope, LinkReport, Message
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.effects import CloseLink, Effect, Record, SendEnvelope
+from chaos_protocols.messages import (
+    EVERYBODY,
+    HOPS_MAX,
+    OPTIONAL,
+    UNREADABLE_BYTES_MAX,
+    Envelope,
+    LinkReport,
+    Message,
+    Unreadable,
+)
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.roster import Roster
 from chaos_protocols.routing import OverlayView, ReplayGuard
+from chaos_protocols.wire.versions import NEWEST
+
+FLOODED_BYTES_MAX = 32 << 10
+"""A report is kept as it came, with what a newer version added to it; without that it takes up to half of this."""
+
+UNREADABLE_KINDS_TOLD_MAX = 64
+"""Kinds of messages that could not be read and were told of. Peers make them up: beyond that nothing is told."""
 
 
 class Courier:
@@ -22,6 +38,9 @@ class Courier:
         self.site = site
         self.overlay = OverlayView(site)
         self.undeliverable = 0
+        self.unread = 0
+        """Messages for this site that it could not read."""
+        self._unreadable_told: set[str] = set()
         self._public_key = public_key
         self._incarnation = incarnation
         self._guard = ReplayGuard()
@@ -63,14 +82,21 @@ class Courier:
         if envelope.source == self.site:
             return None, []
         if envelope.destination == EVERYBODY:
-            if not isinstance(envelope.message, LinkReport) or not self.overlay.learn(envelope):
+            if not isinstance(envelope.message, LinkReport) or len(envelope.raw) > FLOODED_BYTES_MAX:
+                return None, []
+            if not self.overlay.learn(envelope):
                 return None, []
             passed = self._one_hop_further(envelope)
             others = [site for site in own_up if site not in (neighbour, envelope.source)]
             return envelope, [self._to(site, passed) for site in others] if passed is not None else []
         if envelope.destination == self.site:
+            if isinstance(envelope.message, Unreadable):
+                return None, self._left_unread(neighbour, envelope, envelope.message)
             insider = roster.record(envelope.source) is not None
             return (envelope if self._guard.is_new(envelope, insider=insider) else None), []
+        if len(envelope.raw) > UNREADABLE_BYTES_MAX and isinstance(envelope.message, Unreadable):
+            self.undeliverable += 1
+            return None, []
         passed = self._one_hop_further(envelope)
         if passed is None:
             return None, []
@@ -83,6 +109,34 @@ class Courier:
             return None, []
         return None, [self._to(hop, passed)]
 
+    def _left_unread(self, neighbour: SiteId, envelope: Envelope, message: Unreadable) -> list[Effect]:
+        """A message for this site that it cannot read is skipped where it may be; otherwise the neighbour that made it
+        loses its link, lest both go on as if it had been heard. Whoever only handed it on is not to blame. Told once
+        for each kind."""
+        self.unread += 1
+        breaks = not envelope.optional and envelope.source == neighbour
+        what = f"{message.kind} cannot be read: {message.problem}" if message.problem else f"{message.kind} is unknown"
+        effects: list[Effect] = []
+        if message.kind not in self._unreadable_told and len(self._unreadable_told) < UNREADABLE_KINDS_TOLD_MAX:
+            self._unreadable_told.add(message.kind)
+            outcome = "closed the link" if breaks else "skipped"
+            reason = f"{outcome}; this site speaks protocol {NEWEST}, that one {envelope.version}"
+            if not envelope.optional and not message.problem:
+                reason += ": install the newer chaos-train at both"
+            effects.append(
+                Record(
+                    kind="refused",
+                    subject=short(envelope.source),
+                    cause=f"its message {what[:300]}",
+                    outcome="refused" if breaks else "",
+                    duration_s=None,
+                    reason=reason,
+                )
+            )
+        if breaks:
+            effects.append(CloseLink(site=neighbour, reason=f"its message {what[:300]}"))
+        return effects
+
     def _one_hop_further(self, envelope: Envelope) -> Envelope | None:
         if envelope.hops >= HOPS_MAX:
             self.undeliverable += 1
@@ -92,7 +146,7 @@ class Courier:
     def _envelope(self, destination: SiteId, message: Message, roster: Roster, event_id: str) -> Envelope:
         self._sequence += 1
         return Envelope(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
             source=self.site,
             destination=destination,
             incarnation=self._incarnation,
@@ -103,6 +157,7 @@ class Courier:
             public_key=self._public_key,
             signature=b"",
             message=message,
+            optional=type(message) in OPTIONAL,
         )
 
     @staticmethod

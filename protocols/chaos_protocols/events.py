@@ -14,6 +14,7 @@ from chaos_protocols.messages import Envelope
 from chaos_protocols.names import SiteId
 from chaos_protocols.plans import CheckpointFacts, Tag
 from chaos_protocols.roster import ModelFacts
+from chaos_protocols.wire.versions import SPOKEN, Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class LinkUp:
     site: SiteId
     incarnation: int
     address: str
+    versions: Versions = SPOKEN
+    """Protocol versions that the site speaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

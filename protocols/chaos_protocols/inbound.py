@@ -62,7 +62,7 @@ class Inbound:
         )
         if effects:
             outbox.emit(effects)
-        if ours is None:
+        if ours is None or isinstance(ours.message, messages.Unreadable):
             return []
         if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
             self.rejected += 1
@@ -84,8 +84,9 @@ class Inbound:
             case messages.Heartbeat():
                 self._network.heard_beat(source, message)
                 participation.heard(source, message)
-            case messages.LinkReport(neighbour=site, incarnation=incarnation):
+            case messages.LinkReport(neighbour=site, incarnation=incarnation, versions=versions):
                 if participation.client.is_trusted(source):
+                    self._network.versions.heard(site, incarnation, versions)
                     self._network.saw_incarnation(site, incarnation)
                 self._network.overlay_changed()
             case messages.Farewell(reason=reason):

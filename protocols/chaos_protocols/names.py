@@ -10,9 +10,6 @@ from typing import NewType
 SiteId = NewType("SiteId", str)
 """Fingerprint of the site's Ed25519 public key: 32 lower-case hexadecimal characters (first 16 bytes of its BLAKE3)."""
 
-PROTOCOL_VERSION = 1
-"""Raised when two daemons of different versions could misunderstand each other."""
-
 SITE_ID_CHARACTERS = 32
 SITES_MAX = 4096
 VOTERS_MAX = 7

@@ -16,6 +16,7 @@ import msgspec
 
 from chaos_protocols.names import SITES_MAX, SiteId, link_key
 from chaos_protocols.plans import ReplicationPlan, Site, SyncPlan, Tag
+from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
 
 Label = Annotated[str, msgspec.Meta(max_length=64)]
 Address = Annotated[str, msgspec.Meta(max_length=256)]
@@ -33,6 +34,8 @@ class SiteRecord(msgspec.Struct, frozen=True, kw_only=True):
     public_key: Annotated[bytes, msgspec.Meta(max_length=32)]
     incarnation: Count
     state: Annotated[str, msgspec.Meta(pattern="^(learner|member)$")]
+    versions: Versions = BEFORE
+    """Protocol versions that this incarnation speaks."""
 
 
 class LinkRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +108,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     settled_epoch: Count = 0
     adopted_epoch: Count = 0
     adopted_from: tuple[Site, Count] | None = None
+    needs: Version = 0
+    """The highest version that a command applied so far needed: a site that does not speak it cannot read this."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:
@@ -168,6 +173,27 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def link(self, one: SiteId, other: SiteId) -> LinkRecord | None:
         key = link_key(one, other)
         return next((link for link in self.links if link.key == key), None)
+
+    def version(self) -> int:
+        """The newest version that every site speaks: what needs a newer one is not proposed. As etcd's cluster version,
+        except that it is found from the sites at each time; what has been used stays in `needs`."""
+        return min((record.versions.newest for record in self.sites), default=UNNEGOTIATED)
+
+    def version_problem(self, versions: Versions) -> str:
+        """Why a site that speaks these cannot take part, and what to do; empty if it can. It must read what has been
+        agreed, and share a version with every site, since any site may send it a message by way of others."""
+        if versions.newest < self.needs:
+            return (
+                f"the run uses protocol {self.needs}, the site speaks {versions}: "
+                "install the chaos-train there that the others have"
+            )
+        for record in self.sites:
+            if record.versions != BEFORE and agreed(record.versions, versions) is None:
+                return (
+                    f"the site speaks protocol {versions}, {record.name} {record.versions}, and they share none: "
+                    "install a newer chaos-train at the one with the older version"
+                )
+        return ""
 
     def neighbours(self, site: SiteId) -> tuple[SiteId, ...]:
         found = [link.other if link.one == site else link.one for link in self.links if site in link.key]

@@ -37,6 +37,7 @@ from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site_facts import SiteFacts, empty_roster, last_known_roster
 from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.views import Planner
+from chaos_protocols.wire.versions import Versions
 
 TIMER_STEP_S = 0.001
 """A deadline that has passed, but whose step cannot be taken yet, must not spin."""
@@ -376,9 +377,14 @@ class SiteMachine:
     def own_report(self) -> messages.Report:
         return self.participation.report()
 
+    def versions_of(self, site: SiteId) -> Versions:
+        return self.network.versions.of(site)
+
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:
         """Give a command to the agreement. A planned change holds this site's contributions back from its first round
         on until the entry's fate is known (protocols.md section 4)."""
+        if self.network.versions.holds_back(command, self.roster, self.outbox.emit):
+            return False
         index, effects = self.raft.propose(encode_command(command), configuration=configuration, now_s=self.now_s)
         if index is not None:
             self.scheduler.appended(index)

@@ -11,6 +11,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.raft.messages import LogEntry
 from chaos_protocols.roster import Roster, SiteRecord
 from chaos_protocols.views import Planner, make_view
+from chaos_protocols.wire.versions import SPOKEN, Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class SiteFacts:
     incarnation: int
     run: str
     min_sites: int = 1
+    versions: Versions = SPOKEN
+    """Protocol versions that this daemon speaks."""
 
 
 def founding_roster(facts: SiteFacts, planner: Planner) -> Roster:
@@ -35,6 +38,7 @@ def founding_roster(facts: SiteFacts, planner: Planner) -> Roster:
         public_key=facts.public_key,
         incarnation=facts.incarnation,
         state="member",
+        versions=facts.versions,
     )
     view = make_view(planner, first_round=1, members=(facts.site,), listeners=(), links=())
     founded = empty_roster(facts.run, facts.min_sites)

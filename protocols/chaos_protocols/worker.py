@@ -8,15 +8,20 @@ with its first message. The arena has three regions, laid out by `ArenaLayout` o
     state          a snapshot of the whole state (source side), or the state that a joiner is to load
 
 A frame is a 4-byte big-endian length and a msgpack map tagged with the message's name.
+
+How this may change (docs/decisions/0015): the script's package and the daemon may be of different releases. The
+hello says which versions the worker speaks, the welcome which one both use. Fields may be added with defaults; a
+message that has `optional: true` is skipped by whoever does not know it; any other new one is sent only in its version.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, get_args
 
 import msgspec
 
 from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.versions import Software, Version, Versions
 
 Name = Annotated[str, msgspec.Meta(max_length=512)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -92,12 +97,22 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     restart of its daemon (its state is then only a hint: the daemon decides whether it must be replaced).
     """
 
-    version: int
+    version: Version
+    """The newest version that the worker speaks."""
     pid: int
     round: Round
     state: StateSpec
     contribution: ContributionSpec
     arena_bytes: Bytes
+    oldest: Version = 0
+    """The oldest one; 0: from before versions were negotiated, it speaks `version` alone."""
+    software: Software = ""
+    """Its release, for people."""
+
+    @property
+    def versions(self) -> Versions:
+        """The range that the worker speaks."""
+        return Versions(oldest=self.oldest or self.version, newest=self.version)
 
 
 class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -168,6 +183,8 @@ class WorkerWelcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     site: Name
     run: Name
+    version: Version = 0
+    """The version that both use from now on; 0: from before versions were negotiated."""
 
 
 class WorkerRefused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -245,6 +262,18 @@ DaemonMessage = (
     | Dismissed
 )
 
+WORKER_KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(WorkerMessage))
+DAEMON_KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(DaemonMessage))
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What a message of any version has."""
+
+    type: Annotated[str, msgspec.Meta(max_length=64)]
+    optional: bool = False
+
+
+_kind_decoder = msgspec.msgpack.Decoder(_Kind)
 _worker_decoder: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)
 _daemon_decoder: msgspec.msgpack.Decoder[DaemonMessage] = msgspec.msgpack.Decoder(DaemonMessage)
 _encoder = msgspec.msgpack.Encoder()
@@ -258,11 +287,31 @@ def encode(message: WorkerMessage | DaemonMessage) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def decode_from_worker(body: bytes) -> WorkerMessage:
-    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a worker's message."""
-    return _worker_decoder.decode(body)
+def decode_from_worker(body: bytes) -> WorkerMessage | None:
+    """None: of a newer version, and may be skipped. Raises msgspec.ValidationError or msgspec.DecodeError on anything
+    that is not a worker's message."""
+    try:
+        return _worker_decoder.decode(body)
+    except msgspec.ValidationError:
+        if _may_be_skipped(body, WORKER_KINDS):
+            return None
+        raise
 
 
-def decode_from_daemon(body: bytes) -> DaemonMessage:
-    """Raises msgspec.ValidationError or msgspec.DecodeError on anything that is not a daemon's message."""
-    return _daemon_decoder.decode(body)
+def decode_from_daemon(body: bytes) -> DaemonMessage | None:
+    """None: of a newer version, and may be skipped. Raises msgspec.ValidationError or msgspec.DecodeError on anything
+    that is not a daemon's message."""
+    try:
+        return _daemon_decoder.decode(body)
+    except msgspec.ValidationError:
+        if _may_be_skipped(body, DAEMON_KINDS):
+            return None
+        raise
+
+
+def _may_be_skipped(body: bytes, known: frozenset[str | int | None]) -> bool:
+    try:
+        message = _kind_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return message.optional and message.type not in known

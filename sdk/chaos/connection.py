@@ -89,9 +89,10 @@ class Connection:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            message = self._frame()
-            if message is not None:
-                return message
+            while (body := self._frame()) is not None:
+                message = _decoded(body)
+                if message is not None:
+                    return message
             left = WAIT_PIECE_S if deadline is None else min(WAIT_PIECE_S, max(0.0, deadline - time.monotonic()))
             ready = {fd for fd, _ in self._poll.poll(math.ceil(1000 * left))}
             if self._socket.fileno() in ready:
@@ -118,7 +119,8 @@ class Connection:
         except OSError as error:
             raise _broken(error) from error
 
-    def _frame(self) -> DaemonMessage | None:
+    def _frame(self) -> bytes | None:
+        """The next whole message; None: it is not here yet."""
         if len(self._incoming) < HEADER_BYTES:
             return None
         size = int.from_bytes(self._incoming[:HEADER_BYTES], "big")
@@ -130,12 +132,17 @@ class Connection:
             return None
         body = bytes(self._incoming[HEADER_BYTES : HEADER_BYTES + size])
         del self._incoming[: HEADER_BYTES + size]
-        try:
-            return decode_from_daemon(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RemoteProtocolError(
-                f"the daemon sent a message that this SDK does not know ({error}); install both from the same version"
-            ) from error
+        return body
+
+
+def _decoded(body: bytes) -> DaemonMessage | None:
+    """None: of a newer daemon, and may be skipped. Raises RemoteProtocolError."""
+    try:
+        return decode_from_daemon(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(
+            f"the daemon sent a message that this SDK does not know ({error}); install both from the same version"
+        ) from error
 
 
 def open_socket(path: Path, timeout_s: float) -> socket.socket:

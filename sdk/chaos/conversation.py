@@ -20,7 +20,7 @@ from chaos.errors import DaemonLost, HalfAppliedStep, NoDaemon, Refused, RemoteP
 from chaos.replica import Replica
 from chaos.signals import ExitSignals
 from chaos.sync import SyncSession
-from chaos_protocols.names import PROTOCOL_VERSION
+from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.worker import (
     ApplyResult,
     DaemonMessage,
@@ -239,7 +239,8 @@ class Conversation:
     def _connect(self, timeout_s: float) -> None:
         connection = Connection(open_socket(self._path, timeout_s), self._wakeup)
         hello = WorkerHello(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
+            oldest=OLDEST,
             pid=os.getpid(),
             round=self.round,
             state=self._replica.spec,

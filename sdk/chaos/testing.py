@@ -211,7 +211,9 @@ class LocalRun:
                 return
             body = bytes(site.incoming[HEADER_BYTES : HEADER_BYTES + size])
             del site.incoming[: HEADER_BYTES + size]
-            self._told(site, decode_from_worker(body))
+            message = decode_from_worker(body)
+            if message is not None:  # None: one that a daemon may leave out of account
+                self._told(site, message)
 
     def _told(self, site: _Site, message: WorkerMessage) -> None:
         match message:

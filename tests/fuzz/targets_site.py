@@ -35,7 +35,7 @@ def _command(data: bytes) -> str:
     kind, body = data[:1], data[1:]
     try:
         decoded = commands.decode_roster(body) if kind == b"\x01" else commands.decode_command(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, commands.TooNew, UnicodeDecodeError, RecursionError) as error:
         raise _NoCommand(str(error)) from None
     name = type(decoded).__name__
     roster = decoded if isinstance(decoded, Roster) else commands.apply_command(roster_of(A, B, C), decoded, 8)

@@ -15,31 +15,34 @@ import msgspec
 from chaos_protocols.errors import RemoteProtocolError as PeerBrokeRules
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.state_spec import Item, state_spec
+from chaos_protocols.wire.handshake import (
+    ACCEPTED,
+    HANDSHAKE_BYTES_MAX,
+    REFUSED_VERSION,
+    Challenge,
+    Hello,
+    Proof,
+    Session,
+    Verdict,
+)
+from chaos_protocols.wire.probe import ProbeHeader
+from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity, site_of_certificate
 from chaosd.measuring import LinkMeter
 from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
-from chaosd.monitor.probe import LinkProbe, ProbeHeader
+from chaosd.monitor.probe import LinkProbe
 from chaosd.transport.admission import Facts, StandingLink, judge
 from chaosd.transport.errors import RemoteProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX, FrameMode, FrameReader
-from chaosd.transport.handshake import (
-    ACCEPTED,
-    Challenge,
-    DialerHandshake,
-    Hello,
-    ListenerHandshake,
-    Proof,
-    Session,
-    Verdict,
-    encode,
-    signed_bytes,
-)
-from chaosd.transport.settings import HANDSHAKE_BYTES_MAX
+from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, encode, signed_bytes
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
 
 NONCE = bytes(range(32))
+SPOKEN = Versions(oldest=2, newest=5)
+"""Not what this release speaks: inputs that are kept must mean the same for the next one."""
+SPEAKER = Speaker(versions=SPOKEN, software="0.2.0")
 
 
 @functools.cache
@@ -52,7 +55,10 @@ def identities() -> tuple[Identity, Identity]:
 def hello() -> Hello:
     """A right one. The key in it is a word that `_own` replaces: inputs must not depend on one process's keys."""
     return Hello(
-        version=1,
+        version=SPOKEN.newest,
+        oldest=SPOKEN.oldest,
+        software="0.2.0",
+        heard=SPOKEN,
         run="hearts",
         site="d" * 32,
         public_key=b"d" * 32,
@@ -82,7 +88,10 @@ def _handshake_seeds() -> Iterable[bytes]:
     signed = [
         hello(),
         right(hello(), purpose="bulk", stream=1),
-        right(hello(), version=2),
+        right(hello(), version=SPOKEN.newest + 7),
+        right(hello(), version=SPOKEN.newest + 7, oldest=SPOKEN.newest + 1),
+        right(hello(), version=1, oldest=0, heard=None),
+        right(hello(), oldest=SPOKEN.newest + 3),
         right(hello(), run="lungs"),
         right(hello(), known=known),
         right(hello(), incarnation=2),
@@ -90,8 +99,11 @@ def _handshake_seeds() -> Iterable[bytes]:
     return [
         b"\x00" + encode(proof),
         *(bytes([1 + number]) + encode(one) for number in range(6) for one in signed),
+        b"\x07" + encode(Challenge(version=SPOKEN.newest, oldest=SPOKEN.oldest, nonce=NONCE)),
         b"\x07" + encode(Challenge(version=1, nonce=NONCE)),
-        b"\x08" + encode(Verdict(code=ACCEPTED, incarnation=1, address="127.0.0.1:1")),
+        b"\x07" + encode(Challenge(version=0, oldest=(1 << 31) - 1, nonce=NONCE)),
+        b"\x08" + encode(Verdict(code=ACCEPTED, incarnation=1, address="127.0.0.1:1", version=SPOKEN.newest)),
+        b"\x08" + encode(Verdict(code=REFUSED_VERSION, reason="older")),
         b"\x09" + b"0",
         b"\x09" + bytes.fromhex("308201") + b"chaos site",
     ]
@@ -102,7 +114,7 @@ def _handshake(data: bytes) -> str:
     judged with six kinds of standing link; a listener's challenge and verdict; a certificate."""
     dialer, listener = identities()
     way, body = data[0] % 10 if data else 0, _own(data[1:])
-    machine = ListenerHandshake(listener, NONCE)
+    machine = ListenerHandshake(listener, NONCE, SPEAKER)
     if way == 0:
         machine.prove(body)
         raise AssertionError("a proof was believed that nobody signed")
@@ -122,9 +134,11 @@ def _handshake(data: bytes) -> str:
     calling.check_certificate(listener.certificate_der)
     if way == 7:
         assert len(calling.answer(body)) <= HANDSHAKE_BYTES_MAX
-        return "answered"
-    calling.verdict(body)
-    return "a verdict"
+        return f"answered, {'no version' if calling.version is None else 'a version'}"
+    calling.answer(encode(Challenge(version=SPOKEN.newest, oldest=SPOKEN.oldest, nonce=NONCE)))
+    told = calling.verdict(body)
+    assert told.code != ACCEPTED or told.version == SPOKEN.newest
+    return f"a verdict, {'accepted' if told.code == ACCEPTED else 'refused'}"
 
 
 def _facts(way: int, site: SiteId) -> Facts:
@@ -139,6 +153,7 @@ def _facts(way: int, site: SiteId) -> Facts:
         own_run="hearts",
         own_incarnation=1,
         own_address="127.0.0.1:7701",
+        own=SPEAKER,
         distrust="not in the roster" if way == 5 else None,
         link=links.get(way),
         committed=way == 6,

@@ -14,6 +14,7 @@ from tests.integration.transport_rig import Recorder, until
 from chaos_protocols import messages
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
+from chaos_protocols.wire.versions import NEWEST
 from chaosd.transport import DialError, LinkClosed, Transport, TransportSettings
 
 LINK_TRIES_MAX = 10
@@ -56,7 +57,7 @@ class Hostile:
         self.sequence += 1
         flooded = isinstance(message, messages.LinkReport)
         made = messages.Envelope(
-            version=1, source=self.identity.site, destination=messages.EVERYBODY if flooded else self.target,
+            version=NEWEST, source=self.identity.site, destination=messages.EVERYBODY if flooded else self.target,
             incarnation=1, sequence=self.sequence, epoch=0, event_id="", hops=0, public_key=self.identity.public_key,
             signature=b"", message=message,
         )  # fmt: skip
@@ -121,6 +122,44 @@ def lies(hostile: Hostile) -> list[messages.Envelope]:
     return [hostile.signed(hostile.envelope(message)) for message in said]
 
 
+def unknown(hostile: Hostile, number: int, **changes: Any) -> bytes:
+    """A message of a kind that nobody knows."""
+    hostile.sequence += 1
+    fields = {
+        "version": (1 << 31) - 1, "source": hostile.identity.site, "destination": hostile.target, "incarnation": 1,
+        "sequence": hostile.sequence, "epoch": 0, "event_id": "", "hops": 0, "public_key": b"", "signature": b"",
+        "optional": True, "message": {"type": f"Weather{number}", "rain": "x" * 100},
+    }  # fmt: skip
+    return msgspec.msgpack.encode({**fields, **changes})
+
+
+FLOOD = 3000
+"""Messages of kinds that nobody knows, each another one."""
+
+
+async def flood(hostile: Hostile) -> None:
+    """The mark of what may be skipped on everything: on kinds that nobody knows, thousands of them; on one for somebody
+    else, which is relayed; on one for everybody; on bulk frames."""
+    await hostile.link()
+    other = hostile.cluster.sites[1].identity.site
+    for number in range(FLOOD):
+        hostile.transport.send_control(hostile.target, unknown(hostile, number))
+        if number % 100 == 99:
+            await asyncio.sleep(0)  # the victim reads what was sent
+    rain, hail = (messages.Unreadable(kind=kind) for kind in ("Rain", "Hail"))
+    long = "x" * messages.UNREADABLE_BYTES_MAX
+    for message, text, destination in ((rain, "x", other), (hail, long, other), (hail, "x", messages.EVERYBODY)):
+        raw = msgspec.msgpack.encode({"type": message.kind, "text": text})
+        made = hostile.envelope(message, destination=destination, optional=True, raw=raw)  # type: ignore[arg-type]
+        hostile.say(hostile.signed(made))
+    for stream in (0, 1):
+        header = msgspec.msgpack.encode({"kind": "weather", "optional": True})
+        for _ in range(100):
+            await hostile.transport.send_bulk(hostile.target, stream, header, b"rain")
+    await asyncio.sleep(0.2)
+    assert hostile.transport.links(), "whatever may be skipped costs no link"
+
+
 async def misbehave(hostile: Hostile) -> int:
     """Everything at once, link after link; the number of rules that were broken."""
     forged = messages.Farewell(reason="forged")
@@ -141,9 +180,17 @@ async def misbehave(hostile: Hostile) -> int:
             hostile.envelope(forged, source=other.site, public_key=other.public_key, signature=bytes(64))
         ),
         lambda: hostile.transport.send_control(
-            hostile.target, msgspec.msgpack.encode(hostile.envelope(forged, version=9))
+            hostile.target, msgspec.msgpack.encode(hostile.envelope(forged, version=-9))
         ),
         lambda: hostile.say(hostile.envelope(report_of(other.site, up=False))),  # flooded, and not signed
+        lambda: hostile.transport.send_control(hostile.target, unknown(hostile, 0, optional=False)),
+        lambda: hostile.transport.send_control(
+            hostile.target, unknown(hostile, 0, message={"type": "Farewell", "reason": 7})
+        ),
+        lambda: hostile.transport.send_bulk(hostile.target, 1, msgspec.msgpack.encode({"kind": "weather"}), b"x"),
+        lambda: hostile.transport.send_bulk(
+            hostile.target, 0, msgspec.msgpack.encode({"kind": "chunk.up", "optional": True}), b"x"
+        ),
         control(struct.pack("!I", CONTROL_FRAME_BYTES_MAX + 1)),
         lambda: hostile.transport.send_bulk(hostile.target, 1, b"\x80"),
         lambda: hostile.transport.send_bulk(hostile.target, 1, b"\x80", b"payload without a kind"),
@@ -151,7 +198,7 @@ async def misbehave(hostile: Hostile) -> int:
     ]
     for breach in breaches:
         await hostile.broken(breach)
-    await hostile.link()
+    await flood(hostile)
     told = lies(hostile)
     hostile.say(*told)
     hostile.say(*reversed(told))  # replayed, and out of order

@@ -48,6 +48,10 @@ class Site(RunningSite):
         self.hospital, self.port = hospital, children.free_port()
         super().__init__(name, cluster.folder / name, f"127.0.0.1:{self.port}")
 
+    def python(self) -> list[str]:
+        """The interpreter of this site's processes."""
+        return [sys.executable]
+
     def start(self) -> None:
         self.spawn_daemon(self.daemon_command(), folder=self.folder, variables=VARIABLES)
         self.await_daemon(WAIT_S)

@@ -25,31 +25,35 @@ from tests.integration.small_training import train
 from tests.integration.test_transport_hostile import port_of, read_frame, still_serves, tls_stranger
 from tests.integration.transport_rig import LOOPS, close, run, start, until
 
-from chaosd.identity import Identity
-from chaosd.transport.handshake import (
+from chaos_protocols.courier import UNREADABLE_KINDS_TOLD_MAX
+from chaos_protocols.wire.handshake import (
+    ACCEPTED,
     FIXED_REFUSAL,
     REFUSED_RUN,
     REFUSED_VERSION,
     Challenge,
-    DialerHandshake,
     Hello,
     Session,
     Verdict,
-    encode,
 )
+from chaos_protocols.wire.versions import NEWEST, OLDEST
+from chaosd.identity import Identity
+from chaosd.transport.handshake import DialerHandshake, encode
 from chaosd.transport.settings import HANDSHAKES_MAX
 from chaosd.transport.tls import client_context
 
 HALF_OPEN = 1000
 ROUNDS_MEANWHILE = 3
 GROWTH_BYTES_MAX = 64 << 20
+LOG_BYTES_MAX = 1 << 20
 
 # ---- at the door
 
 
 def hello_of(identity: Identity, **changes: Any) -> Hello:
     right = Hello(
-        version=1, run=transport_rig.RUN, site=identity.site, public_key=identity.public_key, incarnation=1,
+        version=NEWEST, oldest=OLDEST, run=transport_rig.RUN, site=identity.site, public_key=identity.public_key,
+        incarnation=1,
         purpose="control", stream=0, streams=2, session=Session(dialer=identity.site, attempt=1), known=None,
         address="", nonce=bytes(32),
     )  # fmt: skip
@@ -106,7 +110,8 @@ def test_wrong_run_and_version_are_told_to_a_trusted_site_and_nothing_to_a_stran
         stranger = transport_rig.identity(tmp_path, "stranger")
         await start(b)
         b.events.trusted.add(friend.site)
-        for changes, code in (({"run": "lungs"}, REFUSED_RUN), ({"version": 2}, REFUSED_VERSION)):
+        newer = {"version": NEWEST + 2, "oldest": NEWEST + 1}
+        for changes, code in (({"run": "lungs"}, REFUSED_RUN), (newer, REFUSED_VERSION)):
             told = await knock(b, caller(b, friend, **changes))
             assert told is not None and told.code == code and told.reason
             assert await knock(b, caller(b, stranger, **changes)) == FIXED_REFUSAL
@@ -123,6 +128,37 @@ def test_wrong_run_and_version_are_told_to_a_trusted_site_and_nothing_to_a_stran
     run(loop_kind, main)
 
 
+VERSION_MAX = (1 << 31) - 1
+
+
+@pytest.mark.parametrize("loop_kind", LOOPS)
+def test_lies_about_versions_get_a_refusal_and_nothing_else(loop_kind: str, tmp_path: Path) -> None:
+    """A range that is reversed, huge, empty or from before; too large a number; a range heard that was not said."""
+
+    async def main() -> None:
+        b, friend = transport_rig.Site(tmp_path, "b"), transport_rig.identity(tmp_path, "friend")
+        await start(b)
+        b.events.trusted.add(friend.site)
+        for version, oldest in ((OLDEST - 1, NEWEST + 1), (VERSION_MAX, VERSION_MAX), (0, 0), (1, 0), (0, VERSION_MAX)):
+            told = await knock(b, caller(b, friend, version=version, oldest=oldest))
+            assert told is not None and told.code == REFUSED_VERSION and told.reason, (version, oldest)
+        for lie in ({"version": VERSION_MAX + 1}, {"oldest": -1}, {"software": "s" * 65}):
+            assert await knock(b, caller(b, friend, **lie)) == FIXED_REFUSAL, lie
+        everything = await knock(b, caller(b, friend, version=VERSION_MAX, oldest=1))
+        assert everything is not None and (everything.code, everything.version) == (ACCEPTED, NEWEST)
+        older = encode(Challenge(version=OLDEST - 1, oldest=OLDEST - 1, nonce=bytes(32)))
+        challenge = msgspec.msgpack.decode(older, type=Challenge)
+
+        def talked_down(frame: bytes) -> bytes:
+            nonce = msgspec.msgpack.decode(frame, type=Challenge).nonce
+            return caller(b, friend)(encode(msgspec.structs.replace(challenge, nonce=nonce)))
+
+        assert await knock(b, talked_down) == FIXED_REFUSAL, "somebody in between changed the range"
+        await close(b)
+
+    run(loop_kind, main)
+
+
 @pytest.mark.parametrize("loop_kind", LOOPS)
 def test_a_proof_for_another_listener_or_challenge_is_worth_nothing(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
@@ -130,7 +166,7 @@ def test_a_proof_for_another_listener_or_challenge_is_worth_nothing(loop_kind: s
         friend = transport_rig.identity(tmp_path, "friend")
         await start(b, c)
         b.events.trusted.add(friend.site)
-        other = encode(Challenge(version=1, nonce=bytes(32)))
+        other = encode(Challenge(version=NEWEST, oldest=OLDEST, nonce=bytes(32)))
         assert await knock(b, lambda _: caller(b, friend)(other)) == FIXED_REFUSAL
         assert await knock(b, caller(c, friend)) == FIXED_REFUSAL, "c passes on what it was shown"
         await close(b, c)
@@ -265,6 +301,10 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
             assert [event for event in bad if event.round > round_before] == [], "nobody was removed, nothing paused"
         refused = honest[0].events("refused")
         assert len(refused) >= breaches // 2, "a connection that ends takes the breaches after it along"
-        assert not honest[1].events("refused")
+        skipped = [event for event in refused if "Weather" in event.cause]
+        assert 1 <= len(skipped) <= UNREADABLE_KINDS_TOLD_MAX, "thousands of unknown kinds fill no history"
+        relayed = [event.cause for event in honest[1].events("refused")]
+        assert relayed == ["its message Rain is unknown"], "handed on up to its size; floods of unknown kinds are not"
+        assert honest[0].daemon_log.stat().st_size < LOG_BYTES_MAX
         for site in honest:
             assert "Traceback" not in site.daemon_log.read_text()

@@ -15,7 +15,7 @@ import pytest
 from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
 from chaos_protocols.names import BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
-from chaosd.transport.handshake import Challenge, Proof
+from chaos_protocols.wire.handshake import Challenge, Proof
 from chaosd.transport.settings import HANDSHAKES_MAX
 from chaosd.transport.tls import client_context
 

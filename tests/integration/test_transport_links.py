@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
 
+from chaos_protocols.wire.versions import NEWEST, Versions
 from chaosd.transport import DialError, LinkClosed, ListenError
 from chaosd.transport import handshake as handshake_module
 
@@ -88,10 +89,13 @@ def test_trusted_sites_are_told_of_wrong_run_and_wrong_version(
         await close(a, b)
         c, d = Site(tmp_path, "c"), Site(tmp_path, "d")
         await start(c, d)
-        monkeypatch.setattr("chaosd.transport.dialer.PROTOCOL_VERSION", 2)
-        with pytest.raises(DialError, match="protocol version 1, the dialer 2"):
-            await c.dial(d)
-        await close(c, d)
+        e = Site(tmp_path, "e", versions=Versions(oldest=NEWEST + 1, newest=NEWEST + 3), software="9.9.9")
+        await start(c, d, e)
+        for one, other in ((e, d), (d, e)):
+            with pytest.raises(DialError, match=r"speaks protocol .*they share none\. Install a chaos-train") as caught:
+                await one.dial(other)
+            assert f"{NEWEST + 1} to {NEWEST + 3}" in str(caught.value) and "9.9.9" in str(caught.value)
+        await close(c, d, e)
 
     run(loop_kind, main)
 

@@ -12,7 +12,8 @@ import pytest
 from tests.integration.transport_rig import LOOPS, Recorder, Site, close, link, run
 
 from chaos_lab.links.shape import LinkShape
-from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, ProbeHeader, encode, report
+from chaos_protocols.wire.probe import ProbeHeader, encode
+from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, report
 from chaosd.transport import RemoteProtocolError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)

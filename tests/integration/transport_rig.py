@@ -11,6 +11,7 @@ import uvloop
 
 from chaos_lab.links.transport import LabTransport
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity
 from chaosd.transport import RemoteProtocolError, TransportSettings
 
@@ -77,7 +78,7 @@ class Recorder:
         self.asked.append((site, purpose))
         return None if site in self.trusted else "not in the roster of this test"
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
         self.ups.append((site, incarnation, address))
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.messages import EVERYBODY, Envelope, Farewell, JoinRequest, Message, signed_bytes
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.roster import ModelFacts
+from chaos_protocols.wire.versions import NEWEST
 from chaosd.identity import Identity
 from chaosd.message_auth import check_source
 
@@ -26,7 +27,7 @@ def identities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Identity, Iden
 
 def envelope_of(source: Identity, message: Message, *, key: bytes, signer: Identity) -> Envelope:
     bare = Envelope(
-        version=PROTOCOL_VERSION,
+        version=NEWEST,
         source=source.site,
         destination=HERE,
         incarnation=1,

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from chaos_protocols import effects, events
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.worker import WorkerHello, arena_layout
 from chaosd import mirror
 from chaosd.arena import Arena
@@ -34,7 +35,7 @@ class Bench:
         contribution = contribution_spec(0, 8)
         layout = arena_layout(contribution.size_bytes, spec.size_bytes)
         self.hello = WorkerHello(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
             pid=os.getpid(),
             round=0,
             state=spec,

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 import uvloop
@@ -108,6 +109,22 @@ async def test_messages_pass_both_ways_in_order_even_in_single_bytes(served: Ser
     assert recorder.messages == sent
     assert server.send(TrainFrom(round=1)) and server.send(TrainFrom(round=2))
     assert [await client.receive(), await client.receive()] == [TrainFrom(round=1), TrainFrom(round=2)]
+
+
+async def test_what_a_newer_script_says_is_skipped_where_it_may_be(served: Served, connect: Connect) -> None:
+    _, recorder = served
+    client = connect()
+    await client.say_hello(hello_message(), memory(specs()[2]))
+    await recorder.until(lambda: recorder.hellos)
+    newer = msgspec.msgpack.encode({"type": "Progress", "optional": True, "percent": 3})
+    after = RoundContributed(round=1, weight=1.5)
+    await client.send(len(newer).to_bytes(4, "big") + newer + encode(after))
+    await recorder.until(lambda: recorder.messages)
+    assert recorder.messages == [after] and not recorder.losses
+    unmarked = msgspec.msgpack.encode({"type": "Progress", "percent": 3})
+    await client.send(len(unmarked).to_bytes(4, "big") + unmarked)
+    await recorder.until(lambda: recorder.losses)
+    assert "not one of the protocol" in recorder.losses[0]
 
 
 async def test_closed_socket_is_a_lost_worker_once_and_another_may_come(served: Served, connect: Connect) -> None:

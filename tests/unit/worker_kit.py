@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chaos_protocols.names import PROTOCOL_VERSION
 from chaos_protocols.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.worker import WorkerHello, WorkerMessage, arena_layout, decode_from_daemon, encode
 from chaosd.arena import Arena
 
@@ -63,7 +63,7 @@ def specs(numbers: int = 8) -> tuple[Any, Any, int]:
 def hello_message(**changes: Any) -> WorkerHello:
     state, contribution, arena_bytes = specs()
     fields: dict[str, Any] = {
-        "version": PROTOCOL_VERSION,
+        "version": NEWEST,
         "pid": os.getpid(),
         "round": 0,
         "state": state,

@@ -13,7 +13,7 @@ from chaos_lab.links.link import LabLink
 from chaos_lab.links.shape import UNSHAPED, LinkShape
 from chaos_lab.links.shaper import LinkShaper
 from chaos_protocols.names import SiteId
-from chaosd.transport.handshake import Session
+from chaos_protocols.wire.handshake import Session
 from chaosd.transport.link import BulkProgress, LinkReports, SocketLinkPhase
 from chaosd.transport.paths import Paths
 

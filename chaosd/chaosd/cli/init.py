@@ -173,9 +173,9 @@ def version() -> None:
     """
     from importlib.metadata import version as installed
 
-    from chaos_protocols.names import PROTOCOL_VERSION
+    from chaos_protocols.wire.versions import SPOKEN
 
-    typer.echo(f"chaos-train {installed('chaos-train')}, protocol {PROTOCOL_VERSION}")
+    typer.echo(f"chaos-train {installed('chaos-train')}, protocol {SPOKEN}")
 
 
 def _text(path: Path, site: str, config: SiteConfig) -> str:

@@ -18,11 +18,20 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import msgspec
 
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.probe import (
+    PROBE_BURST,
+    PROBE_KINDS,
+    PROBE_PING,
+    PROBE_PONG,
+    PROBE_REPORT,
+    ProbeHeader,
+    encode,
+)
 from chaosd.transport.errors import LinkClosed, RemoteProtocolError
 
 FRAME_BYTES = 64 << 10
@@ -41,7 +50,6 @@ STREAM = 1
 """Stream 0 belongs to the rounds."""
 
 _PAYLOAD = memoryview(bytes(FRAME_BYTES))
-_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +72,6 @@ class Sender(Protocol):
     """The part of the transport that a probe uses."""
 
     async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None: ...
-
-
-class ProbeHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Header of every probe frame; the driver tells it by its kind."""
-
-    kind: Annotated[str, msgspec.Meta(max_length=16)]
-    id: _Number
-    last: bool = False
-    bytes: _Number = 0
-    seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
-    rate_bytes_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e15)] = 0.0
 
 
 @dataclass(slots=True)
@@ -129,7 +126,7 @@ class LinkProbe:
     @staticmethod
     def is_probe(kind: object) -> bool:
         """Does a bulk header of this kind belong here? Its payload is discarded (`bulk_buffer` returns None)."""
-        return isinstance(kind, str) and kind.startswith("probe.")
+        return kind in PROBE_KINDS
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes) -> None:
         """A probe frame is complete. Raises RemoteProtocolError when it breaks the rules."""
@@ -137,17 +134,16 @@ class LinkProbe:
             message = msgspec.msgpack.decode(header, type=ProbeHeader)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise RemoteProtocolError(f"not a probe header: {error}") from None
-        match message.kind:
-            case "probe.ping":
-                self._reply(site, stream, ProbeHeader(kind="probe.pong", id=message.id))
-            case "probe.burst":
-                self._burst_arrived(site, stream, message)
-            case "probe.pong" | "probe.report":
-                answer = self._answers.get((site, message.id))
-                if answer is not None and not answer.done():
-                    answer.set_result(message)
-            case _:
-                raise RemoteProtocolError(f"unknown probe frame {message.kind!r}")
+        if message.kind not in PROBE_KINDS:
+            raise RemoteProtocolError(f"unknown probe frame {message.kind!r}")
+        if message.kind == PROBE_PING:
+            self._reply(site, stream, ProbeHeader(kind=PROBE_PONG, id=message.id))
+        elif message.kind == PROBE_BURST:
+            self._burst_arrived(site, stream, message)
+        else:  # an answer
+            answer = self._answers.get((site, message.id))
+            if answer is not None and not answer.done():
+                answer.set_result(message)
 
     def link_lost(self, site: SiteId, reason: str) -> None:
         """End what is under way with a site."""
@@ -164,18 +160,18 @@ class LinkProbe:
 
     async def _ping(self, site: SiteId, stream: int) -> float:
         begun_s = self._clock()
-        await self._ask(site, stream, ProbeHeader(kind="probe.ping", id=next(self._ids)))
+        await self._ask(site, stream, ProbeHeader(kind=PROBE_PING, id=next(self._ids)))
         return self._clock() - begun_s
 
     async def _burst(self, site: SiteId, stream: int, frames: int, seconds_max: float) -> ProbeHeader:
         number = next(self._ids)
-        header = encode(ProbeHeader(kind="probe.burst", id=number))
+        header = encode(ProbeHeader(kind=PROBE_BURST, id=number))
         ends_s = self._clock() + seconds_max
         sent = 0
         while sent < frames - 1 and (sent < FRAMES_MIN - 1 or self._clock() < ends_s):
             await self._sender.send_bulk(site, stream, header, _PAYLOAD)
             sent += 1
-        return await self._ask(site, stream, ProbeHeader(kind="probe.burst", id=number, last=True), _PAYLOAD)
+        return await self._ask(site, stream, ProbeHeader(kind=PROBE_BURST, id=number, last=True), _PAYLOAD)
 
     async def _ask(
         self, site: SiteId, stream: int, header: ProbeHeader, payload: memoryview | bytes = b""
@@ -224,14 +220,9 @@ def report(number: int, arrivals_s: list[float]) -> ProbeHeader:
     second_half_s = arrivals_s[-1] - arrivals_s[middle]
     frames = len(arrivals_s) - 1 - middle
     return ProbeHeader(
-        kind="probe.report",
+        kind=PROBE_REPORT,
         id=number,
         bytes=(len(arrivals_s) - 1) * FRAME_BYTES,
         seconds=seconds,
         rate_bytes_per_s=frames * FRAME_BYTES / second_half_s if second_half_s > 0 else 0.0,
     )
-
-
-def encode(header: ProbeHeader) -> bytes:
-    """A msgpack map with the key `kind`."""
-    return msgspec.msgpack.encode(header)

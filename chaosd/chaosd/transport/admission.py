@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
-from chaosd.transport.handshake import (
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FIXED_REFUSAL,
     PURPOSE_BULK,
@@ -37,6 +37,8 @@ from chaosd.transport.handshake import (
     Session,
     Verdict,
 )
+from chaos_protocols.wire.versions import agreed, refusal
+from chaosd.transport.handshake import Speaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ class Facts:
     own_run: str
     own_incarnation: int
     own_address: str
+    own: Speaker
     distrust: str | None
     """Why the driver does not admit this site; None = it does."""
     link: StandingLink | None
@@ -69,22 +72,30 @@ def judge(site: SiteId, hello: Hello, facts: Facts) -> tuple[Verdict, str]:
         return FIXED_REFUSAL, "it is this site itself"
     if facts.distrust is not None:
         return FIXED_REFUSAL, facts.distrust
-    if hello.version != PROTOCOL_VERSION:
-        text = f"this site speaks protocol version {PROTOCOL_VERSION}, the dialer {hello.version}; update the older one"
-        return Verdict(code=REFUSED_VERSION, reason=text), text
+    own = facts.own
+    version = agreed(own.versions, hello.versions)
+    if version is None:
+        text = refusal(own.versions, hello.versions, software_here=own.software, software_there=hello.software)
+        return Verdict(code=REFUSED_VERSION, reason=text, software=own.software), text
     if hello.run != facts.own_run:
         text = f"this site takes part in the run {facts.own_run[:100]!r}, not in {hello.run[:100]!r}"
         return Verdict(code=REFUSED_RUN, reason=text), text
-    accepted = Verdict(code=ACCEPTED, incarnation=facts.own_incarnation, address=facts.own_address)
+    accepted = Verdict(
+        code=ACCEPTED,
+        incarnation=facts.own_incarnation,
+        address=facts.own_address,
+        version=version,
+        software=own.software,
+    )
     if hello.purpose == PURPOSE_CONTROL:
         if hello.session.dialer != site:
             return FIXED_REFUSAL, "a control connection of a session that another site dialed"
-        refusal = _against_control(site, hello, facts)
+        problem = _against_control(site, hello, facts)
     elif hello.purpose == PURPOSE_BULK:
-        refusal = _against_bulk(hello, facts.link) or _against_ours(site, facts)
+        problem = _against_bulk(hello, facts.link) or _against_ours(site, facts)
     else:
         return FIXED_REFUSAL, f"unknown purpose {hello.purpose!r}"
-    return (refusal, refusal.reason) if refusal is not None else (accepted, "accepted")
+    return (problem, problem.reason) if problem is not None else (accepted, "accepted")
 
 
 def _against_control(site: SiteId, hello: Hello, facts: Facts) -> Verdict | None:

@@ -15,23 +15,23 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId, short
-from chaosd.addresses import split_address
-from chaosd.identity import Identity
-from chaosd.transport.connection import PeerConnection
-from chaosd.transport.errors import DialError, RemoteProtocolError
-from chaosd.transport.handshake import (
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.handshake import (
     ACCEPTED,
     NONCE_BYTES,
     PURPOSE_BULK,
     PURPOSE_CONTROL,
     REFUSED,
     REFUSED_SIMULTANEOUS,
-    DialerHandshake,
     Hello,
     Session,
     Verdict,
 )
+from chaosd.addresses import split_address
+from chaosd.identity import Identity
+from chaosd.transport.connection import PeerConnection
+from chaosd.transport.errors import DialError, RemoteProtocolError
+from chaosd.transport.handshake import DialerHandshake, Speaker
 from chaosd.transport.tls import TlsChannel
 
 
@@ -47,6 +47,7 @@ class DialerContext:
     tls: ssl.SSLContext
     run: str
     incarnation: int
+    own: Speaker
     address_seen_from: Callable[[PeerConnection], str]
     """Where we listen, for the peer at the other end of a connection."""
     track: Callable[[PeerConnection], None]
@@ -117,6 +118,8 @@ class Attempt:
         self.session = session
         self.streams = streams
         self.superseded = False
+        self.listener = Speaker()
+        """What the other end speaks; known when its control connection stands."""
         self.task: asyncio.Task[None] | None = None
         self._known = known
         self._context = context
@@ -201,13 +204,15 @@ class Attempt:
             raise Yielded
         if verdict.code == REFUSED:
             raise DialError(f"{who} refused this site. Ask its operator; the reason stands in the log over there.")
-        raise DialError(f"{who} refused: {verdict.reason[:300]}")
+        raise DialError(f"{who} refused: {verdict.reason}")
 
     def hello(self, connection: PeerConnection, stream: int | None) -> Hello:
         """What we state on this connection."""
         context = self._context
         return Hello(
-            version=PROTOCOL_VERSION,
+            version=context.own.versions.newest,
+            oldest=context.own.versions.oldest,
+            software=context.own.software,
             run=context.run,
             site=context.identity.site,
             public_key=context.identity.public_key,
@@ -257,6 +262,8 @@ class _Handshake:
                 self._attempt.commit()
             return
         verdict = self._machine.verdict(frame)
+        if self._stream is None:
+            self._attempt.listener = self._machine.listener
         if verdict.code == ACCEPTED:
             connection.establish(self._stream, congestion=self._attempt.congestion)
         self.outcome.set_result(verdict)

@@ -18,9 +18,9 @@ from enum import Enum
 from typing import Protocol
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
+from chaos_protocols.wire.handshake import HANDSHAKE_BYTES_MAX
 from chaosd.transport.errors import LocalProtocolError, RemoteProtocolError
 from chaosd.transport.nobody import NOBODY
-from chaosd.transport.settings import HANDSHAKE_BYTES_MAX
 
 CONTROL_PREFIX = struct.Struct("!I")
 BULK_PREFIX = struct.Struct("!II")

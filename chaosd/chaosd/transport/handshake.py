@@ -3,9 +3,9 @@
 Driven by a connection, which hands in each frame and sends what comes back. What the verdict on a proven peer is
 (trusted? same run? which of two simultaneous dials?) is decided in `admission`.
 
-    listener -> dialer   Challenge  nonce
+    listener -> dialer   Challenge  nonce, the versions that the listener speaks
     dialer -> listener   Proof      hello (bytes), signature
-    listener -> dialer   Verdict    accepted, or why not
+    listener -> dialer   Verdict    accepted in which version, or why not
 
 Why the channel is mutually authenticated and bound:
 
@@ -18,7 +18,10 @@ Why the channel is mutually authenticated and bound:
    to this listener: a trusted but malicious site that is dialed cannot pass the proof on to another one, since that
    one has another certificate. A third party cannot sit in between, by 1. So the listener's end of the channel is in
    the hands of the key that signed.
-3. The label keeps the signature from being taken for a control message, and the reverse.
+3. Nobody can talk the two down to an older version than both know. The hello says which versions the dialer speaks and
+   which range it heard of the listener; the signature covers both, and the listener refuses a hello that heard another
+   range than it said. The dialer works the version out for itself and takes no other.
+4. The label keeps the signature from being taken for a control message, and the reverse.
 
 A peer that is not proven or not trusted gets one fixed refusal, the same for every cause. Python's `ssl` cannot accept
 unknown client certificates and leave the judgement to us, which is why the dialer's proof is not a client certificate.
@@ -26,104 +29,53 @@ unknown client certificates and leave the judgement to us, which is why the dial
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import blake3
 import msgspec
 
-from chaos_protocols.names import PROTOCOL_VERSION, SITE_ID_CHARACTERS, SiteId
-from chaosd.identity import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, site_of, site_of_certificate, verify
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.handshake import (
+    ACCEPTED,
+    HANDSHAKE_BYTES_MAX,
+    REFUSED_VERSION,
+    Challenge,
+    Hello,
+    Proof,
+    Verdict,
+)
+from chaos_protocols.wire.versions import BEFORE, SPOKEN, Versions, agreed, refusal
+from chaosd.identity import Identity, site_of, site_of_certificate, verify
 from chaosd.transport.errors import RemoteProtocolError
-from chaosd.transport.settings import HANDSHAKE_BYTES_MAX, STREAMS_MAX
 
 LABEL = b"chaos transport hello, protocol version 1\x00"
-NONCE_BYTES = 32
-COUNTER_MAX = (1 << 63) - 1
-NAME_CHARACTERS_MAX = 256
-REASON_CHARACTERS_MAX = 512
-
-Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-Counter = Annotated[int, msgspec.Meta(ge=0, le=COUNTER_MAX)]
-Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)]
-SiteText = Annotated[str, msgspec.Meta(min_length=SITE_ID_CHARACTERS, max_length=SITE_ID_CHARACTERS)]
-
-REFUSED = "refused"
-"""The fixed answer to whoever is not proven or not trusted."""
-REFUSED_VERSION = "version"
-REFUSED_RUN = "run"
-REFUSED_SIMULTANEOUS = "simultaneous"
-REFUSED_STALE = "stale"
-ACCEPTED = "accepted"
-
-PURPOSE_CONTROL = "control"
-PURPOSE_BULK = "bulk"
-
-
-class Challenge(msgspec.Struct, frozen=True, kw_only=True):
-    """First message, listener to dialer."""
-
-    version: Counter
-    nonce: Nonce
-
-
-class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Names one attempt to bring up a link: who dials and the how-manieth time (since its daemon started)."""
-
-    dialer: SiteText
-    attempt: Counter
-
-
-class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """What the dialer states and signs."""
-
-    version: Counter
-    run: Name
-    site: SiteText
-    public_key: Annotated[bytes, msgspec.Meta(min_length=PUBLIC_KEY_BYTES, max_length=PUBLIC_KEY_BYTES)]
-    incarnation: Counter
-    purpose: Name
-    stream: Annotated[int, msgspec.Meta(ge=0, lt=STREAMS_MAX)]
-    streams: Annotated[int, msgspec.Meta(ge=1, le=STREAMS_MAX)]
-    """Bulk connections that the link will have."""
-    session: Session
-    known: Session | None
-    """The last session with this listener that the dialer saw accepted: tells a redial from a simultaneous dial."""
-    address: Name
-    """Where the dialer listens; empty = not reachable."""
-    nonce: Nonce
-
-
-class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """Second message: the hello as it was signed, byte for byte."""
-
-    hello: bytes
-    signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Third message, listener to dialer."""
-
-    code: Name
-    reason: Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)] = ""
-    incarnation: Counter = 0
-    address: Name = ""
-
-
-FIXED_REFUSAL = Verdict(code=REFUSED)
+"""Separates these signatures from all others. The number in it is no version: it stays, so that a daemon of any
+version is proven first, and then told why it is refused."""
 
 _Message = TypeVar("_Message", Challenge, Hello, Proof, Verdict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speaker:
+    """What one end of a connection speaks; `software`: its release, for people."""
+
+    versions: Versions = SPOKEN
+    software: str = ""
 
 
 class ListenerHandshake:
     """The listening end: makes the challenge, checks the proof."""
 
-    def __init__(self, identity: Identity, nonce: bytes) -> None:
+    def __init__(self, identity: Identity, nonce: bytes, own: Speaker) -> None:
         self._certificate_der = identity.certificate_der
         self._nonce = nonce
+        self._own = own
 
     def challenge(self) -> bytes:
         """The first frame to send."""
-        return encode(Challenge(version=PROTOCOL_VERSION, nonce=self._nonce))
+        versions = self._own.versions
+        return encode(Challenge(version=versions.newest, oldest=versions.oldest, nonce=self._nonce))
 
     def prove(self, frame: bytes) -> tuple[SiteId, Hello]:
         """The site that the dialer has proven to be, and its hello. Raises RemoteProtocolError (for our log)."""
@@ -135,6 +87,10 @@ class ListenerHandshake:
         signed = signed_bytes(self._certificate_der, self._nonce, proof.hello)
         if not verify(hello.public_key, proof.signature, signed):
             raise RemoteProtocolError(f"the signature of the hello of {site} is wrong")
+        if hello.heard != self._own.versions and hello.versions != BEFORE:
+            raise RemoteProtocolError(
+                f"the hello of {site} heard that this site speaks protocol {hello.heard}, not {self._own.versions}"
+            )
         return site, hello
 
 
@@ -146,6 +102,10 @@ class DialerHandshake:
         self._expected = expected
         self._hello = hello
         self._certificate_der = b""
+        self.listener = Speaker(versions=BEFORE)
+        """What the other end speaks, as its challenge says, and its verdict of its release."""
+        self.version: int | None = None
+        """The version that both use; None: they share none, or the challenge has not come yet."""
 
     def check_certificate(self, certificate_der: bytes | None) -> None:
         """Raises RemoteProtocolError when another site answered than the one that was dialed."""
@@ -158,13 +118,28 @@ class DialerHandshake:
         """The proof that answers a challenge. Only after `check_certificate`."""
         assert self._certificate_der, "the certificate is checked first"
         challenge = decode(frame, Challenge)
-        hello = encode(self._hello)
+        self.listener = Speaker(versions=challenge.versions)
+        self.version = agreed(self._hello.versions, challenge.versions)
+        hello = encode(msgspec.structs.replace(self._hello, heard=challenge.versions))
         signature = self._identity.sign(signed_bytes(self._certificate_der, challenge.nonce, hello))
         return encode(Proof(hello=hello, signature=signature))
 
     def verdict(self, frame: bytes) -> Verdict:
-        """What the listener decided."""
-        return decode(frame, Verdict)
+        """What the listener decided. Raises RemoteProtocolError if it takes another version than the highest of both.
+        A refusal for the versions is told in this end's own words, which know what both speak."""
+        verdict = decode(frame, Verdict)
+        self.listener = Speaker(versions=self.listener.versions, software=verdict.software)
+        if verdict.code == ACCEPTED and verdict.version != self.version:
+            raise RemoteProtocolError(f"it takes protocol {verdict.version}, where {self.version} was to be taken")
+        if verdict.code == REFUSED_VERSION:
+            told = refusal(
+                self._hello.versions,
+                self.listener.versions,
+                software_here=self._hello.software,
+                software_there=self.listener.software,
+            )
+            return msgspec.structs.replace(verdict, reason=told)
+        return verdict
 
 
 def signed_bytes(listener_certificate_der: bytes, listener_nonce: bytes, hello: bytes) -> bytes:

@@ -17,10 +17,11 @@ from typing import Protocol
 
 from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
+from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
-from chaosd.transport.handshake import Session
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo
 from chaosd.transport.sockets import round_trip_s, streams_for, window_bytes
 
@@ -182,6 +183,8 @@ class Link:
         self.streams_wanted = streams
         self.progress = progress
         self.address = ""
+        self.speaker, self.version = Speaker(), 0
+        """What the neighbour speaks; the protocol version that both ends use."""
         self.state = SocketLinkPhase.COMING_UP
         self.control: PeerConnection | None = None
         self.streams: dict[int, Stream] = {}
@@ -289,6 +292,9 @@ class Link:
             incarnation=self.incarnation,
             address=self.address,
             dialed_by_us=self.session.dialer == own_site,
+            version=self.version,
+            versions=self.speaker.versions,
+            software=self.speaker.software,
             streams=tuple(sorted(self.streams)),
             congestion=next((stream.connection.congestion for stream in self.streams.values()), ""),
             bulk_bytes_received=self.progress.received_bytes,

@@ -18,28 +18,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chaos_protocols.names import SiteId, short
-from chaosd.addresses import join_address
-from chaosd.identity import Identity
-from chaosd.transport.connection import PeerConnection
-from chaosd.transport.errors import ListenError, RemoteProtocolError
-from chaosd.transport.handshake import (
+from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FIXED_REFUSAL,
     NONCE_BYTES,
     PURPOSE_BULK,
     REFUSED_SIMULTANEOUS,
     Hello,
-    ListenerHandshake,
     Verdict,
-    encode,
 )
+from chaosd.addresses import join_address
+from chaosd.identity import Identity
+from chaosd.transport.connection import PeerConnection
+from chaosd.transport.errors import ListenError, RemoteProtocolError
+from chaosd.transport.handshake import ListenerHandshake, Speaker, encode
 from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings
 from chaosd.transport.tls import TlsChannel, server_context
 
 REFUSALS_LOGGED_PER_WINDOW = 20
+REFUSAL_CHARACTERS_MAX = 500
 REFUSAL_WINDOW_S = 10.0
 """A host that knocks all day must not fill the disk with log lines."""
 
+_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
 _log = logging.getLogger("chaosd.transport")
 
 
@@ -75,6 +76,7 @@ class Listener:
         self._settings = settings
         self._gatekeeper = gatekeeper
         self._track = track
+        self._own = Speaker(versions=settings.versions, software=settings.software)
         self._server: asyncio.Server | None = None
         self._visitors: dict[PeerConnection, _Visitor] = {}
         self._window_ends_s = 0.0
@@ -86,6 +88,21 @@ class Listener:
     def visitors(self) -> int:
         """Connections that have not proven who they are yet."""
         return len(self._visitors)
+
+    @property
+    def address(self) -> str:
+        """Where neighbours are told to dial; with the actual port. "" when this site is not reachable."""
+        if self._settings.advertise_address is not None:
+            return self._settings.advertise_address
+        return join_address(self.host, self.port)
+
+    def address_seen_from(self, connection: PeerConnection) -> str:
+        """What the peer is told: where it can dial us. On a wildcard address, the one that this connection uses."""
+        if self._settings.advertise_address is not None or self.host not in _WILDCARD_HOSTS:
+            return self.address
+        transport = connection.channel.transport
+        name = transport.get_extra_info("sockname") if transport is not None else None
+        return join_address(str(name[0]), self.port) if name else self.address
 
     async def start(self) -> None:
         """Open the port. Raises ListenError that names it and the remedy."""
@@ -123,7 +140,7 @@ class Listener:
         connection = PeerConnection(self._context, self, server_side=True)
         loop = asyncio.get_running_loop()
         deadline = loop.call_later(self._settings.handshake_timeout_s, self._too_slow, connection)
-        handshake = ListenerHandshake(self._identity, secrets.token_bytes(NONCE_BYTES))
+        handshake = ListenerHandshake(self._identity, secrets.token_bytes(NONCE_BYTES), self._own)
         self._visitors[connection] = _Visitor(handshake, deadline)
         self._track(connection)
         return connection.channel
@@ -193,4 +210,4 @@ class Listener:
             self._window_ends_s, self._refusals_in_window = now_s + REFUSAL_WINDOW_S, 0
         self._refusals_in_window += 1
         if self._refusals_in_window <= REFUSALS_LOGGED_PER_WINDOW:
-            _log.warning("refused a connection from %s: %s", connection.peer_host, reason[:300])
+            _log.warning("refused a connection from %s: %s", connection.peer_host, reason[:REFUSAL_CHARACTERS_MAX])

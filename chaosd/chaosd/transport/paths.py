@@ -7,7 +7,7 @@ test) hands in a subclass; the product hands in none.
 from __future__ import annotations
 
 from chaos_protocols.names import SiteId
-from chaosd.transport.handshake import Session
+from chaos_protocols.wire.handshake import Session
 from chaosd.transport.link import BulkProgress, Link, LinkReports
 
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.handshake import STREAMS_MAX
+from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
-
-STREAMS_MAX = 16
-"""Bulk connections of one link. Sixteen are what long fat pipes were ever seen to profit from."""
 
 STREAMS_FIRST = 2
 """A link is up with these: one for averaging, one for states."""
@@ -22,9 +21,6 @@ STREAMS_AUTO = 4
 
 CONGESTION_NAME_MAX = 15
 """TCP_CA_NAME_MAX of Linux, without the closing zero."""
-
-HANDSHAKE_BYTES_MAX = 2048
-"""One handshake message. A hello takes about 350 bytes; the longest reason and address fit."""
 
 HANDSHAKES_MAX = 64
 """Connections that may be unauthenticated at once; the oldest one of the busiest address gives way."""
@@ -58,6 +54,10 @@ class TransportSettings:
     congestion: str = "auto"
     """Congestion control of bulk connections, by the name that the kernel has for it. auto = BBR where it is to be had
     (not on loopback), else the system's."""
+    software: str = ""
+    """This daemon's release, as neighbours are told it."""
+    versions: Versions = SPOKEN
+    """Protocol versions that this daemon speaks: all that it knows, but in tests."""
     handshake_timeout_s: float = 5.0
     """Accepted connection to proven identity, and first connection to complete link. TLS over a slow path takes 1 s."""
 
@@ -97,6 +97,12 @@ class LinkInfo:
     incarnation: int
     address: str
     dialed_by_us: bool
+    version: int
+    """Protocol version that both ends use."""
+    versions: Versions
+    """What the neighbour speaks."""
+    software: str
+    """The neighbour's release, for people; "" where it does not say."""
     streams: tuple[int, ...]
     """Bulk streams that stand at the moment."""
     congestion: str
@@ -115,8 +121,9 @@ class TransportEvents(Protocol):
     def admits(self, site: SiteId, purpose: str) -> str | None:
         """May this proven site connect? None = yes; otherwise the reason, for our own log only."""
 
-    def link_up(self, site: SiteId, incarnation: int, address: str) -> None:
-        """Control connection and all bulk streams are ready. `address` is where the site listens ("" = unknown)."""
+    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+        """Control connection and all bulk streams are ready. `address` is where the site listens ("" = unknown);
+        `versions`: the protocol versions that it speaks."""
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         """The control connection is gone. `end_of_file`: the other end (or its host) closed it."""

@@ -15,13 +15,15 @@ import functools
 from collections.abc import Callable
 
 from chaos_protocols.names import SiteId, short
-from chaosd.addresses import join_address, split_address
+from chaos_protocols.wire.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
+from chaos_protocols.wire.versions import agreed
+from chaosd.addresses import split_address
 from chaosd.identity import Identity
 from chaosd.transport import admission
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded
 from chaosd.transport.errors import DialError, LinkClosed
-from chaosd.transport.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.link import BulkProgress, Link, SocketLinkPhase
 from chaosd.transport.listener import Listener
 from chaosd.transport.paths import Paths
@@ -33,9 +35,6 @@ from chaosd.transport.settings import (
 )
 from chaosd.transport.tls import client_context
 from chaosd.transport.widening import Widening
-
-_WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
-
 
 YIELD_S = 0.5
 """How long a dial that gave way waits for the neighbour's own before it tries again: four round trips of 100 ms."""
@@ -60,13 +59,15 @@ class Transport:
         self._incarnation = incarnation
         self._events = events
         self._settings = settings
+        self._own = Speaker(versions=settings.versions, software=settings.software)
         self._listener = Listener(identity, settings, self, self._track)
         self._dialer = DialerContext(
             identity=identity,
             tls=client_context(),
             run=run,
             incarnation=incarnation,
-            address_seen_from=self._address_seen_from,
+            own=self._own,
+            address_seen_from=self._listener.address_seen_from,
             track=self._track,
             congestion=settings.congestion,
         )
@@ -91,9 +92,7 @@ class Transport:
     @property
     def address(self) -> str:
         """Where neighbours are told to dial; with the actual port. "" when this site is not reachable."""
-        if self._settings.advertise_address is not None:
-            return self._settings.advertise_address
-        return join_address(self._listener.host, self._listener.port)
+        return self._listener.address
 
     async def close(self) -> None:
         """Close everything; what was sent before is handed over if that takes at most CLOSE_FLUSH_TIMEOUT_S."""
@@ -211,7 +210,8 @@ class Transport:
             own_site=self._identity.site,
             own_run=self._run,
             own_incarnation=self._incarnation,
-            own_address=self._address_seen_from(connection),
+            own_address=self._listener.address_seen_from(connection),
+            own=self._own,
             distrust=self._events.admits(site, hello.purpose),
             link=admission.StandingLink(incarnation=link.incarnation, session=link.session, streams=link.streams_wanted)
             if link is not None
@@ -224,7 +224,8 @@ class Transport:
         if hello.purpose == PURPOSE_CONTROL:
             if (attempt := self._attempts.get(site)) is not None:
                 attempt.supersede()
-            link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address)
+            speaker = Speaker(versions=hello.versions, software=hello.software)
+            link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address, speaker)
             loop = asyncio.get_running_loop()
             timeout_s = self._settings.handshake_timeout_s
             self._completion_timers[link] = loop.call_later(
@@ -244,7 +245,7 @@ class Transport:
         attempt = self._attempts.get(link.site)
         if attempt is not None and attempt.session != link.session:
             attempt.supersede()
-        self._tell(self._events.link_up, link.site, link.incarnation, link.address)
+        self._tell(self._events.link_up, link.site, link.incarnation, link.address, link.speaker.versions)
         if (arrival := self._arrivals.pop(link.site, None)) is not None and not arrival.done():
             arrival.set_result(None)
 
@@ -321,7 +322,14 @@ class Transport:
                 raise DialError(f"site {short(attempt.site)} has restarted meanwhile")
             if not all(connection.is_open for connection in connections):
                 raise DialError(f"site {short(attempt.site)} closed the link while it came up")
-            link = self._new_link(attempt.site, verdict.incarnation, attempt.session, attempt.streams, attempt.address)
+            link = self._new_link(
+                attempt.site,
+                verdict.incarnation,
+                attempt.session,
+                attempt.streams,
+                attempt.address,
+                attempt.listener,
+            )
             attempt.keep()
             for connection in connections:
                 link.add(connection)
@@ -358,23 +366,18 @@ class Transport:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _new_link(self, site: SiteId, incarnation: int, session: Session, streams: int, address: str) -> Link:
+    def _new_link(
+        self, site: SiteId, incarnation: int, session: Session, streams: int, address: str, speaker: Speaker
+    ) -> Link:
         if (standing := self._links.get(site)) is not None:
             restarted = incarnation != standing.incarnation
             standing.close(f"replaced by {f'start {incarnation} of that daemon' if restarted else 'a redial'}")
         progress = self._progress.setdefault(site, BulkProgress())
         link = self._paths.link(self, site, incarnation, session, streams, progress)
         link.address = address
+        link.speaker, link.version = speaker, agreed(self._own.versions, speaker.versions) or 0
         self._links[site] = link
         return link
-
-    def _address_seen_from(self, connection: PeerConnection) -> str:
-        """What the peer is told: where it can dial us. On a wildcard address, the one that this connection uses."""
-        if self._settings.advertise_address is not None or self._listener.host not in _WILDCARD_HOSTS:
-            return self.address
-        transport = connection.channel.transport
-        name = transport.get_extra_info("sockname") if transport is not None else None
-        return join_address(str(name[0]), self._listener.port) if name else self.address
 
     def _track(self, connection: PeerConnection) -> None:
         """Every socket is known from its first to its last moment, so that `close` leaves nothing behind."""

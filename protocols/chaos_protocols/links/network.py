@@ -14,6 +14,7 @@ from chaos_protocols.liveness import LinkTable
 from chaos_protocols.messages import Heartbeat, LinkReport, Message
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.site_versions import SiteVersions
 
 
 class Network:
@@ -33,6 +34,8 @@ class Network:
         """Round and phase of each neighbour, by its last heartbeat."""
         self.inbox: deque[tuple[SiteId, Message]] = deque()
         """Messages of this site to itself: they go by the same door as those of others."""
+        self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
+        """What each site speaks, as far as was heard."""
         self._site = facts.site
         self._outbox = outbox
         self._replica = replica
@@ -58,6 +61,7 @@ class Network:
             rtt_s=(neighbour.rtt_s or 0.0) if neighbour else 0.0,
             rate_bytes_per_s=0.0,
             reason=reason,
+            versions=self.versions.of(site) if up else None,
         )
         outbox, roster = self._outbox, self._replica.roster
         outbox.emit(self.courier.flood(report, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id))
@@ -67,6 +71,7 @@ class Network:
 
     def link_up(self, event: events.LinkUp) -> None:
         """A connection is ready."""
+        self.versions.heard(event.site, event.incarnation, event.versions)
         now_s = self._outbox.now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
 

@@ -41,6 +41,7 @@ class Joining:
             model=model,
             worker_round=self._session.round,
             checkpoint=checkpoint,
+            versions=facts.versions,
         )
 
     def answered(self, answer: JoinAnswer) -> None:

@@ -109,6 +109,8 @@ class Admission:
             return _not_now(request, "the site that founds the run has no worker yet")
         if request.model != roster.model:
             return _never(request, OTHER_MODEL)
+        if problem := roster.version_problem(request.versions):
+            return _never(request, problem)
         record = roster.record(site)
         if record is None:
             return None

@@ -18,6 +18,7 @@ from chaos_protocols.raft.messages import Configuration
 from chaos_protocols.roster import Roster
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.views import Planner
+from chaos_protocols.wire.versions import Versions
 
 
 class Facts(Protocol):
@@ -87,6 +88,9 @@ class Facts(Protocol):
 
     def settle_answer(self) -> SettleAnswer: ...
     def own_report(self) -> Report: ...
+    def versions_of(self, site: SiteId) -> Versions:
+        """Which protocol versions the newest start of the site's daemon speaks, as far as was heard."""
+        ...
 
 
 class Host(Facts, Protocol):

@@ -139,7 +139,13 @@ class FailureDetector:
             if record.state != "member" or restarted is None:
                 continue
             reason = "its daemon was restarted"
-            command = RenewSite(site=record.site, incarnation=restarted, address=record.address, views=roster.views)
+            command = RenewSite(
+                site=record.site,
+                incarnation=restarted,
+                address=record.address,
+                views=roster.views,
+                versions=facts.versions_of(record.site),
+            )
             note = Note(
                 kind="scale-in", subject=short(record.site), cause=reason, outcome="done",
                 reason="same site, standby",

@@ -104,6 +104,7 @@ def add_site(
         public_key=request.public_key,
         incarnation=request.incarnation,
         state="learner",
+        versions=request.versions,
     )
     replication = situation.planner.replicate(
         transfer=transfer,

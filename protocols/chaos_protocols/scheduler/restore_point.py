@@ -255,6 +255,7 @@ class RestorePoint:
                 public_key=request.public_key,
                 incarnation=request.incarnation,
                 state="member",
+                versions=request.versions,
             )
             worker = Candidate(record=record, links=links, model=request.model, round=request.worker_round)
             yield worker, request.checkpoint

@@ -13,7 +13,7 @@ import msgspec
 
 from chaos_protocols import effects, events, messages
 from chaos_protocols.commands import encode_roster
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId, link_key
+from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.raft import HardState, RaftMachine, RaftSettings
 from chaos_protocols.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.roster import LinkRecord, ModelFacts, Roster, SiteRecord
@@ -21,6 +21,7 @@ from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.site_facts import SiteFacts, empty_roster
 from chaos_protocols.views import make_view
+from chaos_protocols.wire.versions import NEWEST
 from chaosd.plan_adapter import DaemonPlanner
 
 A, B, C, D, E = (SiteId(letter * 32) for letter in "abcde")
@@ -175,7 +176,7 @@ class Bench:
         self.sequence += 1
         flooded = messages.EVERYBODY if isinstance(message, messages.LinkReport) else self.site
         return messages.Envelope(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
             source=source,
             destination=destination or flooded,
             incarnation=incarnation,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from chaos_protocols.effects import Contribute, FetchResult, OpenRound
 from chaos_protocols.messages import Envelope, LinkReport
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.plans import SyncPlan, Tag, Tree
 from chaos_protocols.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.routing import OverlayView, ReplayGuard
 from chaos_protocols.views import connected_with, connects
+from chaos_protocols.wire.versions import NEWEST
 
 A, B, C, D = (SiteId(name) for name in "abcd")
 PLAN = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=((B, A),)),), reason="")
@@ -50,7 +51,7 @@ def view(epoch: int, first_round: int) -> View:
 
 def report(source: SiteId, neighbour: SiteId, *, up: bool, incarnation: int, sequence: int) -> Envelope:
     return Envelope(
-        version=PROTOCOL_VERSION,
+        version=NEWEST,
         source=source,
         destination=SiteId("*"),
         incarnation=incarnation,

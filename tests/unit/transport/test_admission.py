@@ -7,15 +7,18 @@ import itertools
 import msgspec
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.handshake import ACCEPTED, FIXED_REFUSAL, Hello, Session, Verdict
+from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaosd.transport.admission import Facts, StandingLink, judge
-from chaosd.transport.handshake import ACCEPTED, FIXED_REFUSAL, Hello, Session, Verdict
+from chaosd.transport.handshake import Speaker
 
 SMALL, LARGE = SiteId("0" * 32), SiteId("f" * 32)
 
 
 def hello(site: SiteId, **changes: object) -> Hello:
     made = Hello(
-        version=1,
+        version=NEWEST,
+        oldest=OLDEST,
         run="hearts",
         site=site,
         public_key=bytes(32),
@@ -37,6 +40,7 @@ def facts(own: SiteId = SMALL, **changes: object) -> Facts:
         "own_run": "hearts",
         "own_incarnation": 1,
         "own_address": "host:1",
+        "own": Speaker(),
         "distrust": None,
         "link": None,
         "committed": False,
@@ -53,7 +57,7 @@ def standing(dialer: SiteId, attempt: int, incarnation: int = 5) -> StandingLink
 
 
 def test_a_distrusted_site_gets_the_fixed_refusal_whatever_else_is_wrong() -> None:
-    for changes in ({}, {"version": 9}, {"run": "other"}, {"purpose": "x"}, {"incarnation": 0}):
+    for changes in ({}, {"version": 9, "oldest": 9}, {"run": "other"}, {"purpose": "x"}, {"incarnation": 0}):
         verdict, reason = judge(LARGE, hello(LARGE, **changes), facts(distrust="banned"))
         assert verdict == FIXED_REFUSAL and reason == "banned"
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
+from chaos_protocols.wire.handshake import HANDSHAKE_BYTES_MAX
 from chaosd.transport.errors import LocalProtocolError, RemoteProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.link import PIECE_BYTES, cut
-from chaosd.transport.settings import HANDSHAKE_BYTES_MAX
 
 
 class Sink:

@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaosd.identity import Identity
-from chaosd.transport.errors import RemoteProtocolError
-from chaosd.transport.handshake import (
+from chaos_protocols.wire.handshake import (
+    ACCEPTED,
+    HANDSHAKE_BYTES_MAX,
+    REASON_CHARACTERS_MAX,
+    REFUSED_VERSION,
     Challenge,
-    DialerHandshake,
     Hello,
-    ListenerHandshake,
     Proof,
     Session,
     Verdict,
-    decode,
-    encode,
 )
-from chaosd.transport.settings import HANDSHAKE_BYTES_MAX
+from chaos_protocols.wire.versions import BEFORE, NEWEST, OLDEST, SPOKEN, Versions, agreed, refusal
+from chaosd.identity import Identity
+from chaosd.transport.admission import Facts, judge
+from chaosd.transport.errors import RemoteProtocolError
+from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, decode, encode, signed_bytes
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> list[Identity]:
 
 def hello_of(identity: Identity, **changes: object) -> Hello:
     hello = Hello(
-        version=1,
+        version=NEWEST,
+        oldest=OLDEST,
         run="hearts",
         site=identity.site,
         public_key=identity.public_key,
@@ -58,14 +61,14 @@ def proof_for(dialer: Identity, listener: Identity, machine: ListenerHandshake, 
 
 def test_a_true_proof_is_believed(sites: list[Identity]) -> None:
     dialer, listener, _ = sites
-    machine = ListenerHandshake(listener, b"n" * 32)
+    machine = ListenerHandshake(listener, b"n" * 32, Speaker())
     site, hello = machine.prove(proof_for(dialer, listener, machine))
-    assert site == dialer.site and hello == hello_of(dialer)
+    assert site == dialer.site and hello == hello_of(dialer, heard=SPOKEN)
 
 
 def test_every_changed_bit_of_a_proof_is_noticed(sites: list[Identity]) -> None:
     dialer, listener, _ = sites
-    machine = ListenerHandshake(listener, b"n" * 32)
+    machine = ListenerHandshake(listener, b"n" * 32, Speaker())
     proof = proof_for(dialer, listener, machine)
     hello = decode(proof, Proof).hello
     for bit in range(len(proof) * 8):
@@ -80,17 +83,17 @@ def test_every_changed_bit_of_a_proof_is_noticed(sites: list[Identity]) -> None:
 
 def test_a_proof_for_one_listener_or_nonce_is_worth_nothing_elsewhere(sites: list[Identity]) -> None:
     dialer, listener, third = sites
-    machine = ListenerHandshake(listener, b"n" * 32)
+    machine = ListenerHandshake(listener, b"n" * 32, Speaker())
     proof = proof_for(dialer, listener, machine)
     with pytest.raises(RemoteProtocolError, match="signature"):
-        ListenerHandshake(third, b"n" * 32).prove(proof)  # passed on by a malicious listener
+        ListenerHandshake(third, b"n" * 32, Speaker()).prove(proof)  # passed on by a malicious listener
     with pytest.raises(RemoteProtocolError, match="signature"):
-        ListenerHandshake(listener, b"m" * 32).prove(proof)  # recorded earlier
+        ListenerHandshake(listener, b"m" * 32, Speaker()).prove(proof)  # recorded earlier
 
 
 def test_a_site_cannot_borrow_the_name_or_key_of_another(sites: list[Identity]) -> None:
     dialer, listener, third = sites
-    machine = ListenerHandshake(listener, b"n" * 32)
+    machine = ListenerHandshake(listener, b"n" * 32, Speaker())
     with pytest.raises(RemoteProtocolError, match="its key is that of"):
         machine.prove(proof_for(dialer, listener, machine, hello_of(dialer, site=third.site)))
     borrowed = hello_of(dialer, site=third.site, public_key=third.public_key)
@@ -130,7 +133,121 @@ def test_mutated_messages_are_a_message_or_a_protocol_error(sites: list[Identity
 
 def test_the_longest_hello_fits_into_a_handshake_frame(sites: list[Identity]) -> None:
     longest = hello_of(
-        sites[0], run="r" * 256, address="a" * 256, known=Session(dialer="f" * 32, attempt=(1 << 63) - 1)
+        sites[0],
+        run="r" * 256,
+        address="a" * 256,
+        known=Session(dialer="f" * 32, attempt=(1 << 63) - 1),
+        software="s" * 64,
+        heard=Versions(oldest=(1 << 31) - 1, newest=(1 << 31) - 1),
     )
     proof = Proof(hello=encode(longest), signature=bytes(64))
     assert len(encode(proof)) <= HANDSHAKE_BYTES_MAX
+
+
+OLD, WIDE, NEW = (Versions(oldest=low, newest=high) for low, high in ((2, 2), (2, 5), (4, 5)))
+
+
+def meet(
+    sites: list[Identity], dialer: Versions, listener: Versions, changed: Versions | None = None
+) -> tuple[DialerHandshake, Hello]:
+    """The two up to the proof; `changed`: what somebody in between makes of the range in the challenge."""
+    dialing_site, listening_site, _ = sites
+    machine = ListenerHandshake(listening_site, b"n" * 32, Speaker(versions=listener, software="0.9.0"))
+    challenge = decode(machine.challenge(), Challenge)
+    if changed is not None:
+        challenge = msgspec.structs.replace(challenge, version=changed.newest, oldest=changed.oldest)
+    hello = hello_of(dialing_site, version=dialer.newest, oldest=dialer.oldest)
+    dialing = DialerHandshake(dialing_site, listening_site.site, hello)
+    dialing.check_certificate(listening_site.certificate_der)
+    return dialing, machine.prove(dialing.answer(encode(challenge)))[1]
+
+
+@pytest.mark.parametrize(
+    ("dialer", "listener", "version"), [(WIDE, OLD, 2), (OLD, WIDE, 2), (WIDE, NEW, 5), (NEW, NEW, 5), (NEW, OLD, None)]
+)
+def test_both_ends_take_the_highest_version_that_both_know(
+    sites: list[Identity], dialer: Versions, listener: Versions, version: int | None
+) -> None:
+    dialing, hello = meet(sites, dialer, listener)
+    told = encode(Verdict(code=REFUSED_VERSION, software="0.9.0"))
+    assert dialing.version == version == agreed(listener, hello.versions)
+    assert dialing.listener.versions == listener
+    dialing.verdict(encode(Verdict(code=ACCEPTED, version=version or 0, software="0.9.0")) if version else told)
+    assert dialing.listener.software == "0.9.0"
+
+
+def test_nobody_in_between_can_talk_the_two_down_to_an_older_version(sites: list[Identity]) -> None:
+    with pytest.raises(RemoteProtocolError, match="heard that this site speaks protocol 2, not 2 to 5"):
+        meet(sites, WIDE, WIDE, changed=OLD)
+    dialing, _ = meet(sites, WIDE, WIDE)
+    lower = encode(Verdict(code=ACCEPTED, version=2))
+    with pytest.raises(RemoteProtocolError, match="takes protocol 2, where 5"):
+        dialing.verdict(lower)
+    assert dialing.verdict(encode(Verdict(code=ACCEPTED, version=5))).code == ACCEPTED
+    machine = ListenerHandshake(sites[1], b"n" * 32, Speaker(versions=WIDE))
+    proof = decode(proof_for(sites[0], sites[1], machine, hello_of(sites[0], version=5)), Proof)
+    older = encode(msgspec.structs.replace(decode(proof.hello, Hello), version=2))
+    with pytest.raises(RemoteProtocolError, match="signature"):
+        machine.prove(encode(msgspec.structs.replace(proof, hello=older)))
+
+
+def test_a_hello_that_does_not_say_what_it_heard_is_no_way_round(sites: list[Identity]) -> None:
+    dialer, listener, _ = sites
+    machine = ListenerHandshake(listener, b"n" * 32, Speaker())
+    hello = encode(hello_of(dialer))
+    signature = dialer.sign(signed_bytes(listener.certificate_der, b"n" * 32, hello))
+    with pytest.raises(RemoteProtocolError, match="heard that this site speaks protocol None"):
+        machine.prove(encode(Proof(hello=hello, signature=signature)))
+
+
+class FormerHello(msgspec.Struct, frozen=True, kw_only=True):
+    """The hello of daemons from before versions were negotiated, field by field."""
+
+    version: int
+    run: str
+    site: str
+    public_key: bytes
+    incarnation: int
+    purpose: str
+    stream: int
+    streams: int
+    session: Session
+    known: Session | None
+    address: str
+    nonce: bytes
+
+
+def test_a_daemon_from_before_the_negotiation_is_proven_and_told_why_it_is_refused(sites: list[Identity]) -> None:
+    dialer, listener, _ = sites
+    machine = ListenerHandshake(listener, b"n" * 32, Speaker(software="0.2.0"))
+    now = msgspec.structs.asdict(hello_of(dialer, version=1))
+    former = FormerHello(**{name: now[name] for name in FormerHello.__struct_fields__})
+    body = msgspec.msgpack.encode(former)
+    signature = dialer.sign(signed_bytes(listener.certificate_der, b"n" * 32, body))
+    site, hello = machine.prove(encode(Proof(hello=body, signature=signature)))
+    assert site == dialer.site and hello.versions == BEFORE
+    known = Facts(
+        own_site=listener.site, own_run="hearts", own_incarnation=1, own_address="", own=Speaker(software="0.2.0"),
+        distrust=None, link=None, committed=False,
+    )  # fmt: skip
+    verdict, reason = judge(site, hello, known)
+    assert verdict.code == REFUSED_VERSION
+    assert "chaos-train 0.2.0" in reason and f"speaks protocol {SPOKEN}" in reason and "Install a chaos-train" in reason
+    assert verdict.reason == reason, "the other end is told the same"
+
+
+def test_the_dialer_says_in_its_own_words_that_no_version_is_shared(sites: list[Identity]) -> None:
+    dialing, _ = meet(sites, NEW, OLD)
+    told = dialing.verdict(encode(Verdict(code=REFUSED_VERSION, reason="update", software="0.9.0"))).reason
+    assert "speaks protocol 4 to 5" in told and "the other (chaos-train 0.9.0) 2" in told
+    assert "Install a chaos-train there that speaks what is spoken here" in told
+
+
+def test_a_reversed_range_shares_no_version_with_anybody(sites: list[Identity]) -> None:
+    reversed_range = Versions(oldest=5, newest=2)
+    for other in (OLD, WIDE, NEW, reversed_range):
+        assert agreed(reversed_range, other) is None and agreed(other, reversed_range) is None
+    assert "is no range" in refusal(WIDE, reversed_range, software_here="", software_there="")
+    longest = Versions(oldest=(1 << 31) - 1, newest=(1 << 31) - 2)
+    told = refusal(longest, longest, software_here="s" * 64, software_there="s" * 64)
+    assert len(told) <= REASON_CHARACTERS_MAX

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.handshake import Session
 from chaosd.transport.link import BulkProgress, Link
 
 A, B = SiteId("aa"), SiteId("bb")
