@@ -18,6 +18,8 @@ from chaosd.transport import LinkClosed, Transport
 STREAM = 1
 DESCRIPTION_BYTES_MAX = 16 << 20
 ANSWER_TIMEOUT_S = 2.0
+NEIGHBOURS_ASKED_MAX = 3
+"""One after the other, each with its timeout: a user waits for the answer."""
 _decoder: msgspec.msgpack.Decoder[StateSpec] = msgspec.msgpack.Decoder(StateSpec)
 
 
@@ -37,7 +39,7 @@ class ModelCheck:
         """`reason`, with the first difference where a neighbour tells."""
         if ours is None or "model" not in reason:
             return reason
-        for site in self._neighbours()[:3]:
+        for site in self._neighbours()[:NEIGHBOURS_ASKED_MAX]:
             self._asked, self._answer = site, asyncio.get_running_loop().create_future()
             try:
                 await self._transport.send_bulk(site, STREAM, encode(ModelHeader(kind=MODEL_ASK)))

@@ -140,6 +140,11 @@ class LinkTable:
                 deadline_s = one.retry_at_s
         return deadline_s
 
+    def take_notices(self) -> list[Notice]:
+        """What the owner has to hear of, in order; nothing is left."""
+        notices, self.notices = self.notices, []
+        return notices
+
     # -- what happens
 
     def want(self, site: SiteId, address: str, *, now_s: float) -> list[Effect]:

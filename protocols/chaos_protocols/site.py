@@ -134,12 +134,10 @@ class SiteMachine:
         links, rounds, inbox = self.network.links, self.rounds, self.network.inbox
         self._look_for_the_leader()
         while links.notices or rounds.notices or inbox:
-            notices, links.notices = links.notices, []
-            for notice in notices:
-                self._link_notice(notice)
-            completed, rounds.notices = rounds.notices, []
-            for done in completed:
-                self._round_notice(done)
+            for link_notice in links.take_notices():
+                self._link_notice(link_notice)
+            for round_notice in rounds.take_notices():
+                self._round_notice(round_notice)
             if inbox:
                 source, message = inbox.popleft()
                 self._carry_out(self.inbound.deliver(source, message))

@@ -111,6 +111,11 @@ class RoundMachine:
         """The worker has applied every result that is here."""
         return self.delivery.caught_up(self.completed_round)
 
+    def take_notices(self) -> list[RoundNotice]:
+        """What the owner has to hear of, in order; nothing is left."""
+        notices, self.notices = self.notices, []
+        return notices
+
     # -- the roster
 
     def learn(self, roster: Roster) -> None:
