@@ -24,7 +24,6 @@ from chaos_protocols.messages import (
 )
 from chaos_protocols.names import SiteId
 from chaos_protocols.raft import messages as raft
-from chaos_protocols.wire.former import Former
 from chaos_protocols.wire.versions import BEFORE, NEWEST, SPOKEN, Versions
 
 LINE = roster_of(A, B, C, links=(link(A, B), link(B, C)))
@@ -308,47 +307,6 @@ def test_a_restarted_site_is_renewed_with_what_its_new_daemon_speaks() -> None:
     after = commands.apply_command(roster_of(A, B), renewed, 9)
     known = after.record(B)
     assert known is not None and known.versions == newer and known.incarnation == 2
-
-
-# ---- names of former versions
-
-
-FORMER = Former(
-    tags={"Closed": "Settled"},
-    fields={
-        "Settled": {"number": "round", "gone": None},
-        "Roster": {"closed_round": "settled_round", "closed_epoch": "settled_epoch"},
-        "SiteRecord": {"start": "incarnation"},
-    },
-)
-
-
-def test_a_command_with_its_former_name_and_fields_is_read() -> None:
-    now = commands.Settled(round=3, digest="ab", holders=(A,), views=roster_of(A, B).views)
-    plain = plain_of(now)
-    plain["type"], plain["number"], plain["gone"] = "Closed", plain.pop("round"), 5
-    data = msgspec.msgpack.encode(plain)
-    assert FORMER.may_be_in(data) and FORMER.read(data, commands.Command) == now
-
-
-def test_a_roster_with_former_names_at_any_depth_is_read_and_no_default_hides_them() -> None:
-    now = msgspec.structs.replace(roster_of(A, B), settled_round=4, settled_epoch=6)
-    plain = plain_of(now)
-    plain["closed_round"], plain["closed_epoch"] = plain.pop("settled_round"), plain.pop("settled_epoch")
-    for site in plain["sites"]:
-        site["start"] = site.pop("incarnation")
-    data = msgspec.msgpack.encode(plain)
-    assert FORMER.may_be_in(data) and FORMER.read(data, commands.Roster) == now
-    assert not FORMER.may_be_in(encode_roster(now)), "what this version writes is read the short way"
-
-
-def test_what_is_called_right_comes_before_a_former_name_and_values_are_left_alone() -> None:
-    departed = commands.Departure(site=A, incarnation=1, last_round=3, cause="left", reason="number")
-    command = commands.RemoveSite(departure=departed, settle=False, views=())
-    data = encode_command(command)
-    assert FORMER.may_be_in(data) and FORMER.read(data, commands.Command) == command
-    both = {**plain_of(commands.Settled(round=3, digest="", holders=(), views=())), "number": 9}
-    assert FORMER.read(msgspec.msgpack.encode(both), commands.Command).round == 3
 
 
 # ---- the scheduler
