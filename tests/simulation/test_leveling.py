@@ -10,6 +10,9 @@ from tests.simulator.world import World
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, RESULTS_MIN
 
+SENDS_FOR_S = 0.02
+"""A state from three sources takes one or two such moments."""
+
 
 def with_joiner(apply_s: float, *, contribution_bytes: int = 0, sends_every_s: float = 0.0) -> tuple[World, Node]:
     """a, b, c train in rounds of about 40 ms; d joins, and needs `apply_s` for each result. With `sends_every_s` a
@@ -32,7 +35,7 @@ def with_joiner(apply_s: float, *, contribution_bytes: int = 0, sends_every_s: f
 def _hold(world: World, node: Node, every_s: float) -> None:
     def send() -> None:
         node.to_bulk(lambda bulk: bulk.stall(False))
-        node.to_bulk(lambda bulk: bulk.stall(True))
+        world.schedule(SENDS_FOR_S, lambda: node.to_bulk(lambda bulk: bulk.stall(True)))
         world.schedule(every_s, send)
 
     node.to_bulk(lambda bulk: bulk.stall(True))

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
+from tests.simulator import node as node_module
 from tests.simulator.faults import begin
+from tests.simulator.node import MODEL
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.world import World
 
 from chaos_protocols.bulk import BlockData
+
+LARGE_BYTES = 64 << 20
 
 
 def watched(name: str, send: Callable[[str, Frame], None], sent: set[str]) -> Callable[[str, Frame], None]:
@@ -54,7 +59,12 @@ def test_only_neighbours_send_the_state(policy: str) -> None:
     assert sent == {"c"} and links == {"c"}
 
 
-def test_with_multi_source_every_member_sends_its_part_and_the_overlay_stays_as_it_was() -> None:
+def test_with_multi_source_every_member_sends_its_part_and_the_overlay_stays_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A state beyond what is asked for at once: a small one is here before the links to sources further away are up."""
+    monkeypatch.setattr(node_module, "STATE_BYTES", LARGE_BYTES)
+    monkeypatch.setattr(node_module, "MODEL", msgspec.structs.replace(MODEL, state_bytes=LARGE_BYTES))
     world, sent, links = joined("multi_source")
     assert sent == {"a", "b", "c"}
     assert links == {"c"}

@@ -254,4 +254,15 @@ LATE = (
         stories=("129",),
         test=f"{RESOLUTION}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
     ),
+    Undone(
+        row=58,
+        patches=(
+            Patch(
+                "chaos_protocols.standing:Standing._begin_if_new",
+                "and self.transfer_bytes < self.transfer.state_bytes and not for_us",
+                "and False",
+            ),
+        ),
+        test="test_standing:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
+    ),
 )

@@ -95,8 +95,9 @@ class Averaging:
         self._incoming: dict[str, tuple[Place, _Round | Result]] = {}
         self._doubtful: set[str] = set()
         """Neighbours that have sent a wrong byte: what is fetched from them may lack its digest."""
-        self.spoils = 0
-        """So many chunks of results that this site sends have a byte that changed after they were hashed."""
+        self.spoils = self.spoils_held = 0
+        """So many chunks of results that this site sends to its children, and to those who fetch a whole result, have a
+        byte that changed after they were hashed."""
 
     # -- what the site's machine asks for
 
@@ -248,11 +249,18 @@ class Averaging:
                 result = self.results[reference.tag.round]
             chunk = result.chunks[result.layout.index(reference.tree, reference.chunk)]
             header = msgspec.structs.replace(header, hash=chunk.hash)
-        faulty = self.spoils > 0 and not isinstance(reference, PartialRef)
+        faulty = not isinstance(reference, PartialRef) and self._is_spoilt(isinstance(reference, HeldRef))
         if faulty:
-            self.spoils -= 1
             chunk = chunk.with_a_wrong_byte()
         self.outbox.put(effect.site, Frame(AVERAGING, header, chunk, key=key, faulty=faulty))
+
+    def _is_spoilt(self, held: bool) -> bool:
+        left = self.spoils_held if held else self.spoils
+        if held:
+            self.spoils_held = max(0, left - 1)
+        else:
+            self.spoils = max(0, left - 1)
+        return left > 0
 
     def _combine(self, effect: Combine) -> None:
         opened = self._opened(effect.tag)

@@ -105,7 +105,7 @@ class BulkEngines:
 
     def spoil_results(self, count: int) -> None:
         """So have the next chunks of results. (A sum on its way to the root has no hash: nobody could see it.)"""
-        self.averaging.spoils = count
+        self.averaging.spoils = self.averaging.spoils_held = count
 
     def pry(self, site: str, transfer: str) -> None:
         """Ask a source for a state that is meant for somebody else, as a confused or a curious site might."""

@@ -85,25 +85,6 @@ BULK = (
         seeds=300,
     ),
     Bug(
-        name="bulk: a result is handed on under a digest that is not its own",
-        patches=(
-            Patch(
-                f"{REDUCE}.results:ResultExchange._answer",
-                "here = held is not None and held[0] == digest",
-                "here = held is not None",
-            ),
-            Patch(
-                f"{REDUCE}.results:ResultExchange._pulled",
-                "if held is None or held[0] != digest:",
-                "if held is None:",
-            ),
-            # The second fence: the site that fetches computes the digest of what came.
-            Patch(f"{REDUCE}.results:ResultExchange.checked", "if digest == complete.digest:", "if True:"),
-        ),
-        breaks=(2,),
-        seeds=300,
-    ),
-    Bug(
         name="bulk: what a fetched result hashes to is not compared",
         patches=(Patch(f"{REDUCE}.results:ResultExchange.checked", "if digest == complete.digest:", "if True:"),),
         breaks=(2,),
@@ -146,32 +127,27 @@ BULK = (
         seeds=300,
     ),
     Bug(
-        name="bulk: what came in part counts as the same as before",
-        patches=(
-            Patch(f"{TRANSFER}.held:Held.touch", "self.hashes.pop(cell, None)", "pass"),
-            Patch(f"{TRANSFER}.held:Held.touch", "self._touched.add(cell)", "pass"),
-            Patch(
-                f"{TRANSFER}.joiner:TransferMachine._same", "if held is None or not held.is_told(start):", "if False:"
-            ),
-        ),
-        breaks=(4, 8),
+        name="bulk: the root divides without the last weight",
+        patches=(Patch(f"{REDUCE}.tree:TreeFlow._combine", "fsum(self.weights)", "fsum(self.weights[:-1])"),),
+        breaks=(3,),
         seeds=300,
     ),
     Bug(
-        name="bulk: a source whose snapshot is gone is asked again and again",
+        name="bulk: what a child wants is forgotten",
+        patches=(Patch(f"{REDUCE}.tree:TreeFlow.wanted", "self._wants[site] = message.next", "pass"),),
+        breaks=(8,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: a block of an older transfer is accepted",
         patches=(
             Patch(
-                f"{TRANSFER}.joiner:TransferMachine.told",
-                'return self._drop(source, SourceState.EXCLUDED, "it no longer has the snapshot", now_s)',
-                "return []",
-            ),
-            Patch(
-                f"{TRANSFER}.joiner:TransferMachine._patience_ends_s",
-                "return source.progress_s + self._settings.stall_timeout_s",
-                "return None",
+                f"{TRANSFER}.joiner:TransferMachine.takes",
+                "header.transfer == self.plan.transfer and ",
+                "",
             ),
         ),
-        breaks=(8,),
+        breaks=(4, 6),
         seeds=300,
     ),
 )
