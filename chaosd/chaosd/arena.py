@@ -1,4 +1,4 @@
-"""The daemon's view of a worker's shared memory (architecture.md section 4).
+"""The daemon's view of a worker's shared memory (docs/architecture.md).
 
 The worker makes the file, seals its size and hands over its descriptor; this module decides whether the file can be
 trusted and maps it. Reading past the end of a mapped file kills the process (SIGBUS), so a file that the worker could

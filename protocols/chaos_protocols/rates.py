@@ -1,5 +1,5 @@
-"""How fast a link is, learned from what it carries anyway (protocols.md section 2: passive, free; a probe only where
-this is missing or stale).
+"""How fast a link is, learned from what it carries anyway (spec 8.9: passive, free; a probe only where this is missing
+or stale).
 
 Pure; driven by the receiving end of bulk streams: `began` when the payload of a frame begins to arrive, `ended` when it
 is there. Only the time within frames counts, whatever the number of streams, since between frames a link may be idle

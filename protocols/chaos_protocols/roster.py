@@ -3,7 +3,7 @@
 It is the state that the agreement replicates; `commands.py` holds the only ways to change it. `epoch` is the log index
 of the last command. A *view* says, from its `first_round` on, which sites contribute, which only listen (learners),
 and along which trees; a round belongs to the last view that begins at or before it. While `settling` is set no view is
-in force (protocols.md section 4).
+in force (spec 6.4).
 """
 
 from __future__ import annotations

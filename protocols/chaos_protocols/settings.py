@@ -1,4 +1,4 @@
-"""One timeout for the user, all others derived from it (style.md point 8)."""
+"""One timeout for the user, all others derived from it (spec 15)."""
 
 from __future__ import annotations
 

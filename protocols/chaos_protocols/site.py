@@ -380,7 +380,7 @@ class SiteMachine:
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:
         """Give a command to the agreement. A planned change holds this site's contributions back from its first round
-        on until the entry's fate is known (protocols.md section 4)."""
+        on until the entry's fate is known (spec 6.7)."""
         if self.network.versions.holds_back(command, self.roster, self.outbox.emit):
             return False
         index, effects = self.raft.propose(encode_command(command), configuration=configuration, now_s=self.now_s)

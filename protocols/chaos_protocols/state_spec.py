@@ -1,8 +1,7 @@
 """The state spec: which arrays make up the training state, in which order, at which byte; and how two of them differ.
 
 Decides whether two sites train the same model. A worker builds its spec when it registers; the daemon checks it (bytes
-from a worker are believed only after `spec_problem`) and sites compare digests before any state moves (protocols.md
-section 5).
+from a worker are believed only after `spec_problem`) and sites compare digests before any state moves (spec 11.13).
 
 Every array lies on a multiple of `ITEM_ALIGNMENT_BYTES`, so that both ends can address it in its own type; the gaps are
 zero. Things that are no numbers but must agree (the optimizer's class, an option that is on or off) are `facts`:
@@ -22,7 +21,7 @@ ITEM_ALIGNMENT_BYTES = 8
 """The widest plain number; a page boundary would waste 4 kB for every scalar of an optimizer."""
 
 SHARD_BYTES_MIN = 4096
-"""planning.md section 1: a shard is the smallest vector worth addressing; below a page the bookkeeping outweighs it."""
+"""A shard is the smallest vector worth addressing; below a page the bookkeeping outweighs it."""
 
 NAME_CHARACTERS_MAX = 512
 

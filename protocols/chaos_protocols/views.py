@@ -1,7 +1,7 @@
 """How the views of the roster change when a site joins, is promoted, leaves or fails, or a link comes or goes.
 
 Pure functions from the roster as it stands to the views of the next command. A planned change begins at a round far
-enough ahead that nobody waits (protocols.md section 4); after a failure every view is made again. Sync plans come from
+enough ahead that nobody waits (spec 6.5, 6.6); after a failure every view is made again. Sync plans come from
 the planner that is handed in.
 """
 

@@ -1,4 +1,4 @@
-"""What a worker and the daemon beside it say to each other over the unix socket (architecture.md section 4).
+"""What a worker and the daemon beside it say to each other over the unix socket (docs/architecture.md).
 
 Bulk data never crosses the socket: it lies in the arena, a shared memory file that the worker makes and hands over
 with its first message. The arena has three regions, laid out by `ArenaLayout` on both sides:
@@ -124,7 +124,7 @@ class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The optimizer step of `round` begins: the state is of no round until `ResultApplied` (protocols.md section 4)."""
+    """The optimizer step of `round` begins: the state is of no round until `ResultApplied` (spec 9.18)."""
 
     round: Round
 

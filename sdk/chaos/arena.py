@@ -1,7 +1,7 @@
-"""The shared memory of a worker and its daemon (architecture.md section 4), made and owned by the worker.
+"""The shared memory of a worker and its daemon (docs/architecture.md), made and owned by the worker.
 
 Linux: a memfd whose size is sealed, so that the daemon can map it without fear; macOS: an unlinked temporary file. All
-pages are taken and touched once, here (limits.md: copying into fresh pages is eleven times slower), so a machine
+pages are taken and touched once, here (copying into fresh pages is eleven times slower), so a machine
 without the memory fails now, with a clear text, and not in the middle of a round. Nothing has a name, so nothing is
 left behind however the process ends.
 """

@@ -43,7 +43,7 @@ from chaos_protocols.worker import (
 
 LEAVE_QUIET_S = 5.0
 """A daemon that says nothing for so long after `LeaveRequested` is not waited for: when the socket closes, its site
-goes on with weight 0 and leaves all the same (protocols.md section 4)."""
+goes on with weight 0 and leaves all the same (spec 14.2)."""
 
 LEAVE_MAX_S = 60.0
 """All in all, however much the daemon says: a leave takes effect within a few rounds."""

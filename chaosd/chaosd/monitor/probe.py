@@ -3,7 +3,7 @@
 Driven by the driver: `measure` when a rate is missing or stale; `is_probe`, `bulk_received` and `link_lost` for what
 arrives. One class plays both ends. It needs nothing installed and passes where the link itself passes; it shares the
 bulk connection's congestion window, so it sees what a transfer would see. Chaos paper, section IV: transmission rates
-are measured before shards are assigned; protocols.md, section 2: active only where passive figures are missing.
+are measured before shards are assigned; spec 8.9: active only where passive figures are missing.
 
     measuring -> other     probe.ping    answered by probe.pong, three times: the round-trip time is the least
     measuring -> other     probe.burst   frames, until bytes or seconds are used up; the last one says so

@@ -25,7 +25,7 @@ BULK_BUFFER_BYTES_MAX = 32 << 20
 """1 Gbit/s times 250 ms, or 10 Gbit/s times 25 ms."""
 
 GOAL_BYTES_PER_S = 1.25e9
-"""10 Gbit/s: what one core encrypts (limits.md), so what one link can be given."""
+"""10 Gbit/s: what one core encrypts (measured), so what one link can be given."""
 
 UNSENT_BYTES_MAX = 512 << 10
 """In the kernel and not under way yet, for each bulk connection of a real network."""

@@ -4,8 +4,8 @@ Decides which connection belongs to which link and which link stays when two mee
 Driven by the driver (methods of `Transport`) and the event loop; reports through `TransportEvents`, always from the
 loop and never from inside one of its own methods, so the driver needs no locks and sees no surprises.
 
-Architecture.md sections 4 and 6: control and bulk on separate connections, so that a saturated link does not starve
-heartbeats; either end may dial. Trust, section 7 of protocols.md: see `handshake`.
+Spec 2.2: control and bulk on separate connections, so that a saturated link does not starve
+heartbeats; either end may dial. Trust (spec 2): see `handshake`.
 """
 
 from __future__ import annotations

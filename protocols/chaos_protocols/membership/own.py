@@ -2,7 +2,7 @@
 
 It follows the committed roster, the coming and going of its worker, and the wish to leave. The parts that act on it
 (`joining.py`, `leaving.py`, `participation.py`) ask it; it asks nobody and says nothing. Driven by `Participation`.
-Sources: protocols.md sections 3 and 5; Chaos IV-B. States of a member and their words: memberlist, Serf.
+Sources: spec 12, 14; Chaos IV-B. States of a member and their words: memberlist, Serf.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ step with the committed roster.
 
 It works by comparing the roster with what this site has. What it wants of the scheduler it asks again at every beat
 until the roster shows it. Each part below owns its fields and says in what it returns what is to be done next; the
-order of the steps is decided here. Driven by `SiteMachine`. Sources: protocols.md sections 3 and 5; Chaos IV-B.
+order of the steps is decided here. Driven by `SiteMachine`. Sources: spec 12, 14; Chaos IV-B.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Agreement among the voters on one log, and so on who is the scheduler and what is the roster (protocols.md section
-1).
+"""Agreement among the voters on one log, and so on who is the scheduler and what is the roster (spec 5).
 
 `RaftMachine` takes messages, the passing of time and proposals, and answers with effects (`effects.py`). It does no
 I/O, reads no clock, and is deterministic for equal inputs. Driven by the site's machine, in the daemon and in the

@@ -131,8 +131,8 @@ def tick_leader(core: Core, now_s: float) -> None:
     if now_s < core.heartbeat_at_s:
         return
     if not quorum_contact(core, now_s) and not core.in_every_majority:
-        # One of two voters cannot have been deposed unknowingly, and must stay to be able to remove the other
-        # (protocols.md section 1); any other leader without a majority is useless, and may be out of date.
+        # One of two voters cannot have been deposed unknowingly, and must stay to be able to remove the other (spec
+        # 5.10); any other leader without a majority is useless, and may be out of date.
         lacking = ", ".join(missing_voters(core, now_s))
         timeout_s = core.settings.election_timeout_s
         core.become_follower(core.term, None, f"no majority: nothing heard from {lacking} for {timeout_s} s", now_s)

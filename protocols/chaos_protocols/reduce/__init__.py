@@ -1,6 +1,6 @@
 """The averaging of a round over the sync plan's trees: pure machines, chunk layout, effects.
 
-`ReduceMachine` sums and distributes (protocols.md section 4); `ResultExchange` hands whole results to those who lack
+`ReduceMachine` sums and distributes (spec 9); `ResultExchange` hands whole results to those who lack
 them; `RetainedRounds` says which results stay; `chunk_layout` says what a chunk is.
 """
 

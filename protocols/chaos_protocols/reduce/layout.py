@@ -2,7 +2,7 @@
 
 The cut depends on the contribution spec alone, never on the plan: so the digest of a result, which is made of the
 hashes of its chunks, is the same whatever trees it came along, and a site that fetches a result can check it without
-knowing the plan. Every tree carries one contiguous run of chunks, in proportion to its weight (planning.md section 2).
+knowing the plan. Every tree carries one contiguous run of chunks, in proportion to its weight (spec 9.7).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from chaos_protocols.worker import ContributionSpec
 
 CHUNK_BYTES_MAX = 512 << 10
-"""Larger ones do not travel faster; smaller ones cost more headers (limits.md)."""
+"""Larger ones do not travel faster; smaller ones cost more headers (measured)."""
 
 CHUNK_BYTES_MIN = 32 << 10
 """Below this a frame costs more than its bytes."""

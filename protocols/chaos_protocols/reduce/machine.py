@@ -2,7 +2,7 @@
 
     partial = weight * own + sums of the children, in ascending order of site; at the root result = partial / total
 
-so the result has the same bits at every site (protocols.md section 4). Driven by the reduce engine of the daemon, and
+so the result has the same bits at every site (spec 9.8). Driven by the reduce engine of the daemon, and
 by the simulator with one chunk a round. A later tag replaces the running one; whatever is of a tag that is not current
 changes nothing, except that the last finished rounds still serve those children who have not got their results yet.
 

@@ -5,7 +5,7 @@ this `digest`; the first that says so is pulled from, the others stay in reserve
 go of it, or what came has another digest, the next one goes on (after a wrong digest: from the start). A holder that
 will have the result only later answers then. The digest was agreed by the roster, so it does not matter who sends.
 
-Driven by the reduce engine. Sources: protocols.md section 4; FlashRecovery III-E.
+Driven by the reduce engine. Sources: spec 10.9; FlashRecovery III-E.
 """
 
 from __future__ import annotations

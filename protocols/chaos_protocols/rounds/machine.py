@@ -1,5 +1,4 @@
-"""The rounds of one site: when it opens a round, when it gives its part, what its worker is told (protocols.md section
-4).
+"""The rounds of one site: when it opens a round, when it gives its part, what its worker is told (spec 9).
 
 The rule behind everything: a round belongs to exactly one view of the committed roster, its bulk messages carry that
 view's epoch, and a site that learns of a newer view for the running round starts it again under the new tag (its

@@ -5,8 +5,7 @@ It works by looking, not by remembering: after each event `evaluate` compares th
 and sites, and takes the most urgent step. So a new scheduler that knows nothing but the roster goes on where the old
 one stopped. Order of urgency: sites that failed, the round under way when they did, daemons that were restarted, then
 what was asked for in the order of asking, a round that ended empty, a state to go on from, and last the voters. The
-parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: protocols.md sections
-1, 3, 4; Chaos section IV.
+parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: spec 7; Chaos IV.
 """
 
 from __future__ import annotations

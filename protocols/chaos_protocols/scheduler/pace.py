@@ -34,7 +34,7 @@ class Pace:
 
     def first_round(self, facts: Facts) -> int:
         """From which round on a planned change may begin: not yet contributed to here, not before the views already
-        agreed, and far enough ahead that the entry is committed first (protocols.md section 4)."""
+        agreed, and far enough ahead that the entry is committed first (spec 6.6)."""
         roster = facts.roster
         begun = max(facts.done_round, facts.contributed_round) if roster.started else facts.done_round
         margin = 0

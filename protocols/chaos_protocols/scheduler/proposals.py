@@ -65,7 +65,7 @@ class Proposal:
     """None: stays as it is."""
     first_round: int | None = None
     """A planned change begins with this round, and the scheduler's own site gives nothing to it until the entry's fate
-    is known (protocols.md section 4). None: it begins with no round, or resolves the one under way."""
+    is known (spec 6.7). None: it begins with no round, or resolves the one under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

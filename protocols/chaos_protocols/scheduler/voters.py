@@ -1,7 +1,7 @@
 """Who votes in the agreement, and how the scheduler's role passes to another site.
 
 An odd number of members votes, the scheduler among them; sites that left for good hear no more of the log. A scheduler
-that leaves, or holds what others have outvoted, has another voter take the role first. Sources: protocols.md section 1;
+that leaves, or holds what others have outvoted, has another voter take the role first. Sources: spec 7.11, 7.12;
 Ongaro's thesis, 3.10 (leadership transfer), chapter 4.
 """
 
@@ -80,7 +80,7 @@ def _change(configuration: Configuration, reason: str) -> Decision:
 
 def voters_wanted(members: int) -> int:
     """An odd number of voters, at most VOTERS_MAX. With two sites only the scheduler's votes: it may remove the other,
-    the other can never remove it (protocols.md section 1)."""
+    the other can never remove it (spec 5.13)."""
     return max(1, min(VOTERS_MAX, members - 1 + members % 2))
 
 

@@ -5,7 +5,7 @@ that others expect of us, a state that the run was agreed to go on from. The wor
 time, and this is where that is seen to: a transfer to this site, a snapshot for others, a copy for the checkpoint, a
 state that is put back.
 
-Driven by `Participation`. Sources: protocols.md sections 3 and 5; Chaos IV-B.
+Driven by `Participation`. Sources: spec 12, 14; Chaos IV-B.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""State transfer between sites: pure machines of the joiner and of its sources (protocols.md section 5)."""
+"""State transfer between sites: pure machines of the joiner and of its sources (spec 11)."""
 
 from chaos_protocols.transfer.effects import (
     CheckBlock,

@@ -1,7 +1,7 @@
 """Who sends what: the sources of one transfer, what was asked of each, and how the rest is spread over them.
 
 Pure bookkeeping of the joiner, driven by `TransferMachine`, which decides when a source is given up and when a block
-counts. Chaos section III: all sources are to finish together; planning.md section 1: the rest is planned anew with the
+counts. Chaos section III: all sources are to finish together; spec 11.9: the rest is planned anew with the
 rates seen when one runs dry or will be late.
 """
 
@@ -23,7 +23,7 @@ REPLAN_INTERVAL_S = 0.25
 """Between two plans: rates need a moment to show."""
 
 LATE_FACTOR = 1.2
-"""planning.md section 1: a rate within a fifth of the planned one is noise."""
+"""A rate within a fifth of the planned one is noise (spec 11.9)."""
 
 
 class Assignment:

@@ -9,7 +9,7 @@ others, all that was not asked for yet is planned anew with the rates seen. A li
 usable again; nothing verified is fetched twice. Where the destination held something before, its hashes go along with
 what is asked for, and what is the same is not sent.
 
-Sources: Chaos section III (shards from several neighbours at once, all finishing together); protocols.md section 5.
+Sources: Chaos section III (shards from several neighbours at once, all finishing together); spec 11.
 """
 
 from __future__ import annotations

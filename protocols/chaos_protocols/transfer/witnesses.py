@@ -1,4 +1,4 @@
-"""Two replicas must agree on a block before it counts (`verify = "witness"`, protocols.md section 5).
+"""Two replicas must agree on a block before it counts (`verify = "witness"`, spec 11.7).
 
 Pure bookkeeping of the joiner: which block waits for whose word, who said what, who is believed. Driven by
 `TransferMachine`. A source that lies consistently (wrong bytes with their right hash) passes every check of its own;
