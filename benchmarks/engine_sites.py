@@ -24,12 +24,12 @@ from typing import Any
 import uvloop
 from blake3 import blake3
 
-from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange
+from chaos_protocols.wire.bulk import STREAM_AVERAGING
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 from chaos_protocols.wire.versions import Versions
+from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.identity import Identity
-from chaosd.replication import ReplicationEngine
 from chaosd.transport import Transport, TransportSettings
 
 DIAL_TIMEOUT_S = 10.0

@@ -15,7 +15,7 @@ from tests.integration.site_rig import Cluster, Site, wait_for
 
 from benchmarks.primitives import Figure, percentile
 from benchmarks.sites import round_times, scheduler_of, training_cluster
-from chaosd.status import Status
+from chaosd.api.status import Status
 
 FAULTS_LONG, FAULTS_SHORT = 20, 2
 

@@ -20,14 +20,14 @@ from tests.simulator.world import World
 
 from benchmarks.measure import Figures, spread
 from chaos_protocols import effects, events
-from chaos_protocols.commands import encode_roster
-from chaos_protocols.messages import LinkReport
+from chaos_protocols.agreement.commands import encode_roster
+from chaos_protocols.agreement.raft import Configuration, HardState, Snapshot
+from chaos_protocols.agreement.roster import LinkRecord, Roster, SiteRecord
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.membership.facts import empty_roster
 from chaos_protocols.names import SiteId, link_key
-from chaos_protocols.raft import Configuration, HardState, Snapshot
-from chaos_protocols.roster import LinkRecord, Roster, SiteRecord
 from chaos_protocols.scheduler.voters import voters_wanted
-from chaos_protocols.site_facts import empty_roster
-from chaos_protocols.views import make_view
+from chaos_protocols.wire.control import LinkReport
 
 SIZES = (6, 12, 25, 50, 100, 250, 500, 1000, 2000)
 SIZES_SHORT = (6, 12, 25, 50, 100)

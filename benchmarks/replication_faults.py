@@ -19,7 +19,7 @@ from benchmarks.replication import LATENCIES_MS, NEWCOMER, PACE_S, RATES_MBIT, S
 from benchmarks.wan import BenchmarkError, WanCluster, bound_s, join, shape, wan_cluster
 from chaos_lab.namespaces import NamespaceNetwork
 from chaos_lab.scenario import LinkSpec
-from chaos_protocols.bulk import BLOCK_BYTES_MAX
+from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX
 
 MEMBERS = ("a", "b", "c", "d")
 SOURCES = ("b", "c", "d")

@@ -21,7 +21,7 @@ from chaos_lab.errors import LabError
 from chaos_lab.namespaces import NamespaceNetwork
 from chaos_lab.running import RunningSite, trains
 from chaos_lab.scenario import LinkSpec
-from chaosd.status import EventRecord
+from chaosd.api.status import EventRecord
 
 ROOT = Path(__file__).parents[1]
 PORT = 7400

@@ -29,8 +29,8 @@ from chaos_lab.errors import LabError, NetworkUnavailableError
 from chaos_lab.facilities import probe, tool
 from chaos_lab.running import status_of, trains
 from chaos_lab.scenario import Scenario, load_scenario
-from chaosd.client import LocalClient
-from chaosd.status import Status
+from chaosd.api.client import LocalClient
+from chaosd.api.status import Status
 
 EXIT_UNAVAILABLE = 3
 LIMIT_S = 120.0

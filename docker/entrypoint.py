@@ -20,7 +20,7 @@ from chaos_lab.errors import LabError
 from chaos_lab.facilities import tool
 from chaos_lab.running import configuration, status_of
 from chaos_lab.scenario import LinkSpec, Scenario, load_scenario
-from chaosd.client import LocalClient
+from chaosd.api.client import LocalClient
 from chaosd.identity import KEY_FILE, Identity
 
 HERE = Path(__file__).resolve().parent

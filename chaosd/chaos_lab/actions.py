@@ -17,8 +17,8 @@ from chaos_lab.processes import Processes
 from chaos_lab.scenario import ActionSpec, LinkSpec
 from chaos_lab.site import LabSite
 from chaos_lab.watching import Incident, Watch
-from chaosd.client import LocalClient
-from chaosd.status import Outcome
+from chaosd.api.client import LocalClient
+from chaosd.api.status import Outcome
 
 Steps = Generator[None, None, str]
 """Yields until done; returns what came of it."""

@@ -20,9 +20,9 @@ from aiohttp import web
 from chaos_lab.links.shape import LinkShape
 from chaos_lab.links.transport import LabTransport
 from chaos_protocols.names import SiteId
-from chaosd.api import Text, json_answer, read_body
-from chaosd.client import LocalClient
-from chaosd.status import Outcome
+from chaosd.api.client import LocalClient
+from chaosd.api.server import Text, json_answer, read_body
+from chaosd.api.status import Outcome
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1e12)]

@@ -26,17 +26,17 @@ from chaos_lab.api import LabRoutes
 from chaos_lab.links.shape import LinkShape
 from chaos_lab.links.transport import LabTransport
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
-from chaosd.api import LocalApi
+from chaosd.api.operations import Operations
+from chaosd.api.server import LocalApi
 from chaosd.cli.options import EXIT_USAGE, fail
 from chaosd.cli.start import become
-from chaosd.config import SiteConfig, load_config
-from chaosd.config_file import ConfigError, read_config_file
+from chaosd.config.file import ConfigError, read_config_file
+from chaosd.config.model import SiteConfig, load_config
 from chaosd.daemon import Daemon, run_daemon
-from chaosd.history import History
 from chaosd.identity import Identity
-from chaosd.journal import Journal
-from chaosd.operations import Operations
-from chaosd.rounds_log import RoundsLog
+from chaosd.storage.history import History
+from chaosd.storage.journal.journal import Journal
+from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
 
 MBIT_BYTES_PER_S = 125_000

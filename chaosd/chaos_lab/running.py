@@ -17,9 +17,9 @@ from typing import Any
 from chaos_lab.api import LabClient
 from chaos_lab.children import end, spawn, uninterrupted
 from chaos_lab.errors import LabError
-from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.api.status import EventRecord, Status
 from chaosd.identity import Identity
-from chaosd.status import EventRecord, Status
 
 LOOK_S = 0.05
 

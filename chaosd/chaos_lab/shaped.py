@@ -16,7 +16,7 @@ from chaos_lab.errors import LabError
 from chaos_lab.network import LabNetwork, Pair
 from chaos_lab.scenario import LinkSpec, Scenario
 from chaos_lab.site import LabSite
-from chaosd.client import NoDaemonError, RequestRefusedError
+from chaosd.api.client import NoDaemonError, RequestRefusedError
 
 MBIT_BYTES_PER_S = 125_000
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from chaos_lab.errors import LabError
 from chaos_lab.processes import Processes
 from chaos_lab.site import LabSite
-from chaosd.status import EventRecord
+from chaosd.api.status import EventRecord
 
 EVENTS_KEPT = 5_000
 QUIET_KINDS = frozenset({"pause", "resume", "worker", "link-down", "source", "transfer"})

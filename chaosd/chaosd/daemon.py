@@ -17,40 +17,40 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chaos_protocols.commands import TooNew, decode_roster, encode_roster
+from chaos_protocols.agreement.commands import TooNew, decode_roster, encode_roster
+from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, found
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import ForcedStop, LeaveRequested
+from chaos_protocols.membership.facts import SiteFacts, founding_roster
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.raft import Persist, RaftMachine, RaftSettings, found
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.site_facts import SiteFacts, founding_roster
-from chaos_protocols.transfer import TransferSettings
+from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX, Versions
 from chaosd.addresses import join_address, split_address
-from chaosd.api import LocalApi
-from chaosd.bulk_streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
-from chaosd.checkpoints import CheckpointFolder
-from chaosd.config import SiteConfig
-from chaosd.daemon_status import version
+from chaosd.api.daemon_status import version
+from chaosd.api.operations import Operations
+from chaosd.api.server import LocalApi
+from chaosd.bulk.reduce.engine import ReduceEngine
+from chaosd.bulk.replication.engine import ReplicationEngine
+from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
+from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
-from chaosd.history import History
 from chaosd.identity import Identity
-from chaosd.journal import Journal, JournalError
-from chaosd.measuring import LinkMeter
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics
-from chaosd.mirror import StateKeeper
 from chaosd.model_check import ModelCheck
+from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
-from chaosd.operations import Operations
+from chaosd.monitor.watchdog import watch
 from chaosd.plan_adapter import DaemonPlanner
-from chaosd.recorder import Recorder
-from chaosd.reduce_engine import ReduceEngine
-from chaosd.replication import ReplicationEngine
-from chaosd.rounds_log import RoundsLog
+from chaosd.storage.checkpoint_keeper import StateKeeper
+from chaosd.storage.checkpoints import CheckpointFolder
+from chaosd.storage.history import History
+from chaosd.storage.journal.journal import Journal, JournalError
+from chaosd.storage.recorder import Recorder
+from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
-from chaosd.watchdog import watch
-from chaosd.worker_session import WorkerSessions
+from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
 REFUSALS_TOLD_MAX = 1000

@@ -30,8 +30,8 @@ from pathlib import Path
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
-from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
-from chaosd.config import ConfigError, PeerConfig, SiteConfig, load_config
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError, site_of_certificate
 from chaosd.transport.settings import STREAMS_AUTO
 

@@ -16,23 +16,23 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from chaos_protocols import effects, events
+from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import CodecError
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.plans import Tag
-from chaos_protocols.raft import Persist
 from chaos_protocols.site import SiteMachine
+from chaos_protocols.wire.control import CodecError
+from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
-from chaos_protocols.worker import WorkerRefused
-from chaosd.bulk_streams import BulkStreams
-from chaosd.journal import Journal, JournalError
+from chaos_protocols.wire.worker import WorkerRefused
+from chaosd.bulk.streams import BulkStreams
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics, StatePhases
-from chaosd.mirror import StateKeeper
-from chaosd.recorder import Recorder
-from chaosd.rounds_log import RoundsLog
+from chaosd.storage.checkpoint_keeper import StateKeeper
+from chaosd.storage.journal.journal import Journal, JournalError
+from chaosd.storage.recorder import Recorder
+from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import DialError, Transport
-from chaosd.worker_session import WorkerSessions
+from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
 

@@ -11,8 +11,15 @@ from __future__ import annotations
 import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import Envelope, JoinRequest, Unreadable, decode_envelope, encode_envelope, signed_bytes
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.control import (
+    Envelope,
+    JoinRequest,
+    Unreadable,
+    decode_envelope,
+    encode_envelope,
+    signed_bytes,
+)
 from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
 from chaosd.identity import Identity, site_of, verify
 

@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from chaos_protocols import effects, events
-from chaos_protocols.messages import LevelReport
-from chaos_protocols.worker import LoadState, TrainFrom
+from chaos_protocols.wire.control import LevelReport
+from chaos_protocols.wire.worker import LoadState, TrainFrom
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 LOOP_LOOK_S = 0.25

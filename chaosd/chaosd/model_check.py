@@ -10,9 +10,9 @@ import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.state_spec import first_difference
 from chaos_protocols.wire.probe import MODEL_ASK, MODEL_KINDS, MODEL_TELL, ModelHeader, encode
-from chaos_protocols.worker import StateSpec
+from chaos_protocols.wire.state_spec import first_difference
+from chaos_protocols.wire.worker import StateSpec
 from chaosd.transport import LinkClosed, Transport
 
 STREAM = 1

@@ -12,10 +12,10 @@ from functools import lru_cache
 from chaos_planner.overlay.policies import ReplicationFacts, plan_replication
 from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
 from chaos_planner.overlay.trees import LinkFacts, tree
+from chaos_protocols.agreement.roster import LinkRecord
+from chaos_protocols.agreement.views import LinkKey, SourceFacts
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
-from chaos_protocols.roster import LinkRecord
-from chaos_protocols.views import LinkKey, SourceFacts
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
 
 RATE_UNKNOWN_BYTES_PER_S = 12.5e6
 """100 Mbit/s: the low end of the Chaos paper's links (section VI-A)."""
@@ -48,7 +48,7 @@ _replicate = lru_cache(maxsize=256)(plan_replication)
 
 
 class DaemonPlanner:
-    """Implements `chaos_protocols.views.Planner`.
+    """Implements `chaos_protocols.agreement.views.Planner`.
 
     `policy`: a name of `chaos_planner.overlay.policies.POLICIES`; all but `chaos` are baselines, whose plan stands
     while its sources live.

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaos_protocols.messages import Envelope
+from chaos_protocols.agreement.raft.effects import Persist
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts, ReplicationPlan, SyncPlan, Tag
-from chaos_protocols.raft.effects import Persist
-from chaos_protocols.worker import DaemonMessage
+from chaos_protocols.wire.control import Envelope
+from chaos_protocols.wire.plans import CheckpointFacts, ReplicationPlan, SyncPlan, Tag
+from chaos_protocols.wire.worker import DaemonMessage
 
 
 class SendEnvelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class CancelTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A line for the event history. `kind`, `outcome`: see `chaosd.status.EventRecord`."""
+    """A line for the event history. `kind`, `outcome`: see `chaosd.api.status.EventRecord`."""
 
     kind: str
     subject: str

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from chaos_protocols.messages import Envelope
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts, Tag
-from chaos_protocols.roster import ModelFacts
+from chaos_protocols.wire.control import Envelope
+from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
 

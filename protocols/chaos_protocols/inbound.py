@@ -5,16 +5,17 @@ Driven by `SiteMachine`. Every message has its line here, and the unlisted do no
 
 from __future__ import annotations
 
-from chaos_protocols import events, messages
+from chaos_protocols import events
+from chaos_protocols.agreement.commands import readable
+from chaos_protocols.agreement.raft import Effect as RaftEffect
 from chaos_protocols.agreement.replica import Replica
-from chaos_protocols.commands import readable
 from chaos_protocols.links.network import Network
 from chaos_protocols.links.orders import LinkOrders
 from chaos_protocols.membership.participation import Participation
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.raft import Effect as RaftEffect
 from chaos_protocols.scheduler.machine import SchedulerMachine
+from chaos_protocols.wire import control as messages
 
 FOR_INSIDERS = frozenset(
     (

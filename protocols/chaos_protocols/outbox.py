@@ -6,9 +6,9 @@ Every part of a site has the same one. It is filled while an event is handled, a
 from __future__ import annotations
 
 from chaos_protocols.effects import Effect, Record
+from chaos_protocols.membership.facts import SiteFacts
 from chaos_protocols.names import short
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.site_facts import SiteFacts
 
 
 class Outbox:

@@ -13,30 +13,31 @@ import random
 from collections.abc import Callable
 from typing import Any, assert_never
 
-from chaos_protocols import events, messages
+from chaos_protocols import events
+from chaos_protocols.agreement.commands import Command, encode_command
+from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
+from chaos_protocols.agreement.raft import Effect as RaftEffect
+from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
 from chaos_protocols.agreement.replica import Replica
-from chaos_protocols.commands import Command, encode_command
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.views import Planner
 from chaos_protocols.effects import Effect, SetTimer
 from chaos_protocols.inbound import Inbound
+from chaos_protocols.links.liveness import BeatDue, LinkCameUp, LinkRenewed, LinkTable, LinkWentDown
 from chaos_protocols.links.network import Network
 from chaos_protocols.links.orders import LinkOrders
-from chaos_protocols.liveness import BeatDue, LinkCameUp, LinkRenewed, LinkTable, LinkWentDown
+from chaos_protocols.membership.facts import SiteFacts, empty_roster, last_known_roster
 from chaos_protocols.membership.leaving import SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.participation import Participation
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import Tag
-from chaos_protocols.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
-from chaos_protocols.raft import Effect as RaftEffect
-from chaos_protocols.raft.messages import Configuration, LogEntry
-from chaos_protocols.roster import Roster
 from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine, StateLost
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.site_facts import SiteFacts, empty_roster, last_known_roster
 from chaos_protocols.state.machine import WorkerState
-from chaos_protocols.views import Planner
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
 
 TIMER_STEP_S = 0.001

@@ -13,7 +13,7 @@ from chaos.errors import (
     RemoteProtocolError,
     SharedMemoryTooSmall,
 )
-from chaos_protocols.state_spec import state_digest
+from chaos_protocols.wire.state_spec import state_digest
 
 __all__ = [
     "ChaosError",

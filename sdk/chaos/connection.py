@@ -16,7 +16,7 @@ import msgspec
 
 from chaos.errors import NoDaemon, RemoteProtocolError
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
-from chaos_protocols.worker import DaemonMessage, WorkerHello, WorkerMessage, decode_from_daemon, encode
+from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, decode_from_daemon, encode
 
 RETRY_INTERVAL_S = 0.1
 READ_BYTES = 64 << 10

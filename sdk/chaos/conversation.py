@@ -1,4 +1,4 @@
-"""The worker's side of the conversation with its daemon (chaos_protocols.worker): who may do what when.
+"""The worker's side of the conversation with its daemon (chaos_protocols.wire.worker): who may do what when.
 
 Driven by the Coordinator, in the user's thread: nothing happens here unless the script is inside a call. Every message
 of the daemon is served by `_serve`; the waits differ only in what ends them. The state (`chaos.replica`) is changed
@@ -21,7 +21,7 @@ from chaos.replica import Replica
 from chaos.signals import ExitSignals
 from chaos.sync import SyncSession
 from chaos_protocols.wire.versions import NEWEST, OLDEST
-from chaos_protocols.worker import (
+from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
     Dismissed,

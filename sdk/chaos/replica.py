@@ -12,7 +12,7 @@ from chaos.arena import WorkerArena
 from chaos.errors import RemoteProtocolError
 from chaos.state import State
 from chaos.sync import SyncSession
-from chaos_protocols.worker import RoundContributed, SnapshotMissed, SnapshotTaken, StateSpec
+from chaos_protocols.wire.worker import RoundContributed, SnapshotMissed, SnapshotTaken, StateSpec
 
 SNAPSHOTS_PENDING_MAX = 16
 """The daemon asks for one snapshot a join; more than this at once is a defect of it."""

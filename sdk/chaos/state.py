@@ -8,8 +8,8 @@ import numpy as np
 from blake3 import blake3
 
 from chaos.frameworks.base import Bytes, StateItem
-from chaos_protocols.state_spec import ITEM_ALIGNMENT_BYTES, state_spec
-from chaos_protocols.worker import StateSpec
+from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES, state_spec
+from chaos_protocols.wire.worker import StateSpec
 
 PAGE_BYTES = 4096
 WARMED_AT_ONCE_BYTES = 64 << 20

@@ -36,7 +36,7 @@ import numpy as np
 
 from chaos.frameworks.base import Bytes
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
-from chaos_protocols.worker import (
+from chaos_protocols.wire.worker import (
     ApplyResult,
     ContributionSpec,
     DaemonMessage,

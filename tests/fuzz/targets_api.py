@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from chaos_lab.api import LabRoutes
-from chaos_protocols.worker import LeaveRequested, RoundContributed, WorkerHello, encode
-from chaosd.api import LocalApi
-from chaosd.arena import Arena, ArenaError
-from chaosd.worker_channel import Channel
+from chaos_protocols.wire.worker import LeaveRequested, RoundContributed, WorkerHello, encode
+from chaosd.api.server import LocalApi
+from chaosd.worker.arena import Arena, ArenaError
+from chaosd.worker.channel import Channel
 from tests.fuzz.engine import Target
 from tests.unit.lab.fake_transport import FakeLabTransport
 from tests.unit.local_api import FakeControl
@@ -46,7 +46,7 @@ class _Served:
         self.control = FakeControl(records=30)
         self.api = LocalApi(self.path, self.control, further=LabRoutes(FakeLabTransport()).routes())
         self.loop.run_until_complete(self.api.start())
-        logging.getLogger("chaosd.api").addFilter(self._heard)
+        logging.getLogger("chaosd.api.server").addFilter(self._heard)
         logging.getLogger("aiohttp.server").addFilter(lambda record: False)  # it tells each bad request at length
 
     def _heard(self, record: logging.LogRecord) -> bool:

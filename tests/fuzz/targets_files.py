@@ -14,15 +14,15 @@ from pathlib import Path
 import msgspec
 
 from chaos_lab.scenario import ScenarioError, load_scenario
-from chaos_protocols.state_spec import contribution_spec
-from chaosd.config import load_config
-from chaosd.config_file import FIELD_TEXTS, ConfigError
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaosd.config.file import FIELD_TEXTS, ConfigError
+from chaosd.config.model import load_config
 from chaosd.identity import KEY_FILE, Identity, IdentityError
-from chaosd.journal import FILE, Journal, JournalDamagedError
-from chaosd.journal_records import FILE_HEADER_BYTES, file_header, frame, scan
 from chaosd.monitor.iperf import parse
 from chaosd.monitor.probe import ProbeError
-from chaosd.vector_file import read_vector
+from chaosd.storage.journal.journal import FILE, Journal, JournalDamagedError
+from chaosd.storage.journal.records import FILE_HEADER_BYTES, file_header, frame, scan
+from chaosd.storage.vector_file import read_vector
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
 from tests.unit.journal_faults import FaultyFolder

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from chaos_protocols import commands, effects, messages
-from chaos_protocols.messages import CodecError
-from chaos_protocols.raft import Persist
-from chaos_protocols.raft import messages as raft
-from chaos_protocols.roster import Roster
-from chaosd.journal_state import Persisted, State
+from chaos_protocols import effects
+from chaos_protocols.agreement import commands
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.raft import messages as raft
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.control import CodecError
+from chaosd.storage.journal.state import Persisted, State
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
 from tests.fuzz.targets_wire import ENVELOPES_MAX, WORDS, envelope, some_commands, some_messages

@@ -14,7 +14,6 @@ import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError as PeerBrokeRules
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
-from chaos_protocols.state_spec import Item, state_spec
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
     HANDSHAKE_BYTES_MAX,
@@ -26,11 +25,12 @@ from chaos_protocols.wire.handshake import (
     Verdict,
 )
 from chaos_protocols.wire.probe import ProbeHeader
+from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity, site_of_certificate
-from chaosd.measuring import LinkMeter
 from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
+from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.transport.admission import Facts, StandingLink, judge
 from chaosd.transport.errors import RemoteProtocolError

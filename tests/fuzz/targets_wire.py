@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from chaos_protocols import bulk, commands, messages, worker
+from chaos_protocols.agreement import commands
+from chaos_protocols.agreement.raft import messages as raft
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import CodecError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
-from chaos_protocols.raft import messages as raft
-from chaos_protocols.reduce import ReduceMachine
-from chaos_protocols.roster import Departure
-from chaos_protocols.state_spec import Item, contribution_spec, first_difference, spec_problem, state_spec
-from chaos_protocols.transfer import CheckBlock, Comparison, TransferMachine, TransferSettings, TransferSource
+from chaos_protocols.rounds.reduce import ReduceMachine
+from chaos_protocols.state.transfer import CheckBlock, Comparison, TransferMachine, TransferSettings, TransferSource
+from chaos_protocols.wire import bulk, worker
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.control import CodecError
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
+from chaos_protocols.wire.state_spec import Item, contribution_spec, first_difference, spec_problem, state_spec
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
 from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, C, D, link, record, roster_of

@@ -11,9 +11,9 @@ import msgspec
 from tests.integration.site_rig import Cluster
 from tests.integration.transport_rig import Recorder, until
 
-from chaos_protocols import messages
+from chaos_protocols.agreement.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
-from chaos_protocols.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
+from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.versions import NEWEST
 from chaosd.transport import DialError, LinkClosed, Transport, TransportSettings
 

@@ -8,10 +8,10 @@ import numpy as np
 from tests.integration.bulk_rig import MemoryNetwork
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.state_spec import contribution_spec
-from chaos_protocols.worker import ContributionSpec
-from chaosd.reduce_engine import ReduceEngine
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.engine import ReduceEngine
 
 SITES = [SiteId(f"{number:032x}") for number in range(5)]
 SPEC = contribution_spec(5_000, 60_001)

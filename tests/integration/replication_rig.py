@@ -8,9 +8,9 @@ import random
 from tests.integration.bulk_rig import MemoryNetwork
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.transfer import TransferSettings
-from chaosd.replication import ReplicationEngine
+from chaos_protocols.state.transfer import TransferSettings
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
+from chaosd.bulk.replication.engine import ReplicationEngine
 
 JOINER, *SOURCES = [SiteId(f"{number:032x}") for number in range(4)]
 SETTINGS = TransferSettings(stall_timeout_s=0.3, wait_timeout_s=2.0)

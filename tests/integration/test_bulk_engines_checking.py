@@ -8,9 +8,9 @@ import random
 import pytest
 from tests.integration.replication_rig import JOINER, SOURCES, Rig
 
-from chaos_protocols.bulk import CELL_BYTES, BlockData, encode_bulk_header
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.transfer import TransferSettings
+from chaos_protocols.state.transfer import TransferSettings
+from chaos_protocols.wire.bulk import CELL_BYTES, BlockData, encode_bulk_header
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 
 def received_bytes(rig: Rig) -> int:

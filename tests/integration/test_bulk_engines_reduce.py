@@ -10,7 +10,7 @@ import pytest
 from tests.integration.reduce_rig import CHAIN, SITES, Rig
 
 from chaos_protocols.errors import LocalProtocolError
-from chaos_protocols.plans import SyncPlan, Tag, Tree
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
 
 async def test_rounds_over_two_trees_give_the_weighted_average_in_both_types() -> None:

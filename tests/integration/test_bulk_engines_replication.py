@@ -9,10 +9,17 @@ import pytest
 from tests.integration.bulk_rig import MemoryNetwork
 from tests.integration.replication_rig import JOINER, SETTINGS, SOURCES, TIMEOUT_S, Driver, Rig
 
-from chaos_protocols.bulk import CELL_BYTES, BlockData, BlockWant, ChunkGone, decode_bulk_header, encode_bulk_header
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
+from chaos_protocols.wire.bulk import (
+    CELL_BYTES,
+    BlockData,
+    BlockWant,
+    ChunkGone,
+    decode_bulk_header,
+    encode_bulk_header,
+)
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 
 
 async def test_a_state_comes_from_all_sources_at_once() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tests.integration.reduce_rig import CHAIN, SITES, SPEC, Rig
 
-from chaos_protocols.bulk import BlockGone, ChunkDown, ChunkUp, encode_bulk_header
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.state_spec import contribution_spec
+from chaos_protocols.wire.bulk import BlockGone, ChunkDown, ChunkUp, encode_bulk_header
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaos_protocols.wire.state_spec import contribution_spec
 
 
 async def test_a_result_is_fetched_from_whoever_has_it_and_a_wrong_one_is_refused() -> None:

@@ -111,7 +111,7 @@ def test_join_kill_and_leave_change_nothing_but_who_contributes(tmp_path: Path) 
 
 
 def hungary_events(folder: Path) -> list[object]:
-    from chaosd.history import History
+    from chaosd.storage.history import History
 
     with History.open(folder / "cleveland" / "history.sqlite") as history:
         return list(history.latest(500))

@@ -11,17 +11,17 @@ import pytest
 from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.small_training import VARIABLES, WORKER
 
-from chaos_protocols.commands import decode_command, decode_roster
+from chaos_protocols.agreement.commands import decode_command, decode_roster
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.raft.messages import LogEntry
+from chaos_protocols.membership.facts import last_known_roster
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import Persist
-from chaos_protocols.raft.messages import LogEntry
-from chaos_protocols.site_facts import last_known_roster
 from chaos_protocols.wire.versions import BEFORE, NEWEST, SPOKEN
-from chaosd.checkpoints_file import read_head
-from chaosd.history import History
 from chaosd.identity import Identity
-from chaosd.journal import Journal
-from chaosd.vector_file import read_vector
+from chaosd.storage.checkpoint_file import read_head
+from chaosd.storage.history import History
+from chaosd.storage.journal.journal import Journal
+from chaosd.storage.vector_file import read_vector
 
 FORMER = Path(__file__).parent / "former_data"
 CLEVELAND, HUNGARY = SiteId("1a052f58131055744c0b9b6d9025ba0d"), SiteId("b995798e795eae15c4d70e7994ffd26d")

@@ -25,7 +25,7 @@ from tests.integration.small_training import train
 from tests.integration.test_transport_hostile import port_of, read_frame, still_serves, tls_stranger
 from tests.integration.transport_rig import LOOPS, close, run, start, until
 
-from chaos_protocols.courier import UNREADABLE_KINDS_TOLD_MAX
+from chaos_protocols.links.router import UNREADABLE_KINDS_TOLD_MAX
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FIXED_REFUSAL,

@@ -13,10 +13,10 @@ import pytest
 from tests.integration.transport_rig import LOOPS, Site, run, start, until
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.reduce import chunk_layout
-from chaos_protocols.state_spec import contribution_spec
-from chaosd.reduce_engine import ReduceEngine
+from chaos_protocols.rounds.reduce import chunk_layout
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaosd.bulk.reduce.engine import ReduceEngine
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

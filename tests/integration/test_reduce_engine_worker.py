@@ -10,9 +10,9 @@ import pytest
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.state_spec import contribution_spec
-from chaosd.reduce_engine import ReduceEngine
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaosd.bulk.reduce.engine import ReduceEngine
 
 SITE = SiteId("0" * 32)
 ALONE = SyncPlan(trees=(Tree(weight=1.0, root=SITE, parent=()),), reason="alone")

@@ -12,9 +12,9 @@ from tests.integration.transport_rig import LOOPS, Site, run, start, until
 
 from chaos_lab.links.shape import LinkShape
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.transfer import TransferSettings
-from chaosd.replication import ReplicationEngine
+from chaos_protocols.state.transfer import TransferSettings
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
+from chaosd.bulk.replication.engine import ReplicationEngine
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 

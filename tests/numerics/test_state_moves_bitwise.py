@@ -13,7 +13,7 @@ from chaos.frameworks.base import in_vector_order
 from chaos.frameworks.torch import TorchFramework
 from chaos.state import State
 from chaos.sync.every_step import EveryStepSession
-from chaos_protocols.state_spec import first_difference, spec_problem, state_digest
+from chaos_protocols.wire.state_spec import first_difference, spec_problem, state_digest
 
 
 @pytest.fixture(autouse=True)

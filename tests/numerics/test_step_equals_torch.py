@@ -17,7 +17,7 @@ from tests.unit.sdk.fake_daemon import FakeDaemon
 from chaos import Coordinator
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync.every_step import EveryStepSession
-from chaos_protocols.worker import Dismissed
+from chaos_protocols.wire.worker import Dismissed
 
 ROUNDS = 4
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects
-from chaos_protocols.commands import Command, decode_command
-from chaos_protocols.messages import RaftEnvelope
-from chaos_protocols.raft import Persist
+from chaos_protocols.agreement.commands import Command, decode_command
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.wire.control import RaftEnvelope
 
 if TYPE_CHECKING:
     from tests.simulation.stage import Stage

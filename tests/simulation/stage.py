@@ -47,9 +47,9 @@ from tests.simulator.node import MODEL, Node, Worker
 from tests.simulator.world import World
 
 from chaos_protocols import effects, events
-from chaos_protocols.messages import Heartbeat
 from chaos_protocols.names import VOTERS_MAX
-from chaos_protocols.transfer.joiner import WRONG_BLOCKS_MAX
+from chaos_protocols.state.transfer.joiner import WRONG_BLOCKS_MAX
+from chaos_protocols.wire.control import Heartbeat
 
 SEED = 1
 COMPUTE_RANGE_S = (0.05, 0.1)

@@ -9,7 +9,7 @@ from tests.simulator.faults import begin
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
-from chaos_protocols.messages import SettleAnswer
+from chaos_protocols.wire.control import SettleAnswer
 
 
 def training(names: str) -> World:

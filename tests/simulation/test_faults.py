@@ -21,10 +21,10 @@ from tests.simulator.world import World
 from tests.unit.journal_faults import PowerLost
 
 from chaos_protocols import events
-from chaos_protocols.bulk import BlockData
-from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
-from chaos_protocols.raft import HardState, Persist
-from chaos_protocols.raft.messages import LogEntry
+from chaos_protocols.agreement.raft import HardState, Persist
+from chaos_protocols.agreement.raft.messages import LogEntry
+from chaos_protocols.wire.bulk import BlockData
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 
 
 def training(names: str, *, disk: Callable[[], Disk] = Disk) -> World:

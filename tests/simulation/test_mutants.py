@@ -52,7 +52,7 @@ def test_bug_is_gone_after_it_was_planted() -> None:
 
 
 def test_patch_of_a_line_that_has_changed_is_noticed() -> None:
-    patch = Patch("chaos_protocols.raft.replication:commit", "no such line", "")
+    patch = Patch("chaos_protocols.agreement.raft.replication:commit", "no such line", "")
     with pytest.raises(DoesNotApply):
         changed((patch,))
 

@@ -13,7 +13,7 @@ from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.world import World
 
-from chaos_protocols.bulk import BlockData
+from chaos_protocols.wire.bulk import BlockData
 
 LARGE_BYTES = 64 << 20
 

@@ -49,7 +49,7 @@ EARLY = (
         row=4,
         patches=(
             Patch(
-                "chaos_protocols.views:connected_with",
+                "chaos_protocols.agreement.views:connected_with",
                 "near = component_of(origin, {*members, origin}, keys)",
                 "near = component_of(origin, {*members, *learners, origin}, keys)",
             ),
@@ -195,11 +195,13 @@ EARLY = (
         row=18,
         patches=(
             Patch(
-                "chaos_protocols.routing:OverlayView._judge",
+                "chaos_protocols.links.link_state:OverlayView._judge",
                 "up = envelope.message.up and envelope.incarnation == self._incarnations[key[0]]",
                 "up = envelope.message.up",
             ),
-            Patch("chaos_protocols.routing:OverlayView.silent", "return (self", "return False and (self"),  # row 49
+            Patch(
+                "chaos_protocols.links.link_state:OverlayView.silent", "return (self", "return False and (self"
+            ),  # row 49
         ),
         stories=("40", "69"),
     ),

@@ -122,7 +122,7 @@ LATE = (
     Undone(
         row=41,
         patches=(  # in the story it is alone, too: row 46 alone would let it go on
-            Patch("chaos_protocols.roster:Roster.counts", "site in (begun", "bool(begun) and site in (begun"),
+            Patch("chaos_protocols.agreement.roster:Roster.counts", "site in (begun", "bool(begun) and site in (begun"),
             WAITS_ALONE,
         ),
         stories=("96",),
@@ -195,7 +195,9 @@ LATE = (
     ),
     Undone(
         row=49,
-        patches=(Patch("chaos_protocols.routing:OverlayView.silent", "return (self", "return False and (self"),),
+        patches=(
+            Patch("chaos_protocols.links.link_state:OverlayView.silent", "return (self", "return False and (self"),
+        ),
         stories=("117",),
     ),
     Undone(

@@ -1,4 +1,4 @@
-"""Rounds and results at a simulated site: carries out what the machines of `chaos_protocols.reduce` ask for.
+"""Rounds and results at a simulated site: carries out what the machines of `chaos_protocols.rounds.reduce` ask for.
 
 As the daemon's reduce engine does, with chunks of `contents` for bytes. Every decision is the machines'; here is only
 where a chunk lies. Not modelled: that the vector's layout may be unknown at first, or change (all sites know it).
@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 
 from chaos_protocols import effects, events
-from chaos_protocols.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant, ResultData
-from chaos_protocols.plans import Tag
-from chaos_protocols.reduce import (
+from chaos_protocols.rounds.reduce import (
     ChildRef,
     Chunk,
     ChunkLayout,
@@ -42,6 +40,8 @@ from chaos_protocols.reduce import (
     lay_out,
 )
 from chaos_protocols.state.result_log import results_max
+from chaos_protocols.wire.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant, ResultData
+from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import Numbers, added, vector_digest
 from tests.simulator.outbox import AVERAGING, Frame, Outbox
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from chaos_protocols.commands import decode_roster, encode_roster
-from chaos_protocols.raft import Persist, RaftMachine, RaftSettings
-from chaos_protocols.raft import found as found_log
+from chaos_protocols.agreement.commands import decode_roster, encode_roster
+from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings
+from chaos_protocols.agreement.raft import found as found_log
+from chaos_protocols.membership.facts import SiteFacts, founding_roster
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.site_facts import SiteFacts, founding_roster
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node

@@ -38,7 +38,7 @@ PLANNERS = (
     "chaosd.plan_adapter",
     *(f"chaos_planner.overlay.{name}" for name in ("baselines", "graph", "shards", "trees")),
 )
-ANNOTATIONS_ARE_READ = ("chaos_protocols.raft.effects",)
+ANNOTATIONS_ARE_READ = ("chaos_protocols.agreement.raft.effects",)
 """By msgspec, as those of its own structs are: mypyc erases what they say."""
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from chaos_protocols.bulk import CELL_BYTES
+from chaos_protocols.wire.bulk import CELL_BYTES
 
 Part = tuple[str, float, Any, int]
 """Site, weight, a token that says what its part was computed from, index of the chunk in the vector."""

@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos_protocols.raft import HardState, Persist
-from chaosd.journal import Journal, JournalError
+from chaos_protocols.agreement.raft import HardState, Persist
+from chaosd.storage.journal.journal import Journal, JournalError
 from tests.unit.journal_faults import FaultyFolder, PowerLost
 
 OPERATIONS_OF_A_PERSIST = 3
@@ -74,7 +74,8 @@ class Disk:
 
 
 class JournalDisk(Disk):
-    """The same through `chaosd.journal`: its frames, its syncs, its rewriting, its reading of a torn end."""
+    """The same through `chaosd.storage.journal.journal`: its frames, its syncs, its rewriting, its reading of a torn
+    end."""
 
     def __init__(self) -> None:
         super().__init__()

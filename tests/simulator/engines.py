@@ -1,4 +1,4 @@
-"""The bulk engines of a simulated site behind one door, as `chaosd.bulk_streams` has them: averaging on a stream of its
+"""The bulk engines of a simulated site behind one door, as `chaosd.bulk.streams` has them: averaging on a stream of its
 own, states on two others.
 
 What may go wrong here: a byte of a chunk or block changes after it was hashed (`spoil`, `spoil_results`). On its way a
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects
-from chaos_protocols.bulk import BlockWant
 from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.wire.bulk import BlockWant
 from tests.simulator.averaging import Averaging
 from tests.simulator.outbox import AVERAGING, STATES, Frame
 from tests.simulator.transfers import Transfers

@@ -9,10 +9,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import Roster
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.views import connects
 from tests.simulator.disk import JournalDisk
 from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from chaos_protocols import effects, events
-from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.settings import KeepSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
+from chaos_protocols.wire.plans import CheckpointFacts
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node

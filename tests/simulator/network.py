@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from chaos_protocols.messages import decode_envelope, encode_envelope
+from chaos_protocols.wire.control import decode_envelope, encode_envelope
 from tests.simulator.outbox import Frame, encoded
 
 CONTROL = "control"

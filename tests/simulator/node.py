@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects, events
-from chaos_protocols.raft import Persist
-from chaos_protocols.roster import ModelFacts
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.worker import Dismissed, LeaveOrdered, LoadState, TakeSnapshot, TrainFrom, WorkerRefused
+from chaos_protocols.wire.worker import Dismissed, LeaveOrdered, LoadState, TakeSnapshot, TrainFrom, WorkerRefused
 from tests.simulator.building import make_machine
 from tests.simulator.contents import Region, digest_of
 from tests.simulator.disk import Disk, DiskFailed

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
-from chaos_protocols.commands import Settled
-from chaos_protocols.messages import LeaveRequest, RaftEnvelope
-from chaos_protocols.raft import Persist
-from chaos_protocols.roster import Roster
+from chaos_protocols.agreement.commands import Settled
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.wire.control import LeaveRequest, RaftEnvelope
 from tests.simulator.oracles_agreement import AgreementOracle
 from tests.simulator.oracles_boundary import (
     AdmissionOracle,

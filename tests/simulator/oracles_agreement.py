@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects
-from chaos_protocols.commands import apply_command, decode_command, decode_roster
-from chaos_protocols.messages import RaftEnvelope
-from chaos_protocols.raft import Persist, Role
-from chaos_protocols.raft.messages import (
+from chaos_protocols.agreement.commands import apply_command, decode_command, decode_roster
+from chaos_protocols.agreement.raft import Persist, Role
+from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
     AppendResponse,
     Configuration,
@@ -22,7 +21,8 @@ from chaos_protocols.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from chaos_protocols.roster import Roster
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.wire.control import RaftEnvelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable

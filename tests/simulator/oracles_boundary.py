@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects
-from chaos_protocols.bulk import BlockData
-from chaos_protocols.messages import LeaveRequest, RaftEnvelope
+from chaos_protocols.agreement.raft.messages import AppendRequest, SnapshotRequest
+from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import short
-from chaos_protocols.raft.messages import AppendRequest, SnapshotRequest
-from chaos_protocols.roster import Departure, Roster
+from chaos_protocols.wire.bulk import BlockData
+from chaos_protocols.wire.control import LeaveRequest, RaftEnvelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable

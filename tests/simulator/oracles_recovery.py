@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from chaos_protocols.liveness import LinkPhase
+from chaos_protocols.links.liveness import LinkPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,9 @@ from math import fsum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
-from chaos_protocols.commands import AdoptState, Settled
-from chaos_protocols.plans import Tag
-from chaos_protocols.roster import Roster, View
+from chaos_protocols.agreement.commands import AdoptState, Settled
+from chaos_protocols.agreement.roster import Roster, View
+from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import Numbers, digest_of, vector_digest
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Frames on their way out on one bulk stream, as in the daemon (`chaosd.bulk_outbox`): in order for each link.
+"""Frames on their way out on one bulk stream, as in the daemon (`chaosd.bulk.send_queue`): in order for each link.
 
 What is modelled: the sockets. They take SOCKET_FRAMES frames that the far end has not read; the others wait here, and
 are dropped with their round. A link that is lost takes all of them along.
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos_protocols.bulk import decode_bulk_header, encode_bulk_header
-from chaos_protocols.plans import Tag
+from chaos_protocols.wire.bulk import decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.plans import Tag
 
 SOCKET_FRAMES = 6
 """On one connection, sent and not read yet: socket buffers hold a few chunks."""

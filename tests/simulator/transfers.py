@@ -1,4 +1,4 @@
-"""State transfers at a simulated site: carries out what the machines of `chaos_protocols.transfer` ask for.
+"""State transfers at a simulated site: carries out what the machines of `chaos_protocols.state.transfer` ask for.
 
 As the daemon's replication engine does, with regions of `contents` for bytes: blocks are hashed, sent over two streams
 that overtake each other, written into their place, hashed there, and count then. Modelled: how long a source needs for
@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from chaos_protocols import events
-from chaos_protocols.bulk import BlockData, BlockDrop, BlockWant, WitnessWant
-from chaos_protocols.plans import ReplicationPlan
-from chaos_protocols.transfer import (
+from chaos_protocols.state.transfer import (
     Block,
     CheckBlock,
     Comparison,
@@ -29,7 +27,9 @@ from chaos_protocols.transfer import (
     TransferSettings,
     TransferSource,
 )
-from chaos_protocols.transfer.ranges import Range
+from chaos_protocols.state.transfer.ranges import Range
+from chaos_protocols.wire.bulk import BlockData, BlockDrop, BlockWant, WitnessWant
+from chaos_protocols.wire.plans import ReplicationPlan
 from tests.simulator.contents import Region, hash_of
 from tests.simulator.outbox import STATES, Frame, Outbox
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos_protocols import effects, events
-from chaos_protocols.messages import EVERYBODY
-from chaos_protocols.reduce import RESULTS_KEPT
+from chaos_protocols.rounds.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.control import EVERYBODY
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from chaos_lab.errors import LabError
-from chaosd.client import NoDaemonError, RequestRefusedError
+from chaosd.api.client import NoDaemonError, RequestRefusedError
 from tests.soak.full_disk import FullDisk
 from tests.soak.nemesis import ON_SITES, SCHEDULER, Fault, Kind
 from tests.soak.oracles import Oracles

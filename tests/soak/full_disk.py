@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from chaos_lab.children import end
-from chaosd.client import NoDaemonError, RequestRefusedError
+from chaosd.api.client import NoDaemonError, RequestRefusedError
 from tests.soak.sites import SPARE_LINKS, Site, Sites
 
 WORDS = ("could not be written", "could not be synced", "cannot be opened")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chaosd.status import EventRecord, Status
+from chaosd.api.status import EventRecord, Status
 from tests.soak.sites import Site
 
 CRIES = ("Traceback (most recent call last)", "Task exception was never retrieved", "CRITICAL")

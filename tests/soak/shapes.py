@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaosd.client import NoDaemonError, RequestRefusedError
+from chaosd.api.client import NoDaemonError, RequestRefusedError
 from tests.soak.nemesis import PACKETS, Fault, Kind
 from tests.soak.network import Rule
 from tests.soak.sites import LINKS, Site, Sites

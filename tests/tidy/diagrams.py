@@ -16,10 +16,8 @@ from typing import Any, get_args
 
 from tests.tidy.tree import ROOT
 
-from chaos_protocols import messages
-from chaos_protocols.messages import JoinRequest
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import ModelFacts
 from chaos_protocols.scheduler.negotiation import (
     Committed,
     Conclude,
@@ -42,6 +40,8 @@ from chaos_protocols.scheduler.negotiation import (
 )
 from chaos_protocols.scheduler.negotiation.base import NegotiationEvent
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.control import JoinRequest
 
 PAGE = ROOT / "docs" / "protocols" / "negotiations.md"
 PROTOCOLS = ROOT / "protocols" / "chaos_protocols"
@@ -90,9 +90,9 @@ as "noted"; an empty cell is a pair that never comes: if it does, that is a defe
 MESSAGES_HEAD = """\
 ## Messages between sites
 
-All control messages are declared in `chaos_protocols/messages.py`. A message to the scheduler is dropped by a site that
-does not lead. The machine named is the function that the `match` statements of `chaos_protocols/inbound.py` and, for
-the scheduler, of `chaos_protocols/scheduler/machine.py` hand the message to.
+All control messages are declared in `chaos_protocols/wire/control.py`. A message to the scheduler is dropped by a site
+that does not lead. The machine named is the function that the `match` statements of `chaos_protocols/inbound.py` and,
+for the scheduler, of `chaos_protocols/scheduler/machine.py` hand the message to.
 """
 
 
@@ -280,9 +280,9 @@ RECEIVERS = (("inbound.py", "deliver"), ("scheduler/machine.py", "receive"))
 
 OWNERS = {
     "self._replica.raft.receive": "`raft/machine.py`: `receive`",
-    "self._network.heard_beat": "`liveness.py`, `membership/participation.py`: `heard`",
-    "self._network.links": "`liveness.py`",
-    "self._network.overlay_changed": "`routing.py`, `site.py`: `_look_for_the_leader`",
+    "self._network.heard_beat": "`links/liveness.py`, `membership/participation.py`: `heard`",
+    "self._network.links": "`links/liveness.py`",
+    "self._network.overlay_changed": "`links/link_state.py`, `site.py`: `_look_for_the_leader`",
     "participation.joining": "`membership/joining.py`",
     "participation.leaving": "`membership/leaving.py`",
     "participation.links": "`links/desired.py`",

@@ -11,13 +11,13 @@ from enum import Enum
 
 from tests.tidy.tree import ROOT
 
-from chaos_protocols.liveness import PHASE_CHANGES, LinkPhase
+from chaos_protocols.agreement.raft import Role
+from chaos_protocols.agreement.raft.effects import ROLE_CHANGES
+from chaos_protocols.links.liveness import PHASE_CHANGES, LinkPhase
 from chaos_protocols.membership.own import TABLE, MembershipEvent, MembershipState
-from chaos_protocols.raft import Role
-from chaos_protocols.raft.effects import ROLE_CHANGES
 from chaos_protocols.rounds.machine import PHASES
-from chaos_protocols.transfer import SourceState
-from chaos_protocols.transfer.sources import STATE_CHANGES
+from chaos_protocols.state.transfer import SourceState
+from chaos_protocols.state.transfer.sources import STATE_CHANGES
 
 PAGE = ROOT / "docs" / "protocols" / "states.md"
 HEAD = """\
@@ -49,7 +49,7 @@ def page() -> str:
             HEAD,
             _membership(),
             _section("Roles in the agreement", "raft/effects.py: ROLE_CHANGES", _values(Role), roles),
-            _section("A link", "liveness.py: PHASE_CHANGES", _values(LinkPhase), links),
+            _section("A link", "links/liveness.py: PHASE_CHANGES", _values(LinkPhase), links),
             _section(
                 "A source, as the joiner sees it",
                 "transfer/sources.py: STATE_CHANGES",

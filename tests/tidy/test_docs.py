@@ -20,7 +20,7 @@ from chaos_lab.scenario import Kind, load_scenario
 from chaos_protocols.scheduler.negotiation import ConnectLink, DisconnectLink, ScaleIn, ScaleOut
 from chaos_protocols.settings import SiteSettings
 from chaosd.cli.app import app
-from chaosd.config import SiteConfig, load_config
+from chaosd.config.model import SiteConfig, load_config
 
 README = ROOT / "README.md"
 OPERATING = ROOT / "docs" / "operating.md"

@@ -46,7 +46,7 @@ def test_the_words_of_fault_injection_are_recognised(line: str) -> None:
 
 
 def test_no_setting_of_a_daemon_is_for_the_lab() -> None:
-    from chaosd.config import SiteConfig
+    from chaosd.config.model import SiteConfig
 
     assert {"lab", "shapes"} & set(SiteConfig.model_fields) == set()
 

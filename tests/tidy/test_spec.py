@@ -9,11 +9,11 @@ import pytest
 from tests.tidy import names
 from tests.tidy.test_citations import COMING, COMING_LIMITS, SPEC
 
-from chaos_protocols import bulk
-from chaos_protocols.commands import Command
-from chaos_protocols.messages import Message
-from chaos_protocols.raft.messages import RaftMessage
+from chaos_protocols.agreement.commands import Command
+from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire import bulk
+from chaos_protocols.wire.control import Message
 
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 SHOWN = re.compile(r"`([^`]+)`")

@@ -12,12 +12,12 @@ from tests.tidy.states import PAGE, page
 from tests.unit.protocols.one_site import A, Bench
 
 from chaos_protocols import events
-from chaos_protocols.liveness import PHASE_CHANGES, LinkPhase
+from chaos_protocols.agreement.raft import Role
+from chaos_protocols.agreement.raft.effects import ROLE_CHANGES
+from chaos_protocols.links.liveness import PHASE_CHANGES, LinkPhase
 from chaos_protocols.membership.own import TABLE, Membership, MembershipEvent, MembershipState
-from chaos_protocols.raft import Role
-from chaos_protocols.raft.effects import ROLE_CHANGES
-from chaos_protocols.transfer import SourceState
-from chaos_protocols.transfer.sources import STATE_CHANGES
+from chaos_protocols.state.transfer import SourceState
+from chaos_protocols.state.transfer.sources import STATE_CHANGES
 
 FINAL: set[Enum] = {MembershipState.REMOVED, SourceState.EXCLUDED}
 SEEDS = range(12)

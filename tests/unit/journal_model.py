@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from chaos_protocols.agreement.raft.effects import HardState, Persist
+from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft.effects import HardState, Persist
-from chaos_protocols.raft.messages import Configuration, LogEntry, Snapshot
-from chaosd.journal import Recovered
+from chaosd.storage.journal.journal import Recovered
 
 A, B, C = SiteId("a" * 32), SiteId("b" * 32), SiteId("c" * 32)
 CONFIGURATION = Configuration(voters=(A, B), learners=(C,))

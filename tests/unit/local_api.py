@@ -12,8 +12,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from chaosd.api import LocalApi
-from chaosd.status import (
+from chaosd.api.server import LocalApi
+from chaosd.api.status import (
     EventRecord,
     LinkStatus,
     Outcome,
@@ -74,7 +74,7 @@ def sample_status(*, paused: str = "", transfer: TransferStatus | None = None, n
 
 
 class FakeControl:
-    """Implements chaosd.api.Control; remembers what it was asked."""
+    """Implements chaosd.api.server.Control; remembers what it was asked."""
 
     def __init__(self, records: int = 0) -> None:
         self.history = [record(number) for number in range(1, records + 1)]

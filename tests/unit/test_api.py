@@ -15,10 +15,10 @@ import uvloop
 from aiohttp import ClientSession, UnixConnector
 from tests.unit.local_api import THERE, FakeControl, ask_raw, post, record, served
 
-from chaosd import api as api_module
-from chaosd.api import LocalApi, last_event_id
-from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
-from chaosd.status import Outcome
+from chaosd.api import server as api_module
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.api.server import LocalApi, last_event_id
+from chaosd.api.status import Outcome
 from chaosd.unix_sockets import UnixSocketError
 
 

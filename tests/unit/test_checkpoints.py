@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts
-from chaos_protocols.state_spec import DTYPE_BYTES, Item, fact, state_spec
-from chaos_protocols.worker import StateSpec
-from chaosd import checkpoints_file
-from chaosd.checkpoints import CheckpointError, CheckpointFolder, Interrupted
-from chaosd.checkpoints_file import verify_file
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.state_spec import DTYPE_BYTES, Item, fact, state_spec
+from chaos_protocols.wire.worker import StateSpec
+from chaosd.storage import checkpoint_file as checkpoints_file
+from chaosd.storage.checkpoint_file import verify_file
+from chaosd.storage.checkpoints import CheckpointError, CheckpointFolder, Interrupted
 
 SITE = SiteId("5" * 64)
 OTHER = SiteId("6" * 64)
@@ -257,7 +257,8 @@ def test_the_file_is_on_disk_before_its_name_and_the_name_before_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    from chaosd import checkpoints, journal_files
+    from chaosd.storage import checkpoints
+    from chaosd.storage.journal import files as journal_files
 
     def noted(name: str, original: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: object) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from chaosd.addresses import split_address
-from chaosd.config import ConfigError, SiteConfig, load_config
-from chaosd.config_file import FIELD_TEXTS, flag_name
+from chaosd.config.file import FIELD_TEXTS, flag_name
+from chaosd.config.model import ConfigError, SiteConfig, load_config
 
 ONE, OTHER = "0" * 32, "f" * 32
 

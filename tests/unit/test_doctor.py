@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from chaos_lab.children import free_port
 from chaosd import doctor
-from chaosd.config import PeerConfig, SiteConfig, load_config
+from chaosd.config.model import PeerConfig, SiteConfig, load_config
 from chaosd.doctor import Check, Level, examine
 from chaosd.identity import Identity
 from chaosd.transport.tls import server_context

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaosd.history import (
+from chaosd.storage.history import (
     DETAIL_CHARACTERS_MAX,
     READ_ROWS_MAX,
     TEXT_CHARACTERS_MAX,

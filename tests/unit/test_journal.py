@@ -13,15 +13,22 @@ import pytest
 from tests.unit.journal_faults import FaultyFolder
 from tests.unit.journal_model import CONFIGURATION, Model, effect, entry, lawful
 
+from chaos_protocols.agreement.raft.effects import HardState
+from chaos_protocols.agreement.raft.messages import Snapshot
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft.effects import HardState
-from chaos_protocols.raft.messages import Snapshot
-from chaosd.journal import FILE, FILE_NEW, Journal, JournalDamagedError, JournalError, JournalLockedError
-from chaosd.journal_records import FILE_HEADER_BYTES, scan
+from chaosd.storage.journal.journal import (
+    FILE,
+    FILE_NEW,
+    Journal,
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+)
+from chaosd.storage.journal.records import FILE_HEADER_BYTES, scan
 
 SECOND_DAEMON = """
 import sys
-from chaosd.journal import Journal, JournalLockedError
+from chaosd.storage.journal.journal import Journal, JournalLockedError
 try:
     Journal.open(sys.argv[1])
 except JournalLockedError:
@@ -107,7 +114,7 @@ def test_the_same_snapshot_twice_keeps_the_entries_after_it() -> None:
 
 
 def test_many_entries_survive_a_rewrite_in_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaosd.journal_state.REWRITE_FRAME_BYTES", 100)
+    monkeypatch.setattr("chaosd.storage.journal.state.REWRITE_FRAME_BYTES", 100)
     folder = FaultyFolder()
     journal = Journal.open("data", folder=folder)
     log = tuple(entry(index, 1, bytes(30)) for index in range(1, 40))
@@ -186,7 +193,7 @@ def test_a_damaged_journal_stops_the_daemon_says_what_to_do_and_is_left_as_it_is
 
 
 def test_votes_and_openings_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaosd.journal.FRAMES_MAX", 20)
+    monkeypatch.setattr("chaosd.storage.journal.journal.FRAMES_MAX", 20)
     folder = FaultyFolder()
     sizes = []
     for opening in range(1, 61):

@@ -8,9 +8,9 @@ import pytest
 from tests.unit.journal_faults import FaultyFolder, PowerLost
 from tests.unit.journal_model import CONFIGURATION, Model, effect, entry, lawful
 
-from chaos_protocols.raft.effects import HardState
-from chaos_protocols.raft.messages import LogEntry, Snapshot
-from chaosd.journal import FILE, Journal, JournalError, JournalLockedError
+from chaos_protocols.agreement.raft.effects import HardState
+from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
+from chaosd.storage.journal.journal import FILE, Journal, JournalError, JournalLockedError
 
 
 def test_a_power_loss_at_any_step_loses_nothing_acknowledged_and_invents_nothing() -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.unit.journal_faults import FaultyFolder
 from tests.unit.journal_model import Model, effect, entry, lawful
 
-from chaosd.journal import FILE, Journal, JournalDamagedError, JournalError, Recovered
-from chaosd.journal_records import FILE_HEADER_BYTES, FRAME_BODY_BYTES_MAX, frame, scan
+from chaosd.storage.journal.journal import FILE, Journal, JournalDamagedError, JournalError, Recovered
+from chaosd.storage.journal.records import FILE_HEADER_BYTES, FRAME_BODY_BYTES_MAX, frame, scan
 
 
 @functools.cache
@@ -142,7 +142,7 @@ def test_whole_frames_of_unknown_content_are_refused() -> None:
 
 def test_a_record_longer_than_a_frame_may_be_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     assert FRAME_BODY_BYTES_MAX > 64 << 20
-    monkeypatch.setattr("chaosd.journal_records.FRAME_BODY_BYTES_MAX", 1000)
+    monkeypatch.setattr("chaosd.storage.journal.records.FRAME_BODY_BYTES_MAX", 1000)
     folder = FaultyFolder()
     journal = Journal.open("data", folder=folder)
     with pytest.raises(JournalError, match="longer than the limit"):

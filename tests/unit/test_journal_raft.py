@@ -7,8 +7,7 @@ import random
 from tests.unit.journal_faults import FaultyFolder, PowerLost
 from tests.unit.journal_model import effect
 
-from chaos_protocols.names import SiteId
-from chaos_protocols.raft import (
+from chaos_protocols.agreement.raft import (
     Commit,
     Effect,
     HardState,
@@ -20,8 +19,9 @@ from chaos_protocols.raft import (
     Send,
     Snapshot,
 )
-from chaos_protocols.raft.messages import Configuration
-from chaosd.journal import Journal
+from chaos_protocols.agreement.raft.messages import Configuration
+from chaos_protocols.names import SiteId
+from chaosd.storage.journal.journal import Journal
 
 SITES = tuple(SiteId(letter * 32) for letter in "abc")
 START = Snapshot(index=1, term=1, configuration=Configuration(voters=SITES, learners=()), state=b"")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from chaos_protocols.names import SiteId
-from chaosd import measuring
-from chaosd.measuring import LinkMeter
 from chaosd.metrics import Metrics
+from chaosd.monitor import link_meter as measuring
+from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import ProbeError, ProbeResult
 
 A, B = SiteId("a" * 32), SiteId("b" * 32)

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import EVERYBODY, Envelope, Farewell, JoinRequest, Message, signed_bytes
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import ModelFacts
+from chaos_protocols.wire.control import EVERYBODY, Envelope, Farewell, JoinRequest, Message, signed_bytes
 from chaos_protocols.wire.versions import NEWEST
 from chaosd.identity import Identity
 from chaosd.message_auth import check_source

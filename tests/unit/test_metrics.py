@@ -13,12 +13,12 @@ from tests.unit.local_api import FakeControl, served
 from tests.unit.sdk.line import ShortFolder
 
 from chaos_protocols import effects, events
-from chaos_protocols.messages import Envelope, LevelReport
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId
-from chaos_protocols.plans import ReplicationPlan, Tag
-from chaos_protocols.worker import LoadState, TrainFrom
+from chaos_protocols.wire.control import Envelope, LevelReport
+from chaos_protocols.wire.plans import ReplicationPlan, Tag
+from chaos_protocols.wire.worker import LoadState, TrainFrom
 from chaosd import metrics as module
-from chaosd.client import LocalClient
+from chaosd.api.client import LocalClient
 from chaosd.metrics import STATE_PHASES, Metrics, StatePhases
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs" / "operating.md"

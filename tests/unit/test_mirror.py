@@ -13,14 +13,14 @@ import pytest
 
 from chaos_protocols import effects, events
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts
-from chaos_protocols.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
 from chaos_protocols.wire.versions import NEWEST
-from chaos_protocols.worker import WorkerHello, arena_layout
-from chaosd import mirror
-from chaosd.arena import Arena
-from chaosd.checkpoints import CheckpointFolder
-from chaosd.mirror import StateKeeper
+from chaos_protocols.wire.worker import WorkerHello, arena_layout
+from chaosd.storage import checkpoint_keeper as mirror
+from chaosd.storage.checkpoint_keeper import StateKeeper
+from chaosd.storage.checkpoints import CheckpointFolder
+from chaosd.worker.arena import Arena
 
 SITE = SiteId("5" * 64)
 
@@ -192,7 +192,7 @@ async def test_a_daemon_that_ends_in_the_middle_leaves_no_thread_and_no_file(
 
 def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Between two pieces of a file the thread waits until it is let go."""
-    from chaosd import checkpoints
+    from chaosd.storage import checkpoints
 
     gate = threading.Event()
 

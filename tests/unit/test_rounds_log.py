@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import Tag
-from chaosd.rounds_log import RoundsLog
+from chaos_protocols.wire.plans import Tag
+from chaosd.storage.rounds_log import RoundsLog
 
 TAG = Tag(epoch=7, round=3)
 

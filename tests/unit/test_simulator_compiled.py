@@ -139,7 +139,10 @@ def test_what_msgspec_reads_stays_interpreted_and_all_that_is_named_is_there() -
     chosen = set(to_compile(loaded_sources(sys.modules)))
     assert {f"tests.simulator.{name}" for name in compiled.SIMULATOR} | set(compiled.PLANNERS) <= chosen
     assert "chaos_protocols.site" in chosen
-    assert not {"chaos_protocols.roster", "chaos_protocols.messages", *compiled.ANNOTATIONS_ARE_READ} & chosen
+    assert (
+        not {"chaos_protocols.agreement.roster", "chaos_protocols.wire.control", *compiled.ANNOTATIONS_ARE_READ}
+        & chosen
+    )
 
 
 def test_a_run_that_is_not_the_interpreters_is_named(tmp_path: Path) -> None:

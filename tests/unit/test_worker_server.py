@@ -22,16 +22,17 @@ import uvloop
 from tests.unit.worker_kit import Client, Recorder, hello_message, memory, specs
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
-from chaos_protocols.worker import (
+from chaos_protocols.wire.worker import (
     Dismissed,
     RoundContributed,
     TrainFrom,
     WorkerRefused,
     encode,
 )
-from chaosd import worker_channel, worker_server
 from chaosd.unix_sockets import UnixSocketError
-from chaosd.worker_server import WorkerServer
+from chaosd.worker import channel as worker_channel
+from chaosd.worker import server as worker_server
+from chaosd.worker.server import WorkerServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memfd seals and pidfd are Linux's")
@@ -345,7 +346,7 @@ WORKER_WITH_CHILD = """
 import os, socket, sys, time
 sys.path[:0] = {path!r}
 from tests.unit.worker_kit import hello_message, memory, specs
-from chaos_protocols.worker import RoundContributed, encode
+from chaos_protocols.wire.worker import RoundContributed, encode
 s = socket.socket(socket.AF_UNIX)
 s.connect({socket!r})
 child = os.fork()

@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.unit.worker_kit import hello_message, memory, specs
 
-from chaosd.arena import F_GET_SEALS, Arena
+from chaosd.worker.arena import F_GET_SEALS, Arena
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memfd seals are Linux's")
 

@@ -15,7 +15,7 @@ import uvloop
 from tests.unit.sdk.line import Line, ShortFolder
 
 from chaos import Coordinator, Refused
-from chaos_protocols.worker import (
+from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
     LeaveRequested,
@@ -27,8 +27,8 @@ from chaos_protocols.worker import (
     WorkerMessage,
     WorkerWelcome,
 )
-from chaosd.arena import Arena
-from chaosd.worker_server import WorkerServer
+from chaosd.worker.arena import Arena
+from chaosd.worker.server import WorkerServer
 
 
 class LonelySite:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chaos_protocols.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
 from chaos_protocols.wire.versions import NEWEST
-from chaos_protocols.worker import WorkerHello, WorkerMessage, arena_layout, decode_from_daemon, encode
-from chaosd.arena import Arena
+from chaos_protocols.wire.worker import WorkerHello, WorkerMessage, arena_layout, decode_from_daemon, encode
+from chaosd.worker.arena import Arena
 
 F_ADD_SEALS = 1033
 WAIT_S = 10.0

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from chaosd.cli.options import ConfigOption, DataDirOption, JsonOption, config_path, fail, selected
-from chaosd.config_file import CHECKPOINT_DIR_NAME, ConfigError, read_config_file
+from chaosd.config.file import CHECKPOINT_DIR_NAME, ConfigError, read_config_file
 
 EXIT_DAMAGED, EXIT_USAGE = 1, 2
 
@@ -65,7 +65,7 @@ def _folder(config: Path | None, data_dir: Path | None) -> Path:
 
 
 def _look(path: Path, verify: bool) -> dict[str, Any]:
-    from chaosd.checkpoints_file import CheckpointError, read_head, verify_file
+    from chaosd.storage.checkpoint_file import CheckpointError, read_head, verify_file
 
     row: dict[str, Any] = {"file": path.name, "run": "", "round": -1, "lineage": -1, "size_bytes": 0, "age_s": 0.0}
     row |= {"verified": False, "problem": ""}

@@ -9,7 +9,7 @@ import typer
 from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon
 
 if TYPE_CHECKING:
-    from chaosd.status import EventRecord
+    from chaosd.api.status import EventRecord
 
 LAST_MAX = 10_000
 """As many as one answer of the API holds (api.EVENTS_MAX)."""

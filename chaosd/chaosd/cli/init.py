@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chaosd.cli.options import EXIT_USAGE, ConfigOption, DataDirOption, fail, selected
-from chaosd.config_file import CONFIG_FILE_NAME, DEFAULT_LISTEN, DEFAULT_RUN, FIELD_TEXTS, ConfigError
+from chaosd.config.file import CONFIG_FILE_NAME, DEFAULT_LISTEN, DEFAULT_RUN, FIELD_TEXTS, ConfigError
 
 if TYPE_CHECKING:
-    from chaosd.config import SiteConfig
+    from chaosd.config.model import SiteConfig
 
 DATA_FOLDER = "data"
 
@@ -122,7 +122,7 @@ def init(
     $ chaosd init                                    # in the working directory
     $ chaosd init cleveland --name Cleveland --run heart --found
     """
-    from chaosd.config import load_config
+    from chaosd.config.model import load_config
     from chaosd.identity import KEY_FILE, Identity, IdentityError
 
     path = directory / CONFIG_FILE_NAME

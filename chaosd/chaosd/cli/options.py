@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from chaosd.config_file import API_SOCKET_NAME, CONFIG_FILE_NAME, ConfigError, default_data_dir, read_config_file
+from chaosd.config.file import API_SOCKET_NAME, CONFIG_FILE_NAME, ConfigError, default_data_dir, read_config_file
 
 if TYPE_CHECKING:
-    from chaosd.client import LocalClient
-    from chaosd.status import Outcome
+    from chaosd.api.client import LocalClient
+    from chaosd.api.status import Outcome
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_DAEMON = 1, 2, 3
 PANEL = "Which daemon"
@@ -64,7 +64,7 @@ def selected(config: Path | None, data_dir: Path | None, api_socket: Path | None
 @contextmanager
 def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) -> Iterator[LocalClient]:
     """A client of the selected daemon; what goes wrong with it becomes one clear line and an exit code."""
-    from chaosd.client import LocalClient, NoDaemonError, RequestRefusedError
+    from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 
     try:
         yield LocalClient(selected(config, data_dir, api_socket)[1])

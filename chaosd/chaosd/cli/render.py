@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos_protocols.names import short
-from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, TransferStatus
+from chaosd.api.status import EventRecord, LinkStatus, SiteStatus, Status, TransferStatus
 
 UNKNOWN = "–"
 STATE_STYLES = {"member": "green", "learner": "cyan", "joining": "cyan", "leaving": "yellow", "removed": "red"}

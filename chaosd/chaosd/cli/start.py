@@ -9,7 +9,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from chaosd.cli.options import EXIT_USAGE, config_path, fail
-from chaosd.config_file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError, flag_name
+from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError, flag_name
 
 
 def register(app: typer.Typer) -> None:
@@ -75,9 +75,9 @@ def start(
 
 def become(run: Callable[[], int]) -> NoReturn:
     """Be the daemon that `run` runs: end with its status, or say in a line why it cannot start."""
-    from chaosd.history import HistoryError
     from chaosd.identity import IdentityError
-    from chaosd.journal import JournalError
+    from chaosd.storage.history import HistoryError
+    from chaosd.storage.journal.journal import JournalError
     from chaosd.transport.errors import ListenError
 
     try:
@@ -96,7 +96,7 @@ def overrides_of(given: dict[str, Any]) -> dict[str, object]:
 
 
 def _load(path: Path | None, given: dict[str, Any]) -> Any:
-    from chaosd.config import load_config
+    from chaosd.config.model import load_config
 
     return load_config(path, overrides_of(given))
 

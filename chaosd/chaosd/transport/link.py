@@ -15,8 +15,8 @@ from collections import deque
 from enum import Enum
 from typing import Protocol
 
-from chaos_protocols.bulk import STREAM_AVERAGING
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
+from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LocalProtocolError

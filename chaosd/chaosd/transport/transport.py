@@ -33,8 +33,8 @@ from chaosd.transport.settings import (
     TransportEvents,
     TransportSettings,
 )
+from chaosd.transport.stream_scaling import Widening
 from chaosd.transport.tls import client_context
-from chaosd.transport.widening import Widening
 
 YIELD_S = 0.5
 """How long a dial that gave way waits for the neighbour's own before it tries again: four round trips of 100 ms."""

@@ -5,11 +5,11 @@ Driven by `SiteMachine`, which carries the agreement's effects out and tells the
 
 from __future__ import annotations
 
-from chaos_protocols.commands import Command, apply_command, decode_command, decode_roster, encode_roster
+from chaos_protocols.agreement.commands import Command, apply_command, decode_command, decode_roster, encode_roster
+from chaos_protocols.agreement.raft import Effect, RaftMachine
+from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import Effect, RaftMachine
-from chaos_protocols.raft.messages import Configuration, LogEntry, Snapshot
-from chaos_protocols.roster import Roster
 
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""

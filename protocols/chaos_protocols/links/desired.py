@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import AnswerRequest
 from chaos_protocols.events import LinkChangeRequested
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
-from chaos_protocols.messages import Farewell, LinkAnswer, LinkRequest
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.roster import Roster
+from chaos_protocols.wire.control import Farewell, LinkAnswer, LinkRequest
 
 LINK_REQUEST_TRIES_MAX = 20
 """A link request is asked again at every retry; after so many without an answer the user is told so."""

@@ -9,12 +9,12 @@ from collections import deque
 
 from chaos_protocols import events
 from chaos_protocols.agreement.replica import Replica
-from chaos_protocols.courier import Courier
-from chaos_protocols.liveness import LinkTable
-from chaos_protocols.messages import Heartbeat, LinkReport, Message
+from chaos_protocols.links.liveness import LinkTable
+from chaos_protocols.links.router import Courier
+from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.site_versions import SiteVersions
+from chaos_protocols.wire.control import Heartbeat, LinkReport, Message
 
 
 class Network:

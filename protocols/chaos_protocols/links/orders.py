@@ -10,9 +10,9 @@ from chaos_protocols.effects import ProbeLink
 from chaos_protocols.events import LinkProbed
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.scheduler_client import SchedulerClient
-from chaos_protocols.messages import ConnectOrder, LinkReady
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.wire.control import ConnectOrder, LinkReady
 
 LINK_ORDERS_MAX = 64
 """Orders that wait for their link; the oldest goes first. A scheduler has a few negotiations under way at a time."""

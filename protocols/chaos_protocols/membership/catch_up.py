@@ -13,13 +13,13 @@ Driven by `Participation`. Source: protocols.md sections 3 and 5; learners that 
 
 from __future__ import annotations
 
-from chaos_protocols.commands import Command, PromoteSite
+from chaos_protocols.agreement.commands import Command, PromoteSite
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
-from chaos_protocols.messages import LevelReport
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.fetch import StateFetch
+from chaos_protocols.wire.control import LevelReport
 
 LAPS_WITHOUT_GAIN_MAX = 2
 GROWTH_MAX = 8

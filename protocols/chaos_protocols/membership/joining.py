@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from chaos_protocols.membership.own import Membership
-from chaos_protocols.messages import JoinAnswer, JoinRequest
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.worker import WorkerRefused
+from chaos_protocols.wire.control import JoinAnswer, JoinRequest
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.worker import WorkerRefused
 
 
 class Joining:

@@ -14,11 +14,11 @@ from chaos_protocols.effects import AnswerRequest, CloseLink, StopDaemon
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership, MembershipEvent
-from chaos_protocols.messages import Farewell, LeaveAnswer, LeaveRequest
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.worker import Dismissed, LeaveOrdered
+from chaos_protocols.wire.control import Farewell, LeaveAnswer, LeaveRequest
+from chaos_protocols.wire.worker import Dismissed, LeaveOrdered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import Roster
 
 
 class MembershipState(Enum):

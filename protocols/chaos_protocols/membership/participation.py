@@ -9,8 +9,9 @@ order of the steps is decided here. Driven by `SiteMachine`. Sources: spec 12, 1
 from __future__ import annotations
 
 from chaos_protocols import events
+from chaos_protocols.agreement.commands import Command, RemoveLink
 from chaos_protocols.agreement.replica import Replica
-from chaos_protocols.commands import Command, RemoveLink
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import EndWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
@@ -20,14 +21,13 @@ from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.scheduler_client import SchedulerClient
-from chaos_protocols.messages import Heartbeat, Report, SettleAnswer
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.roster import Roster
 from chaos_protocols.rounds.lost_results import LostResults
 from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.wire.control import Heartbeat, Report, SettleAnswer
 
 
 class Participation:

@@ -10,7 +10,7 @@ from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine, RoundPhase
 from chaos_protocols.state.machine import WorkerState
-from chaos_protocols.worker import RunPaused, RunResumed
+from chaos_protocols.wire.worker import RunPaused, RunResumed
 
 
 class Pause:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from chaos_protocols.agreement.replica import Replica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
-from chaos_protocols.messages import Heartbeat, Message
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.wire.control import Heartbeat, Message
 
 
 class SchedulerClient:

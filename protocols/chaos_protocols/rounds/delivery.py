@@ -10,7 +10,7 @@ from collections import deque
 
 from chaos_protocols.effects import DeliverResult, Effect, ToWorker
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX, Result, ResultLog, results_max
-from chaos_protocols.worker import TrainFrom
+from chaos_protocols.wire.worker import TrainFrom
 
 
 class ResultDelivery:

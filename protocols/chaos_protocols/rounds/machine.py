@@ -15,12 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import Tag
-from chaos_protocols.roster import Roster
 from chaos_protocols.rounds.contribution import OwnContribution
 from chaos_protocols.rounds.delivery import ResultDelivery
+from chaos_protocols.wire.plans import Tag
 
 
 class RoundPhase(Enum):

@@ -8,18 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos_protocols.messages import (
-    JoinAnswer,
-    JoinRequest,
-    LeaveAnswer,
-    LeaveRequest,
-    LinkAnswer,
-    LinkReady,
-    LinkRequest,
-    StateRequest,
-)
+from chaos_protocols.agreement.roster import SiteRecord
+from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId, link_key, short
-from chaos_protocols.roster import SiteRecord
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.negotiation import (
     ConnectLink,
@@ -36,7 +27,16 @@ from chaos_protocols.scheduler.proposals import SPLITS_OVERLAY
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.running import RunningNegotiations
-from chaos_protocols.views import connects
+from chaos_protocols.wire.control import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeaveRequest,
+    LinkAnswer,
+    LinkReady,
+    LinkRequest,
+    StateRequest,
+)
 
 TURNED_BACK_MAX = 256
 """Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chaos_protocols.agreement.views import LinkKey
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation.base import NegotiationEvent, Tell
 from chaos_protocols.scheduler.proposals import Proposal
-from chaos_protocols.views import LinkKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Protocol
 
-from chaos_protocols.commands import Command
-from chaos_protocols.messages import Message, Report, SettleAnswer
+from chaos_protocols.agreement.commands import Command
+from chaos_protocols.agreement.raft.messages import Configuration
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.views import Planner
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import Tag
-from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Roster
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.views import Planner
+from chaos_protocols.wire.control import Message, Report, SettleAnswer
+from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
 
 

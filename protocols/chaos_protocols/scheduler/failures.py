@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from itertools import chain
 
-from chaos_protocols.commands import RenewSite
+from chaos_protocols.agreement.commands import RenewSite
+from chaos_protocols.agreement.views import LinkKey, connected_with
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.decisions import Decision, LinkFailed, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.running import RunningNegotiations
-from chaos_protocols.views import LinkKey, connected_with
 
 DEPARTURE_BEATS = 2
 """So many beats a leaver that is gone has for the others' reports of its last round to come in."""

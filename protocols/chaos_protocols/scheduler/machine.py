@@ -14,20 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import assert_never
 
-from chaos_protocols.commands import Command, Settled, SetVoters
-from chaos_protocols.messages import (
-    JoinAnswer,
-    JoinRequest,
-    LeaveAnswer,
-    LeaveRequest,
-    LevelReport,
-    LinkAnswer,
-    LinkReady,
-    LinkRequest,
-    Report,
-    SettleAnswer,
-    StateRequest,
-)
+from chaos_protocols.agreement.commands import Command, Settled, SetVoters
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.decisions import Decision
@@ -43,6 +30,19 @@ from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.round_resolution import RoundResolution
 from chaos_protocols.scheduler.running import RunningNegotiations
 from chaos_protocols.scheduler.voters import VoterChoice
+from chaos_protocols.wire.control import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    LeaveRequest,
+    LevelReport,
+    LinkAnswer,
+    LinkReady,
+    LinkRequest,
+    Report,
+    SettleAnswer,
+    StateRequest,
+)
 
 STEPS_MAX = 8
 """In one go, after one event: a lone voter commits at once, so that one step may follow another. What is left is done

@@ -5,7 +5,6 @@ What moves is given time; what stands still is ended. Driven by the machine afte
 
 from __future__ import annotations
 
-from chaos_protocols.messages import Report
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.decisions import Finding, Inform, RestoreAgain, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
@@ -14,6 +13,7 @@ from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.running import RunningNegotiations
+from chaos_protocols.wire.control import Report
 
 LOAD_RATE_MIN_BYTES_PER_S = 50e6
 """A worker is given so long to load a state that it has, and `transfer_stall_s` besides."""

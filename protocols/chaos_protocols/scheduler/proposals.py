@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AddLink,
     AddSite,
     Command,
@@ -19,14 +19,14 @@ from chaos_protocols.commands import (
     Replicate,
     SetVoters,
 )
-from chaos_protocols.messages import JoinRequest
+from chaos_protocols.agreement.raft.messages import Configuration
+from chaos_protocols.agreement.roster import Departure, LinkRecord, Roster, SiteRecord
+from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts, changed_views, connects
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Departure, LinkRecord, Roster, SiteRecord
-from chaos_protocols.views import LinkKey, Planner, SourceFacts, changed_views, connects
+from chaos_protocols.wire.control import JoinRequest
 
 REASON_CHARACTERS_MAX = 1024
-"""What a command may say of its reason (`commands.py`)."""
+"""What a command may say of its reason (`agreement/commands.py`)."""
 
 SPLITS_OVERLAY = "removing this link would split the overlay; connect another link first (chaosd link add SITE)"
 

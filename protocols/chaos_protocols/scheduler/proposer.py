@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from chaos_protocols.commands import Command
-from chaos_protocols.raft.config import majority
-from chaos_protocols.raft.messages import Configuration
+from chaos_protocols.agreement.commands import Command
+from chaos_protocols.agreement.raft.config import majority
+from chaos_protocols.agreement.raft.messages import Configuration
 from chaos_protocols.scheduler.facts import Host
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.proposals import Proposal

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from chaos_protocols.messages import Report
+from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import SiteRecord
 from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.wire.control import Report
 
 
 class Reports:

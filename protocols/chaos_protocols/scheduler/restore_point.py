@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from chaos_protocols.commands import AdoptState
-from chaos_protocols.messages import JoinRequest, StateRequest
+from chaos_protocols.agreement.commands import AdoptState
+from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, SiteRecord, View
+from chaos_protocols.agreement.views import connects, make_view
 from chaos_protocols.names import SiteId, link_key
-from chaos_protocols.plans import CheckpointFacts
-from chaos_protocols.roster import LinkRecord, ModelFacts, SiteRecord, View
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import Proposal, with_learner
 from chaos_protocols.scheduler.reports import Reports
-from chaos_protocols.views import connects, make_view
+from chaos_protocols.wire.control import JoinRequest, StateRequest
+from chaos_protocols.wire.plans import CheckpointFacts
 
 CHECKPOINT_RATE_MIN_BYTES_PER_S = 50e6
 """A site is given so long to read its checkpoint, and `transfer_stall_s` besides, before another one is chosen."""

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chaos_protocols.commands import RedoRound, Settled
-from chaos_protocols.messages import SettleAnswer, SettleQuestion
+from chaos_protocols.agreement.commands import RedoRound, Settled
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.views import settled_views
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import Roster
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.failures import connected_sites
@@ -23,7 +23,7 @@ from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.voters import transfer_leadership
-from chaos_protocols.views import settled_views
+from chaos_protocols.wire.control import SettleAnswer, SettleQuestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

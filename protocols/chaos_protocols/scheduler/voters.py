@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaos_protocols.commands import SetVoters
+from chaos_protocols.agreement.commands import SetVoters
+from chaos_protocols.agreement.raft.messages import Configuration
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import VOTERS_MAX, SiteId
-from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Roster
 from chaos_protocols.scheduler.decisions import Decision
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import Proposal, with_learner, with_vote, without_site, without_vote

@@ -5,12 +5,12 @@ Driven by `WorkerState`; the bytes are the transfer engine's affair (`transfer/`
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import CancelTransfer, FetchState
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import ReplicationPlan
-from chaos_protocols.roster import Roster
 from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.wire.plans import ReplicationPlan
 
 
 class StateFetch:

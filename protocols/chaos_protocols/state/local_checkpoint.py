@@ -6,22 +6,22 @@ its own memory on a thread (the in-memory checkpoint), and writes files from the
 comes first: while this site serves a state, or is asked to, the region belongs to that transfer, and a copy that was
 not finished before counts for nothing.
 
-Driven by `WorkerState`; effects are carried out by `chaosd.mirror` and `chaosd.checkpoints`. In-memory checkpoints:
-Gemini (SOSP 2023). Interval of those on disk: FlashRecovery, equation (3).
+Driven by `WorkerState`; effects are carried out by `chaosd.storage.checkpoint_keeper` and `chaosd.storage.checkpoints`.
+In-memory checkpoints: Gemini (SOSP 2023). Interval of those on disk: FlashRecovery, equation (3).
 """
 
 from __future__ import annotations
 
 import math
 
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import DropCopy, KeepCopy, ToWorker, WriteCheckpoint
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import CheckpointFacts
-from chaos_protocols.roster import Roster
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.worker import TakeSnapshot
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.worker import TakeSnapshot
 
 OFFERS_MAX = 64
 """Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""

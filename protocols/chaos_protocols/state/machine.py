@@ -13,19 +13,19 @@ from __future__ import annotations
 from enum import Enum
 
 from chaos_protocols import events
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.membership.own import Membership
-from chaos_protocols.messages import StateRequest
 from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import CheckpointFacts, ReplicationPlan
-from chaos_protocols.roster import Roster
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.fetch import StateFetch
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.restore import StateRestore
 from chaos_protocols.state.snapshot_source import SnapshotSource
 from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.wire.control import StateRequest
+from chaos_protocols.wire.plans import CheckpointFacts, ReplicationPlan
 
 
 class StateComes(Enum):

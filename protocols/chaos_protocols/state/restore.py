@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from chaos_protocols.effects import LoadCheckpoint, RestoreCopy
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.worker_session import WorkerSession
+from chaos_protocols.wire.plans import CheckpointFacts
 
 MEMORY_ATTEMPTS_MAX = 3
 """A worker that dies so often over one copy may die of it: then its neighbours' state is taken."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import ReleaseState, ServeState, ToWorker
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.plans import ReplicationPlan
-from chaos_protocols.roster import Roster
-from chaos_protocols.worker import TakeSnapshot
+from chaos_protocols.wire.plans import ReplicationPlan
+from chaos_protocols.wire.worker import TakeSnapshot
 
 
 class SnapshotSource:

@@ -6,10 +6,10 @@ to look after or several, of which one speaks.
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.effects import ToWorker
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.roster import ModelFacts
-from chaos_protocols.worker import DaemonMessage, LoadState
+from chaos_protocols.wire.worker import DaemonMessage, LoadState
 
 
 class WorkerSession:

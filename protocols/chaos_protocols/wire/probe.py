@@ -1,7 +1,7 @@
 """Headers of the small conversations on bulk stream 1: link probes, iperf3, the description of a model.
 
-Each is a msgpack map with the key `kind`, as the headers of `bulk.py` are, and changes by the same rule: fields may be
-added with defaults, a kind that the other end may leave unread is marked `optional`.
+Each is a msgpack map with the key `kind`, as the headers of `wire/bulk.py` are, and changes by the same rule: fields
+may be added with defaults, a kind that the other end may leave unread is marked `optional`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProbeHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IperfHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An iperf3 measurement beside the link (`chaosd.measuring`)."""
+    """An iperf3 measurement beside the link (`chaosd.monitor.link_meter`)."""
 
     kind: Annotated[str, msgspec.Meta(max_length=16)]
     """IPERF_WANT: let me measure. IPERF_READY: come."""

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos_protocols.state_spec import Item
+from chaos_protocols.wire.state_spec import Item
 
 Bytes = NDArray[np.uint8]
 
@@ -97,7 +97,7 @@ class Framework(Protocol):
 
 
 def in_vector_order(slots: Iterable[Slot]) -> list[Slot]:
-    """float64 first, so that both parts are aligned without padding (chaos_protocols.worker.ContributionSpec)."""
+    """float64 first, so that both parts are aligned without padding (chaos_protocols.wire.worker.ContributionSpec)."""
     listed = list(slots)
     return [s for s in listed if s.summed_as == "float64"] + [s for s in listed if s.summed_as != "float64"]
 
@@ -115,7 +115,7 @@ def number_item(name: str, get: Callable[[], float], put: Callable[[float], None
 
 
 def fact_item(item: Item) -> StateItem:
-    """An entry without bytes (chaos_protocols.state_spec.fact)."""
+    """An entry without bytes (chaos_protocols.wire.state_spec.fact)."""
     return StateItem(item=item, get=lambda: np.empty(0, dtype=np.uint8), put=lambda data: None)
 
 

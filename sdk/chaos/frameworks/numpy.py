@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
-from chaos_protocols.state_spec import Item, fact
+from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
 Apply = Callable[[Mapping[str, Array], int], None]

@@ -22,7 +22,7 @@ from chaos.frameworks.torch_state import (
     tensor_bytes,
     tensor_item,
 )
-from chaos_protocols.state_spec import Item, fact
+from chaos_protocols.wire.state_spec import Item, fact
 
 EXACT_INTEGER_MAX = 1 << 53
 """Integers beyond this have no exact float64, in which buffers are averaged."""

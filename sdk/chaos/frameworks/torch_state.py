@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from chaos.frameworks.base import Bytes, StateItem, fact_item, like, number_item
-from chaos_protocols.state_spec import Item, fact
+from chaos_protocols.wire.state_spec import Item, fact
 
 SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
 TREE_DEPTH_MAX = 16
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`float32`, `bfloat16`, ...: the names of chaos_protocols.state_spec."""
+    """`float32`, `bfloat16`, ...: the names of chaos_protocols.wire.state_spec."""
     return str(dtype).removeprefix("torch.")
 
 

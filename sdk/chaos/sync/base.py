@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from chaos.frameworks.base import Bytes, Framework, StateItem
-from chaos_protocols.worker import ContributionSpec
+from chaos_protocols.wire.worker import ContributionSpec
 
 
 class Due(enum.Enum):

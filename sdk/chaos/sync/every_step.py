@@ -10,8 +10,8 @@ from itertools import groupby
 
 from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, in_vector_order
 from chaos.sync.base import Due
-from chaos_protocols.state_spec import contribution_spec
-from chaos_protocols.worker import ContributionSpec
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.worker import ContributionSpec
 
 
 class EveryStep:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.planting import Bug, Patch
 
-RAFT = "chaos_protocols.raft"
+RAFT = "chaos_protocols.agreement.raft"
 
 AGREEMENT = (
     Bug(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tests.simulation.mutants.planting import Bug, Patch
 
-REDUCE = "chaos_protocols.reduce"
-TRANSFER = "chaos_protocols.transfer"
+REDUCE = "chaos_protocols.rounds.reduce"
+TRANSFER = "chaos_protocols.state.transfer"
 
 BULK = (
     Bug(

@@ -9,7 +9,7 @@ ROSTERS = (
         name="the contribution of a removed site is accepted",
         patches=(
             Patch(
-                "chaos_protocols.views:changed_views",
+                "chaos_protocols.agreement.views:changed_views",
                 "members.discard(remove)",
                 "pass",
             ),
@@ -25,7 +25,11 @@ ROSTERS = (
     Bug(
         name="a learner counts in a round",
         patches=(
-            Patch("chaos_protocols.views:changed_views", "listeners.add(add_listener)", "members.add(add_listener)"),
+            Patch(
+                "chaos_protocols.agreement.views:changed_views",
+                "listeners.add(add_listener)",
+                "members.add(add_listener)",
+            ),
         ),
         breaks=(5, 8),
     ),
@@ -67,7 +71,7 @@ ROSTERS = (
         name="replays are let through",
         patches=(
             Patch(
-                "chaos_protocols.routing:ReplayGuard.is_new",
+                "chaos_protocols.links.link_state:ReplayGuard.is_new",
                 "if sequence in seen or sequence <= highest - REPLAY_WINDOW:",
                 "if False:",
             ),
@@ -100,7 +104,7 @@ ROSTERS = (
         name="silence is not noticed",
         patches=(
             Patch(
-                "chaos_protocols.liveness:LinkTable._tick_link",
+                "chaos_protocols.links.liveness:LinkTable._tick_link",
                 "if max(silent_s, unheard_s) <= limit_s:",
                 "if True:",
             ),
@@ -111,7 +115,7 @@ ROSTERS = (
         name="reports of dead links are ignored",
         patches=(
             Patch(
-                "chaos_protocols.routing:OverlayView.is_up",
+                "chaos_protocols.links.link_state:OverlayView.is_up",
                 "return (one, other) not in self._denied and (other, one) not in self._denied",
                 "return True",
             ),
@@ -136,8 +140,8 @@ ROSTERS = (
             Patch(
                 "chaos_protocols.scheduler.admission:Admission.join_requested",
                 "    if answer is not None:\n",
-                "    from chaos_protocols.messages import RaftEnvelope\n"
-                "    from chaos_protocols.raft import messages as raft\n"
+                "    from chaos_protocols.wire.control import RaftEnvelope\n"
+                "    from chaos_protocols.agreement.raft import messages as raft\n"
                 "    core = self._facts.raft._core\n"
                 "    snapshot = raft.Snapshot(index=1, term=1, configuration=self._facts.configuration, state=b'')\n"
                 "    told = raft.SnapshotRequest(term=core.term, leader=core.site, snapshot=snapshot, tenure=0)\n"
@@ -151,7 +155,7 @@ ROSTERS = (
         name="the state goes to whoever asks",
         patches=(
             Patch(
-                "chaos_protocols.transfer.source:TransferSource.received",
+                "chaos_protocols.state.transfer.source:TransferSource.received",
                 "self._require(served[0] == site, site,",
                 "self._require(True, site,",
             ),

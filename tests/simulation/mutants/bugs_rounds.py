@@ -26,12 +26,12 @@ ROUNDS = (
             ),
             # The second fence: the averaging machine, too, takes nothing that is not of its open tag.
             Patch(
-                "chaos_protocols.reduce.machine:ReduceMachine._flow",
+                "chaos_protocols.rounds.reduce.machine:ReduceMachine._flow",
                 "if one is None or one.tag != header.tag:",
                 "if one is None or one.tag.round != header.tag.round:",
             ),
             Patch(
-                "chaos_protocols.reduce.machine:ReduceMachine._position_told",
+                "chaos_protocols.rounds.reduce.machine:ReduceMachine._position_told",
                 "if one.tag == header.tag:",
                 "if one.tag.round == header.tag.round:",
             ),
@@ -42,7 +42,7 @@ ROUNDS = (
         name="a site that has promised goes on with the older epoch",
         patches=(
             Patch(f"{ROUNDS_MODULE}.install", "if roster.settling:", "if False:"),
-            Patch("chaos_protocols.roster:Roster.view_of", "if self.settling:", "if False:"),
+            Patch("chaos_protocols.agreement.roster:Roster.view_of", "if self.settling:", "if False:"),
             Patch(f"{ROUNDS_MODULE}.advance", "or roster.settling", ""),
         ),
         breaks=(2,),
@@ -191,7 +191,9 @@ ROUNDS = (
     Bug(
         name="the hash of what came is not compared",
         patches=(
-            Patch("chaos_protocols.transfer.joiner:TransferMachine.checked", "if digest == check.hash", "if True"),
+            Patch(
+                "chaos_protocols.state.transfer.joiner:TransferMachine.checked", "if digest == check.hash", "if True"
+            ),
         ),
         breaks=(2, 4),
     ),

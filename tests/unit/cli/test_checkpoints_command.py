@@ -8,10 +8,10 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts
-from chaos_protocols.state_spec import Item, state_spec
-from chaosd.checkpoints import CheckpointFolder
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.state_spec import Item, state_spec
 from chaosd.cli.app import app
+from chaosd.storage.checkpoints import CheckpointFolder
 
 
 def written(folder: Path) -> list[Path]:

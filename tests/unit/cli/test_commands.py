@@ -15,13 +15,13 @@ import typer
 from tests.unit.local_api import HERE, THERE, FakeControl, sample_status, served
 from typer.testing import CliRunner, Result
 
+from chaosd.api.status import EventRecord, Outcome, Status
 from chaosd.cli.app import app
 from chaosd.cli.start import overrides_of, start
-from chaosd.config import ConfigError, SiteConfig, load_config
-from chaosd.config_file import flag_name
+from chaosd.config.file import flag_name
+from chaosd.config.model import ConfigError, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
-from chaosd.journal import JournalError
-from chaosd.status import EventRecord, Outcome, Status
+from chaosd.storage.journal.journal import JournalError
 
 Run = Callable[..., Result]
 
@@ -64,7 +64,7 @@ def test_status_shows_sites_links_scheduler_round_and_worker(run: Run, tmp_path:
 
 
 def test_status_shows_why_training_is_paused_and_how_far_a_transfer_is(run: Run, tmp_path: Path) -> None:
-    from chaosd.status import TransferStatus
+    from chaosd.api.status import TransferStatus
 
     control = FakeControl()
     transfer = TransferStatus(round=9, verified_bytes=1 << 20, total_bytes=4 << 20, rate_of_source={THERE: 5e6})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from chaos_lab.daemon import load_shapes
-from chaosd.config_file import ConfigError
+from chaosd.config.file import ConfigError
 
 THERE = "b" * 32
 

@@ -18,7 +18,7 @@ from chaos_lab.network import Redraws
 from chaos_lab.scenario import LinkSpec, RedrawSpec, Scenario
 from chaos_lab.shaped import ShapedNetwork
 from chaos_lab.site import LabSite
-from chaosd.client import NoDaemonError
+from chaosd.api.client import NoDaemonError
 
 LINKS = [LinkSpec(between=("a", "b"), rate_mbit=80, latency_ms=4)]
 

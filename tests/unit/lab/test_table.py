@@ -14,7 +14,7 @@ from chaos_lab.report import judge
 from chaos_lab.scenario import Scenario
 from chaos_lab.table import Screen, named, names_of, render
 from chaos_lab.watching import Incident, Watch
-from chaosd.status import EventRecord
+from chaosd.api.status import EventRecord
 
 
 @pytest.fixture

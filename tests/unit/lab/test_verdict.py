@@ -17,7 +17,7 @@ from chaos_lab.scenario import Scenario
 from chaos_lab.site import LabSite
 from chaos_lab.table import render
 from chaos_lab.watching import Incident, Watch
-from chaosd.status import EventRecord, LinkStatus, SiteStatus, Status, WorkerStatus
+from chaosd.api.status import EventRecord, LinkStatus, SiteStatus, Status, WorkerStatus
 
 CHECKS = {"rounds_at_least": 3, "survivors_go_on_within_s": 1.0, "mean_auc_at_least_alone_minus": 0.05}
 

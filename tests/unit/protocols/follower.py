@@ -7,23 +7,23 @@ from typing import Any
 from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, D, roster_of
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     Command,
     PromoteSite,
     Replicate,
     encode_command,
 )
+from chaos_protocols.agreement.raft.messages import AppendRequest, Configuration, LogEntry
+from chaos_protocols.agreement.roster import Roster, View
+from chaos_protocols.agreement.views import changed_views
 from chaos_protocols.effects import (
     ToWorker,
 )
-from chaos_protocols.messages import (
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import (
     RaftEnvelope,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.raft.messages import AppendRequest, Configuration, LogEntry
-from chaos_protocols.roster import Roster, View
-from chaos_protocols.views import changed_views
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 
 class Follower(Bench):

@@ -11,16 +11,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from chaos_protocols import effects, events, messages
-from chaos_protocols.commands import encode_roster
+from chaos_protocols import effects, events
+from chaos_protocols.agreement.commands import encode_roster
+from chaos_protocols.agreement.raft import HardState, RaftMachine, RaftSettings
+from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
+from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.membership.facts import SiteFacts, empty_roster
 from chaos_protocols.names import SiteId, link_key
-from chaos_protocols.raft import HardState, RaftMachine, RaftSettings
-from chaos_protocols.raft.messages import Configuration, LogEntry, Snapshot
-from chaos_protocols.roster import LinkRecord, ModelFacts, Roster, SiteRecord
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.site_facts import SiteFacts, empty_roster
-from chaos_protocols.views import make_view
+from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.versions import NEWEST
 from chaosd.plan_adapter import DaemonPlanner
 

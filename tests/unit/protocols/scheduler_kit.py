@@ -17,7 +17,19 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.messages import (
+from chaos_protocols.agreement.raft.messages import (
+    AppendRequest,
+    AppendResponse,
+    PreVoteRequest,
+    PreVoteResponse,
+    RaftMessage,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import (
     ConnectOrder,
     JoinAnswer,
     JoinRequest,
@@ -28,19 +40,7 @@ from chaos_protocols.messages import (
     RaftEnvelope,
     Report,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange, Tag
-from chaos_protocols.raft.messages import (
-    AppendRequest,
-    AppendResponse,
-    PreVoteRequest,
-    PreVoteResponse,
-    RaftMessage,
-    TimeoutNow,
-    VoteRequest,
-    VoteResponse,
-)
-from chaos_protocols.roster import Roster
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 
 
 def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: Tag | None = None) -> Report:

@@ -9,7 +9,10 @@ from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, E, leader_of
 from tests.unit.protocols.scheduler_kit import lose
 
 from chaos_protocols import events
-from chaos_protocols.messages import (
+from chaos_protocols.agreement.roster import Departure, Roster
+from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
+from chaos_protocols.wire.control import (
     ConnectOrder,
     JoinAnswer,
     JoinRequest,
@@ -24,9 +27,6 @@ from chaos_protocols.messages import (
     SettleQuestion,
     StateRequest,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.roster import Departure, Roster
-from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
 
 
 def join(*neighbours: SiteId, **changes: Any) -> JoinRequest:

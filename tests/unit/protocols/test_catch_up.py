@@ -8,11 +8,11 @@ from tests.unit.protocols.follower import Follower, finish_round, hello, of, pla
 from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.commands import PromoteSite, Replicate
+from chaos_protocols.agreement.commands import PromoteSite, Replicate
 from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult
 from chaos_protocols.membership.catch_up import GROWTH_MAX, LAPS_WITHOUT_GAIN_MAX
-from chaos_protocols.messages import LevelReport, StateRequest
-from chaos_protocols.worker import TrainFrom
+from chaos_protocols.wire.control import LevelReport, StateRequest
+from chaos_protocols.wire.worker import TrainFrom
 
 BEHIND = 4
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos_protocols import messages
-from chaos_protocols.messages import CodecError, Envelope, decode_envelope, encode_envelope, signed_bytes
+from chaos_protocols.agreement.raft import messages as raft_messages
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
-from chaos_protocols.raft import messages as raft_messages
-from chaos_protocols.roster import ModelFacts
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.control import CodecError, Envelope, decode_envelope, encode_envelope, signed_bytes
 from chaos_protocols.wire.versions import NEWEST
 
 KINDS = get_args(messages.Message)

@@ -6,9 +6,12 @@ import msgspec
 import pytest
 from tests.unit.protocols.one_site import A, B, Bench, C, D, E, link, roster_of
 
-from chaos_protocols.courier import Courier
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import SendEnvelope
-from chaos_protocols.messages import (
+from chaos_protocols.links.link_state import REPLAY_WINDOW, STRANGERS_MAX, OverlayView, ReplayGuard
+from chaos_protocols.links.router import Courier
+from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
+from chaos_protocols.wire.control import (
     EVERYBODY,
     HOPS_MAX,
     CodecError,
@@ -19,9 +22,6 @@ from chaos_protocols.messages import (
     decode_envelope,
     encode_envelope,
 )
-from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
-from chaos_protocols.roster import Roster
-from chaos_protocols.routing import REPLAY_WINDOW, STRANGERS_MAX, OverlayView, ReplayGuard
 
 WORD = Farewell(reason="word")
 LINE = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(C, D)))
@@ -141,7 +141,7 @@ def test_strangers_neither_fill_the_guard_nor_keep_a_new_site_out() -> None:
 
 
 def test_reports_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaos_protocols.routing.REPORTS_MAX", 2)
+    monkeypatch.setattr("chaos_protocols.links.link_state.REPORTS_MAX", 2)
     overlay = OverlayView(B)
     assert overlay.learn(report(A, B)) and overlay.learn(report(C, B))
     assert not overlay.learn(report(D, B))

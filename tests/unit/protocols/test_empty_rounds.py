@@ -17,17 +17,17 @@ from tests.unit.protocols.scheduler_kit import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     RedoRound,
     apply_command,
     decode_command,
     encode_command,
 )
-from chaos_protocols.messages import (
+from chaos_protocols.wire.control import (
     Report,
     SettleAnswer,
 )
-from chaos_protocols.plans import Tag
+from chaos_protocols.wire.plans import Tag
 
 
 def test_a_round_is_done_again_once_the_agreement_takes_it() -> None:

@@ -29,15 +29,15 @@ from tests.unit.protocols.scheduler_kit import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.messages import (
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.scheduler.negotiation import DisconnectLink
+from chaos_protocols.wire.control import (
     JoinRequest,
     LinkRequest,
     SettleAnswer,
     SettleQuestion,
 )
-from chaos_protocols.roster import Departure
-from chaos_protocols.scheduler.negotiation import DisconnectLink
-from chaos_protocols.views import make_view
 
 
 def test_a_site_whose_links_are_all_down_is_removed_and_the_round_settled() -> None:

@@ -17,11 +17,11 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
-from chaos_protocols.effects import Contribute, FetchState, OpenRound
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.raft.messages import (
+from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
 )
+from chaos_protocols.effects import Contribute, FetchState, OpenRound
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 
 def test_site_that_learns_of_its_removal_gives_nothing_to_the_rounds_it_still_knows() -> None:

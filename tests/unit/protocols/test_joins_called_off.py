@@ -24,15 +24,15 @@ from tests.unit.protocols.scheduler_kit import (
     training,
 )
 
-from chaos_protocols.messages import (
+from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.admission import TURNED_BACK_MAX
+from chaos_protocols.scheduler.negotiation import ScaleOut
+from chaos_protocols.wire.control import (
     LeaveAnswer,
     LeaveRequest,
     LinkRequest,
     StateRequest,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.scheduler.admission import TURNED_BACK_MAX
-from chaos_protocols.scheduler.negotiation import ScaleOut
 
 
 def test_two_sites_may_ask_to_join_at_the_same_time_and_come_in_one_after_the_other() -> None:

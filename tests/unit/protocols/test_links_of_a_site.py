@@ -23,28 +23,28 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     RedoRound,
     RemoveLink,
     RemoveSite,
     Replicate,
     Settled,
 )
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
     CloseLink,
     Dial,
     SendEnvelope,
 )
-from chaos_protocols.liveness import LinkPhase
-from chaos_protocols.messages import (
+from chaos_protocols.links.liveness import LinkPhase
+from chaos_protocols.wire.control import (
     Farewell,
     LinkReport,
     LinkRequest,
     SettleAnswer,
     SettleQuestion,
 )
-from chaos_protocols.roster import Departure
-from chaos_protocols.views import make_view
 
 
 def test_a_message_for_another_site_is_handed_on_and_not_taken_for_its_own() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from chaos_protocols.effects import CloseLink, Dial
-from chaos_protocols.liveness import BEATS_REMEMBERED, LinkCameUp, LinkPhase, LinkRenewed, LinkTable, LinkWentDown
-from chaos_protocols.messages import Heartbeat
+from chaos_protocols.links.liveness import BEATS_REMEMBERED, LinkCameUp, LinkPhase, LinkRenewed, LinkTable, LinkWentDown
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.control import Heartbeat
 
 A, B = SiteId("a" * 32), SiteId("b" * 32)
 SETTINGS = SiteSettings(failure_timeout_s=1.0)

@@ -10,15 +10,15 @@ from tests.unit.protocols.follower import Follower, finish_round, hello, of, pla
 from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, link, record, records, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.commands import AdoptState, PromoteSite, Replicate
+from chaos_protocols.agreement.commands import AdoptState, PromoteSite, Replicate
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import DropCopy, FetchState, KeepCopy, LoadCheckpoint, RestoreCopy, WriteCheckpoint
-from chaos_protocols.messages import StateRequest
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.settings import KeepSettings
 from chaos_protocols.state.restore import MEMORY_ATTEMPTS_MAX
-from chaos_protocols.views import make_view
-from chaos_protocols.worker import LoadState, TakeSnapshot
+from chaos_protocols.wire.control import StateRequest
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.worker import LoadState, TakeSnapshot
 
 
 def keeper(**settings: Any) -> Follower:

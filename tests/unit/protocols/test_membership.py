@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from tests.unit.protocols.one_site import EPOCH, A, B, record, roster_of
 
+from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.membership.facts import empty_roster
 from chaos_protocols.membership.own import TABLE, Membership, MembershipEvent, MembershipState
-from chaos_protocols.roster import Departure, Roster
-from chaos_protocols.site_facts import empty_roster
 
 OUTSIDE, LEARNER, MEMBER = empty_roster("hearts"), roster_of(A, learners=(B,)), roster_of(A, B)
 

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from chaos_protocols.commands import AddLink, AddSite, PromoteSite, RemoveLink, RemoveSite, Replicate, SetVoters
+from chaos_protocols.agreement.commands import (
+    AddLink,
+    AddSite,
+    PromoteSite,
+    RemoveLink,
+    RemoveSite,
+    Replicate,
+    SetVoters,
+)
+from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.errors import LocalProtocolError
-from chaos_protocols.messages import JoinRequest, LeaveAnswer
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import ModelFacts
 from chaos_protocols.scheduler.negotiation import (
     Committed,
     Conclude,
@@ -32,6 +39,7 @@ from chaos_protocols.scheduler.negotiation import (
 from chaos_protocols.scheduler.negotiation.links import LinkState
 from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
+from chaos_protocols.wire.control import JoinRequest, LeaveAnswer
 
 A, B, C = SiteId("a"), SiteId("b"), SiteId("c")
 MODEL = ModelFacts(spec_digest="d", state_bytes=8, shard_bytes=4)

@@ -22,10 +22,23 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler_kit import alive
 
-from chaos_protocols import events, messages
-from chaos_protocols.commands import Settled, encode_command, encode_roster
+from chaos_protocols import events
+from chaos_protocols.agreement.commands import Settled, encode_command, encode_roster
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.raft.messages import (
+    AppendRequest,
+    Configuration,
+    LogEntry,
+    PreVoteRequest,
+    Snapshot,
+    SnapshotRequest,
+    TimeoutNow,
+    VoteRequest,
+)
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.effects import Dial, ServeState, StopDaemon
-from chaos_protocols.messages import (
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.control import (
     ConnectOrder,
     Farewell,
     JoinAnswer,
@@ -36,18 +49,6 @@ from chaos_protocols.messages import (
     SettleAnswer,
     SettleQuestion,
 )
-from chaos_protocols.raft import Persist
-from chaos_protocols.raft.messages import (
-    AppendRequest,
-    Configuration,
-    LogEntry,
-    PreVoteRequest,
-    Snapshot,
-    SnapshotRequest,
-    TimeoutNow,
-    VoteRequest,
-)
-from chaos_protocols.roster import Departure
 
 FAR = (1 << 53) - 1
 

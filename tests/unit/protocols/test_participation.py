@@ -16,7 +16,7 @@ from tests.unit.protocols.follower import (
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, heartbeat, link, records, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AddLink,
     PromoteSite,
     RemoveLink,
@@ -24,6 +24,7 @@ from chaos_protocols.commands import (
     Replicate,
     Settled,
 )
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.effects import (
     AnswerRequest,
     CancelTransfer,
@@ -36,7 +37,7 @@ from chaos_protocols.effects import (
     StopRound,
 )
 from chaos_protocols.links.desired import LINK_REQUEST_TRIES_MAX
-from chaos_protocols.messages import (
+from chaos_protocols.wire.control import (
     EVERYBODY,
     ConnectOrder,
     Farewell,
@@ -53,8 +54,7 @@ from chaos_protocols.messages import (
     SettleQuestion,
     StateRequest,
 )
-from chaos_protocols.roster import Departure
-from chaos_protocols.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
+from chaos_protocols.wire.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
 
 # ---- how it stands, in words
 

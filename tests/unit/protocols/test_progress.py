@@ -21,15 +21,15 @@ from tests.unit.protocols.scheduler_kit import alive, plan, report, training
 
 from chaos_protocols import events
 from chaos_protocols.effects import FetchState
-from chaos_protocols.messages import (
+from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.negotiation import ScaleIn
+from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
+from chaos_protocols.wire.control import (
     LeaveAnswer,
     LeaveRequest,
     SettleAnswer,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.plans import Tag
-from chaos_protocols.scheduler.negotiation import ScaleIn
-from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
+from chaos_protocols.wire.plans import Tag
 
 
 def test_a_transfer_that_stands_still_is_given_up_and_its_learner_removed() -> None:

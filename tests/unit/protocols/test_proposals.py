@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.unit.protocols.one_site import MODEL, PLANNER, A, B, C, D, E, leader_of, link, roster_of
 
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AddLink,
     AddSite,
     Command,
@@ -19,10 +19,10 @@ from chaos_protocols.commands import (
     SetVoters,
     apply_command,
 )
-from chaos_protocols.messages import JoinRequest
+from chaos_protocols.agreement.raft.messages import Configuration
+from chaos_protocols.agreement.roster import Departure, Roster
+from chaos_protocols.agreement.views import changed_views, connects
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft.messages import Configuration
-from chaos_protocols.roster import Departure, Roster
 from chaos_protocols.scheduler import proposals
 from chaos_protocols.scheduler.negotiation import (
     Committed,
@@ -41,7 +41,7 @@ from chaos_protocols.scheduler.negotiation import (
 from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 from chaos_protocols.scheduler.proposals import CannotPropose, Situation
-from chaos_protocols.views import changed_views, connects
+from chaos_protocols.wire.control import JoinRequest
 
 
 def situation(roster: Roster, *, active: tuple[SiteId, ...] = (), first_round: int = 5, done: int = 3) -> Situation:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos_protocols.links.rates import FRESH_S, SAMPLE_S_MIN, PassiveRates
 from chaos_protocols.names import SITES_MAX, SiteId
-from chaos_protocols.rates import FRESH_S, SAMPLE_S_MIN, PassiveRates
 
 A = SiteId("a")
 MIB = 1 << 20

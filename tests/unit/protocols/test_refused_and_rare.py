@@ -20,18 +20,18 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import AddLink, PromoteSite, RemoveSite, Settled
+from chaos_protocols.agreement.commands import AddLink, PromoteSite, RemoveSite, Settled
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view, settled_views
 from chaos_protocols.effects import OpenRound
-from chaos_protocols.messages import (
+from chaos_protocols.links.link_state import ROUTES_CACHED_MAX, OverlayView
+from chaos_protocols.rounds.machine import RoundMachine, StateLost
+from chaos_protocols.wire.control import (
     JoinAnswer,
 )
-from chaos_protocols.plans import Tag
-from chaos_protocols.roster import Departure
-from chaos_protocols.rounds.machine import RoundMachine, StateLost
-from chaos_protocols.routing import ROUTES_CACHED_MAX, OverlayView
-from chaos_protocols.state_spec import NAME_CHARACTERS_MAX, fact
-from chaos_protocols.views import make_view, settled_views
-from chaos_protocols.worker import RunPaused, TrainFrom
+from chaos_protocols.wire.plans import Tag
+from chaos_protocols.wire.state_spec import NAME_CHARACTERS_MAX, fact
+from chaos_protocols.wire.worker import RunPaused, TrainFrom
 
 # ---- words that come twice, early, late
 

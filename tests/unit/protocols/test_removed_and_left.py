@@ -20,20 +20,20 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AddSite,
     AdoptState,
     RemoveSite,
 )
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
     Contribute,
     FetchState,
 )
-from chaos_protocols.messages import (
+from chaos_protocols.wire.control import (
     Heartbeat,
 )
-from chaos_protocols.roster import Departure
-from chaos_protocols.views import make_view
 
 
 def removed(bench: Bench, epoch: int) -> None:

@@ -22,17 +22,13 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler_kit import elect
 
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AddSite,
     RedoRound,
     encode_command,
     encode_roster,
 )
-from chaos_protocols.messages import (
-    LinkRequest,
-    RaftEnvelope,
-)
-from chaos_protocols.raft.messages import (
+from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
     AppendResponse,
     Configuration,
@@ -40,7 +36,11 @@ from chaos_protocols.raft.messages import (
     Snapshot,
     SnapshotRequest,
 )
-from chaos_protocols.site_facts import SiteFacts, founding_roster, last_known_roster
+from chaos_protocols.membership.facts import SiteFacts, founding_roster, last_known_roster
+from chaos_protocols.wire.control import (
+    LinkRequest,
+    RaftEnvelope,
+)
 
 
 def test_an_entry_without_a_command_as_every_new_leader_appends_it_changes_nothing() -> None:

@@ -22,8 +22,8 @@ from tests.unit.protocols.scheduler_kit import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import AdoptState
-from chaos_protocols.messages import (
+from chaos_protocols.agreement.commands import AdoptState
+from chaos_protocols.wire.control import (
     JoinRequest,
     Report,
     StateRequest,

@@ -10,10 +10,10 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, le
 from tests.unit.protocols.scheduler_kit import alive, lose, report
 
 from chaos_protocols import events
-from chaos_protocols.messages import JoinRequest, StateRequest
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import CheckpointFacts
 from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
+from chaos_protocols.wire.control import JoinRequest, StateRequest
+from chaos_protocols.wire.plans import CheckpointFacts
 
 LATEST = 7
 """The newest round that anybody has reported."""

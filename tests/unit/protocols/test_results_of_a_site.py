@@ -24,22 +24,22 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AdoptState,
     RedoRound,
     RemoveSite,
     Replicate,
     Settled,
 )
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
     Contribute,
     DeliverResult,
     FetchResult,
     OpenRound,
 )
-from chaos_protocols.plans import Tag
-from chaos_protocols.roster import Departure
-from chaos_protocols.views import make_view
+from chaos_protocols.wire.plans import Tag
 
 
 def fetching() -> Follower:

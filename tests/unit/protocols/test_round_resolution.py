@@ -18,11 +18,11 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler_kit import acknowledge, alive, asked_to_lead, down, elect, holds, line, lose
 
-from chaos_protocols.messages import SettleAnswer
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
-from chaos_protocols.roster import Roster
 from chaos_protocols.scheduler.round_resolution import outcome_of
-from chaos_protocols.views import make_view
+from chaos_protocols.wire.control import SettleAnswer
 
 
 def said(done: int, digest: str = "", *, has_state: bool = False, known: int = 0) -> SettleAnswer:

@@ -21,12 +21,12 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import accepting, alive, holds, line, lose, refusing
 
 from chaos_protocols import events
-from chaos_protocols.liveness import LinkPhase
-from chaos_protocols.messages import (
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.links.liveness import LinkPhase
+from chaos_protocols.wire.control import (
     SettleAnswer,
     SettleQuestion,
 )
-from chaos_protocols.views import make_view
 
 
 def test_an_unanswered_settle_question_is_asked_again_and_nothing_is_decided_meanwhile() -> None:

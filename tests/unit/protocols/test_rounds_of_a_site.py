@@ -17,7 +17,7 @@ from tests.unit.protocols.follower import (
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, C, D, link, records, roster_of
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     AddLink,
     AddSite,
     PromoteSite,
@@ -25,6 +25,8 @@ from chaos_protocols.commands import (
     Replicate,
     Settled,
 )
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
     Contribute,
     DropResults,
@@ -33,12 +35,10 @@ from chaos_protocols.effects import (
     ReleaseState,
     ServeState,
 )
-from chaos_protocols.plans import Tag
-from chaos_protocols.roster import Departure
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
-from chaos_protocols.views import make_view
-from chaos_protocols.worker import TakeSnapshot
+from chaos_protocols.wire.plans import Tag
+from chaos_protocols.wire.worker import TakeSnapshot
 
 # ---- the state: giving it
 

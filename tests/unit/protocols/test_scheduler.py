@@ -34,22 +34,22 @@ from tests.unit.protocols.scheduler_kit import (
     training,
 )
 
-from chaos_protocols.commands import RedoRound, SetVoters, encode_command
-from chaos_protocols.messages import (
+from chaos_protocols.agreement.commands import RedoRound, SetVoters, encode_command
+from chaos_protocols.agreement.raft.messages import AppendResponse, LogEntry, PreVoteResponse, VoteResponse
+from chaos_protocols.agreement.roster import Departure, Roster
+from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler import proposals
+from chaos_protocols.scheduler.machine import STEPS_MAX
+from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn, ScaleOut
+from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX
+from chaos_protocols.scheduler.proposals import Proposal
+from chaos_protocols.wire.control import (
     ConnectOrder,
     LeaveAnswer,
     LeaveRequest,
     LevelReport,
     SettleAnswer,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.raft.messages import AppendResponse, LogEntry, PreVoteResponse, VoteResponse
-from chaos_protocols.roster import Departure, Roster
-from chaos_protocols.scheduler import proposals
-from chaos_protocols.scheduler.machine import STEPS_MAX
-from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn, ScaleOut
-from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX
-from chaos_protocols.scheduler.proposals import Proposal
 
 
 def test_a_new_scheduler_goes_on_with_the_transfer_that_the_roster_names() -> None:

@@ -17,7 +17,7 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.commands import (
+from chaos_protocols.agreement.commands import (
     RemoveLink,
     Replicate,
 )
@@ -25,7 +25,7 @@ from chaos_protocols.effects import (
     ReleaseState,
     ServeState,
 )
-from chaos_protocols.worker import TakeSnapshot
+from chaos_protocols.wire.worker import TakeSnapshot
 
 
 def test_a_source_takes_one_snapshot_for_a_transfer_however_often_the_roster_changes() -> None:

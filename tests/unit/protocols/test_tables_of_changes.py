@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, roster_of
 
+from chaos_protocols.agreement.raft import Role
 from chaos_protocols.errors import LocalProtocolError
-from chaos_protocols.liveness import LinkPhase, LinkTable, Neighbour
-from chaos_protocols.raft import Role
-from chaos_protocols.transfer import SourceState
-from chaos_protocols.transfer.sources import Source
+from chaos_protocols.links.liveness import LinkPhase, LinkTable, Neighbour
+from chaos_protocols.state.transfer import SourceState
+from chaos_protocols.state.transfer.sources import Source
 
 
 def test_a_follower_does_not_become_the_leader_without_a_vote() -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
+from chaos_protocols.agreement.views import connected_with, connects
 from chaos_protocols.effects import Contribute, FetchResult, OpenRound
-from chaos_protocols.messages import Envelope, LinkReport
+from chaos_protocols.links.link_state import OverlayView, ReplayGuard
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
-from chaos_protocols.routing import OverlayView, ReplayGuard
-from chaos_protocols.views import connected_with, connects
+from chaos_protocols.wire.control import Envelope, LinkReport
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.versions import NEWEST
 
 A, B, C, D = (SiteId(name) for name in "abcd")

@@ -16,15 +16,15 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler_kit import acknowledge, alive, asked_to_lead, down, elect, lose, report
 
 from chaos_protocols import events
-from chaos_protocols.messages import (
-    LeaveRequest,
-)
-from chaos_protocols.names import VOTERS_MAX, SiteId
-from chaos_protocols.raft.messages import (
+from chaos_protocols.agreement.raft.messages import (
     Configuration,
 )
-from chaos_protocols.roster import Departure
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.names import VOTERS_MAX, SiteId
 from chaos_protocols.scheduler import proposals, voters
+from chaos_protocols.wire.control import (
+    LeaveRequest,
+)
 
 
 def test_a_scheduler_that_leaves_hands_the_role_to_another_voter() -> None:

@@ -8,8 +8,8 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, D, recor
 from chaos_protocols import events
 from chaos_protocols.effects import AnswerRequest, CloseLink, EndWorker, StopDaemon
 from chaos_protocols.membership.own import MembershipState
-from chaos_protocols.messages import Farewell
-from chaos_protocols.worker import Dismissed
+from chaos_protocols.wire.control import Farewell
+from chaos_protocols.wire.worker import Dismissed
 
 STOPPED = events.WorkerStopped(reason="the worker process is stopped (SIGSTOP)")
 

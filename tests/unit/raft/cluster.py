@@ -11,8 +11,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from chaos_protocols.names import SiteId
-from chaos_protocols.raft import (
+from chaos_protocols.agreement.raft import (
     Commit,
     Configuration,
     Effect,
@@ -29,6 +28,7 @@ from chaos_protocols.raft import (
     Snapshot,
     found,
 )
+from chaos_protocols.names import SiteId
 
 SETTINGS = RaftSettings(entries_per_append_max=4, append_bytes_max=4096, snapshot_after_entries=8)
 

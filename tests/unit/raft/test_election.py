@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.raft.cluster import SETTINGS, Cluster, Disk, configuration
 
+from chaos_protocols.agreement.raft import HardState, LogEntry, Persist, RaftMessage, Role, Send
+from chaos_protocols.agreement.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import HardState, LogEntry, Persist, RaftMessage, Role, Send
-from chaos_protocols.raft.messages import PreVoteRequest, PreVoteResponse, VoteRequest, VoteResponse
 
 TIMEOUT_S = SETTINGS.election_timeout_s
 TENURE = 2

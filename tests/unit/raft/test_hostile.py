@@ -8,10 +8,9 @@ import pytest
 from tests.unit.raft.cluster import Cluster, configuration
 from tests.unit.raft.test_election import TENURE, settled
 
-from chaos_protocols.names import SiteId
-from chaos_protocols.raft import Configuration, LogEntry, RaftMessage, Role, Snapshot
-from chaos_protocols.raft.config import NOBODY
-from chaos_protocols.raft.messages import (
+from chaos_protocols.agreement.raft import Configuration, LogEntry, RaftMessage, Role, Snapshot
+from chaos_protocols.agreement.raft.config import NOBODY
+from chaos_protocols.agreement.raft.messages import (
     COMMAND_BYTES_MAX,
     AppendRequest,
     AppendResponse,
@@ -21,6 +20,7 @@ from chaos_protocols.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
+from chaos_protocols.names import SiteId
 
 X = SiteId("x")
 

@@ -8,10 +8,10 @@ import pytest
 from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
 from tests.unit.raft.test_election import TENURE, settled
 
+from chaos_protocols.agreement.raft import Configuration, Role, RoleChanged
+from chaos_protocols.agreement.raft.config import NOBODY, fault_of, majority
+from chaos_protocols.agreement.raft.messages import AppendRequest, AppendResponse, TimeoutNow
 from chaos_protocols.names import SITES_MAX, SiteId
-from chaos_protocols.raft import Configuration, Role, RoleChanged
-from chaos_protocols.raft.config import NOBODY, fault_of, majority
-from chaos_protocols.raft.messages import AppendRequest, AppendResponse, TimeoutNow
 
 
 def grown() -> Cluster:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 from tests.unit.raft.cluster import Cluster, Node
 
+from chaos_protocols.agreement.raft import Configuration, Persist, Role
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import Configuration, Persist, Role
 
 SEEDS = 60
 STEPS = 60

@@ -7,12 +7,12 @@ import pytest
 from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
 from tests.unit.raft.test_election import TENURE, settled
 
+from chaos_protocols.agreement.raft import HardState, LogEntry, Persist, RaftMessage, RaftSettings, Role, Send
+from chaos_protocols.agreement.raft.config import IN_FLIGHT_APPENDS_MAX
+from chaos_protocols.agreement.raft.log import entry_bytes
+from chaos_protocols.agreement.raft.messages import COMMAND_BYTES_MAX, AppendRequest, AppendResponse, PreVoteRequest
+from chaos_protocols.agreement.raft.progress import Mode, Progress
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import HardState, LogEntry, Persist, RaftMessage, RaftSettings, Role, Send
-from chaos_protocols.raft.config import IN_FLIGHT_APPENDS_MAX
-from chaos_protocols.raft.log import entry_bytes
-from chaos_protocols.raft.messages import COMMAND_BYTES_MAX, AppendRequest, AppendResponse, PreVoteRequest
-from chaos_protocols.raft.progress import Mode, Progress
 
 A, B = SiteId("a"), SiteId("b")
 

@@ -6,10 +6,10 @@ import pytest
 from tests.unit.raft.cluster import SETTINGS, Cluster, Disk, configuration
 from tests.unit.raft.test_election import settled
 
+from chaos_protocols.agreement.raft import HardState, LogEntry, Persist, RestoreSnapshot, Send, Snapshot
+from chaos_protocols.agreement.raft.log import Log
+from chaos_protocols.agreement.raft.messages import SNAPSHOT_BYTES_MAX, AppendRequest, SnapshotRequest, SnapshotResponse
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import HardState, LogEntry, Persist, RestoreSnapshot, Send, Snapshot
-from chaos_protocols.raft.log import Log
-from chaos_protocols.raft.messages import SNAPSHOT_BYTES_MAX, AppendRequest, SnapshotRequest, SnapshotResponse
 
 A, B = SiteId("a"), SiteId("b")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.unit.raft.cluster import SETTINGS, Cluster, configuration
 from tests.unit.raft.test_election import settled
 
+from chaos_protocols.agreement.raft import Role
+from chaos_protocols.agreement.raft.messages import AppendRequest, TimeoutNow
 from chaos_protocols.names import SiteId
-from chaos_protocols.raft import Role
-from chaos_protocols.raft.messages import AppendRequest, TimeoutNow
 
 X = SiteId("x")
 

@@ -15,10 +15,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from chaos_protocols.bulk import ChunkDown, ChunkUp, ReduceHeader, decode_bulk_header, encode_bulk_header
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.reduce import (
+from chaos_protocols.rounds.reduce import (
     ChildRef,
     Combine,
     Finalise,
@@ -32,7 +30,9 @@ from chaos_protocols.reduce import (
     ResultRef,
     SendBulk,
 )
-from chaosd.vector import divide, weighted_sum
+from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaosd.bulk.vector import divide, weighted_sum
 
 CHUNK_NUMBERS = 3
 Vector = npt.NDArray[np.float32]

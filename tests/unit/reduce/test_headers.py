@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaos_protocols.bulk import BulkHeader, ChunkUp, bulk_kind, decode_bulk_header, encode_bulk_header
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX
-from chaos_protocols.plans import TREES_MAX, Tag
+from chaos_protocols.wire.bulk import BulkHeader, ChunkUp, bulk_kind, decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.plans import TREES_MAX, Tag
 
 KINDS = BulkHeader.__args__
 VALUES: dict[str, st.SearchStrategy[object]] = {

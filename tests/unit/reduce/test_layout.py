@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tree
-from chaos_protocols.reduce import chunk_bytes_for, chunk_layout, places_of
-from chaos_protocols.reduce.layout import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
-from chaos_protocols.state_spec import contribution_spec
+from chaos_protocols.rounds.reduce import chunk_bytes_for, chunk_layout, places_of
+from chaos_protocols.rounds.reduce.layout import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
+from chaos_protocols.wire.plans import SyncPlan, Tree
+from chaos_protocols.wire.state_spec import contribution_spec
 
 A, B, C, D = (SiteId(name) for name in "abcd")
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos_protocols.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.reduce import (
+from chaos_protocols.rounds.reduce import (
     ChildRef,
     Combine,
     Finalise,
@@ -22,6 +20,8 @@ from chaos_protocols.reduce import (
     ResultRef,
     SendBulk,
 )
+from chaos_protocols.wire.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
 A, B, C, D, L = (SiteId(name) for name in "abcdl")
 TAG = Tag(epoch=2, round=5)

@@ -7,12 +7,12 @@ import logging
 
 import pytest
 
-from chaos_protocols.bulk import BlockGone, decode_bulk_header
 from chaos_protocols.names import SiteId
-from chaosd import bulk_outbox
-from chaosd.bulk_outbox import Frame, Outbox
+from chaos_protocols.wire.bulk import BlockGone, decode_bulk_header
+from chaosd.bulk import send_queue as bulk_outbox
+from chaosd.bulk.send_queue import Frame, Outbox
+from chaosd.bulk.vector import BufferPool
 from chaosd.transport.errors import LinkClosed
-from chaosd.vector import BufferPool
 
 A, B = SiteId("a"), SiteId("b")
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos_protocols.bulk import ResultData, ResultGone, ResultHeader, ResultHeld, ResultPull, ResultWant
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.reduce import (
+from chaos_protocols.rounds.reduce import (
     FetchedRef,
     HeldRef,
     ResultComplete,
@@ -18,7 +17,8 @@ from chaos_protocols.reduce import (
     ResultVerified,
     SendBulk,
 )
-from chaos_protocols.reduce.results import WANTS_PENDING_MAX
+from chaos_protocols.rounds.reduce.results import WANTS_PENDING_MAX
+from chaos_protocols.wire.bulk import ResultData, ResultGone, ResultHeader, ResultHeld, ResultPull, ResultWant
 
 A, B, C = (SiteId(name) for name in "abc")
 WANT = ResultWant(round=4, digest="d")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos_protocols.reduce import RetainedRounds
+from chaos_protocols.rounds.reduce import RetainedRounds
 
 
 def with_rounds(*rounds: int, kept_min: int = 2, count_max: int = 4) -> RetainedRounds:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.reduce.overlay import Overlay, Vector, random_part, random_plan, reference, site
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import SyncPlan, Tag
+from chaos_protocols.wire.plans import SyncPlan, Tag
 
 TAG = Tag(epoch=3, round=7)
 

@@ -7,11 +7,11 @@ from tests.unit.reduce.test_machine import PLAN, TAG, A, B, C, L, down, grant, o
 from tests.unit.reduce.test_results import HELD, data, fetching
 from tests.unit.reduce.test_results import sent as told
 
-from chaos_protocols.bulk import ChunkGone, ChunkGrant, ResultWant
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SITES_MAX, SiteId
-from chaos_protocols.plans import SyncPlan, Tag, Tree
-from chaos_protocols.reduce import Finalise, ReduceMachine, ResultExchange
+from chaos_protocols.rounds.reduce import Finalise, ReduceMachine, ResultExchange
+from chaos_protocols.wire.bulk import ChunkGone, ChunkGrant, ResultWant
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
 NEWER = Tag(epoch=TAG.epoch + 1, round=TAG.round)
 OLDER = Tag(epoch=TAG.epoch - 1, round=TAG.round)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chaos_protocols.errors import LocalProtocolError
-from chaosd.vector import BufferPool, divide, vector_digest, weighted_sum
+from chaosd.bulk.vector import BufferPool, divide, vector_digest, weighted_sum
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

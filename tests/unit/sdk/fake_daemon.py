@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from chaos_protocols.worker import (
+from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
     LeaveRequested,
@@ -25,7 +25,7 @@ from chaos_protocols.worker import (
     decode_from_worker,
     encode,
 )
-from chaosd.arena import Arena
+from chaosd.worker.arena import Arena
 
 Message = TypeVar("Message")
 TIMEOUT_S = 20.0

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.connection import Connection, Wakeup
 from chaos.errors import RemoteProtocolError
-from chaos_protocols.worker import TrainFrom, encode
+from chaos_protocols.wire.worker import TrainFrom, encode
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from tests.unit.sdk.fake_daemon import FakeDaemon
 from tests.unit.sdk.line import Line
 
 from chaos import DaemonLost, LeftRun, NoDaemon, Refused, RemoteProtocolError, conversation
-from chaos_protocols.state_spec import state_digest
-from chaos_protocols.worker import (
+from chaos_protocols.wire.state_spec import state_digest
+from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
     LeaveOrdered,

@@ -20,7 +20,7 @@ from chaos.arena import WorkerArena
 from chaos.frameworks import NumpyFramework
 from chaos.paths import socket_path
 from chaos.state import State
-from chaos_protocols.state_spec import (
+from chaos_protocols.wire.state_spec import (
     DTYPE_BYTES,
     ITEM_ALIGNMENT_BYTES,
     NAME_CHARACTERS_MAX,

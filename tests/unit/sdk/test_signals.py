@@ -17,7 +17,14 @@ from tests.unit.sdk.line import Line
 
 import chaos
 from chaos import Coordinator
-from chaos_protocols.worker import Dismissed, LeaveRequested, RoundContributed, TrainFrom, WorkerRefused, WorkerWelcome
+from chaos_protocols.wire.worker import (
+    Dismissed,
+    LeaveRequested,
+    RoundContributed,
+    TrainFrom,
+    WorkerRefused,
+    WorkerWelcome,
+)
 
 SDK = os.path.dirname(chaos.__file__)
 GONE = Dismissed(last_round=1, graceful=True, reason="left")

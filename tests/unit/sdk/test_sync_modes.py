@@ -16,8 +16,8 @@ from chaos.frameworks import Framework, NumpyFramework, Slot, What
 from chaos.frameworks.base import Bytes, StateItem, in_vector_order, number_item
 from chaos.state import State
 from chaos.sync import Due, EveryStep
-from chaos_protocols.state_spec import contribution_spec
-from chaos_protocols.worker import LoadState, RoundContributed, StateLoaded, TrainFrom, WorkerWelcome
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.worker import LoadState, RoundContributed, StateLoaded, TrainFrom, WorkerWelcome
 
 
 class LocalSteps:

@@ -7,19 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.transfer.test_joiner import SETTINGS, A, B, C, plan
 
-from chaos_protocols.bulk import (
-    BLOCK_BYTES_MAX,
-    CELL_BYTES,
-    BlockData,
-    BlockDrop,
-    BlockSame,
-    BlockWant,
-    WitnessHash,
-    WitnessWant,
-)
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.transfer import (
+from chaos_protocols.state.transfer import (
     Block,
     CheckBlock,
     Comparison,
@@ -30,7 +20,17 @@ from chaos_protocols.transfer import (
     TransferMachine,
     TransferSource,
 )
-from chaos_protocols.transfer.sources import BLOCK_BYTES_FIRST
+from chaos_protocols.state.transfer.sources import BLOCK_BYTES_FIRST
+from chaos_protocols.wire.bulk import (
+    BLOCK_BYTES_MAX,
+    CELL_BYTES,
+    BlockData,
+    BlockDrop,
+    BlockSame,
+    BlockWant,
+    WitnessHash,
+    WitnessWant,
+)
 
 OLD, NEW = b"o" * 32, b"n" * 32
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaos_protocols.bulk import BLOCK_BYTES_MAX, BlockData, BlockDrop, BlockGone, BlockReady, BlockWait, BlockWant
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.transfer import (
+from chaos_protocols.state.transfer import (
     CheckBlock,
     JoinerEffect,
     RangeSet,
@@ -20,8 +18,10 @@ from chaos_protocols.transfer import (
     TransferMachine,
     TransferSettings,
 )
-from chaos_protocols.transfer.assignment import OUTSTANDING_BYTES_MAX, REPLAN_INTERVAL_S
-from chaos_protocols.transfer.ranges import cut
+from chaos_protocols.state.transfer.assignment import OUTSTANDING_BYTES_MAX, REPLAN_INTERVAL_S
+from chaos_protocols.state.transfer.ranges import cut
+from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX, BlockData, BlockDrop, BlockGone, BlockReady, BlockWait, BlockWant
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 A, B, C = (SiteId(name) for name in "abc")
 MIB = 1 << 20

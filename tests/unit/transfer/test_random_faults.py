@@ -13,21 +13,8 @@ from blake3 import blake3
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chaos_protocols.bulk import (
-    BlockData,
-    BlockDrop,
-    BlockGone,
-    BlockReady,
-    BlockSame,
-    BlockWait,
-    BlockWant,
-    TransferHeader,
-    WitnessHash,
-    WitnessWant,
-)
 from chaos_protocols.names import SiteId
-from chaos_protocols.plans import ReplicationPlan, SourceRange
-from chaos_protocols.transfer import (
+from chaos_protocols.state.transfer import (
     Block,
     CheckBlock,
     Comparison,
@@ -41,6 +28,19 @@ from chaos_protocols.transfer import (
     TransferSettings,
     TransferSource,
 )
+from chaos_protocols.wire.bulk import (
+    BlockData,
+    BlockDrop,
+    BlockGone,
+    BlockReady,
+    BlockSame,
+    BlockWait,
+    BlockWant,
+    TransferHeader,
+    WitnessHash,
+    WitnessWant,
+)
+from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 JOINER = SiteId("j")
 SETTINGS = TransferSettings(stall_timeout_s=1.0, wait_timeout_s=20.0)

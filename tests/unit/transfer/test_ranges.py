@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos_protocols.names import SiteId
-from chaos_protocols.transfer import RangeSet, SourceRate, split_by_rate
+from chaos_protocols.state.transfer import RangeSet, SourceRate, split_by_rate
 
 RANGES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12)
 

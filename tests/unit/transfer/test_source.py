@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from chaos_protocols.bulk import BlockDrop, BlockGone, BlockWait, BlockWant
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.transfer import Block, SendHeader, StreamBlocks, TransferSource
-from chaos_protocols.transfer.source import RANGES_WANTED_MAX, RELEASED_REMEMBERED
+from chaos_protocols.state.transfer import Block, SendHeader, StreamBlocks, TransferSource
+from chaos_protocols.state.transfer.source import RANGES_WANTED_MAX, RELEASED_REMEMBERED
+from chaos_protocols.wire.bulk import BlockDrop, BlockGone, BlockWait, BlockWant
 
 A, B = SiteId("a"), SiteId("b")
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from tests.unit.transfer.test_joiner import SETTINGS, A, B, C, plan
 
-from chaos_protocols.bulk import BlockData, BlockDrop, BlockWait, BlockWant, WitnessHash, WitnessWant
 from chaos_protocols.names import SiteId
-from chaos_protocols.transfer import (
+from chaos_protocols.state.transfer import (
     CheckBlock,
     JoinerEffect,
     SendHeader,
@@ -19,8 +18,9 @@ from chaos_protocols.transfer import (
     TransferFinished,
     TransferMachine,
 )
-from chaos_protocols.transfer.assignment import REPLAN_INTERVAL_S
-from chaos_protocols.transfer.sources import BLOCK_BYTES_FIRST as BLOCK
+from chaos_protocols.state.transfer.assignment import REPLAN_INTERVAL_S
+from chaos_protocols.state.transfer.sources import BLOCK_BYTES_FIRST as BLOCK
+from chaos_protocols.wire.bulk import BlockData, BlockDrop, BlockWait, BlockWant, WitnessHash, WitnessWant
 
 RIGHT, WRONG = b"r" * 32, b"w" * 32
 

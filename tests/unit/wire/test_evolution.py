@@ -8,12 +8,24 @@ import msgspec
 import pytest
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, link, record, records, roster_of, sent
 
-from chaos_protocols import bulk, commands, events, messages, worker
-from chaos_protocols.commands import TooNew, decode_command, decode_roster, encode_command, encode_roster, readable
-from chaos_protocols.courier import FLOODED_BYTES_MAX, Courier
+from chaos_protocols import events
+from chaos_protocols.agreement import commands
+from chaos_protocols.agreement.commands import (
+    TooNew,
+    decode_command,
+    decode_roster,
+    encode_command,
+    encode_roster,
+    readable,
+)
+from chaos_protocols.agreement.raft import messages as raft
 from chaos_protocols.effects import CloseLink, SendEnvelope
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import (
+from chaos_protocols.links.router import FLOODED_BYTES_MAX, Courier
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire import bulk, worker
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.control import (
     OPTIONAL,
     UNREADABLE_BYTES_MAX,
     Envelope,
@@ -22,8 +34,6 @@ from chaos_protocols.messages import (
     encode_envelope,
     signed_bytes,
 )
-from chaos_protocols.names import SiteId
-from chaos_protocols.raft import messages as raft
 from chaos_protocols.wire.versions import BEFORE, NEWEST, SPOKEN, Versions
 
 LINE = roster_of(A, B, C, links=(link(A, B), link(B, C)))

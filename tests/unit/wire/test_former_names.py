@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from tests.unit.protocols.one_site import A, B, roster_of
 
-from chaos_protocols import commands
-from chaos_protocols.commands import encode_command, encode_roster
+from chaos_protocols.agreement import commands
+from chaos_protocols.agreement.commands import encode_command, encode_roster
 from chaos_protocols.wire.former import Former
 
 

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.unit.wire.samples import struct_types, values_of
 
-from chaos_protocols import worker
-from chaos_protocols.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
-from chaos_protocols.commands import Command, decode_command, encode_command
-from chaos_protocols.messages import Envelope, Message, decode_envelope, encode_envelope
+from chaos_protocols.agreement.commands import Command, decode_command, encode_command
 from chaos_protocols.names import PROTOCOL_VERSION
-from chaos_protocols.state_spec import contribution_spec
-from chaosd.journal_state import Opened, Persisted
-from chaosd.measuring import IperfHeader
+from chaos_protocols.wire import worker
+from chaos_protocols.wire.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.control import Envelope, Message, decode_envelope, encode_envelope
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaosd.monitor.link_meter import IperfHeader
 from chaosd.monitor.probe import ProbeHeader
+from chaosd.storage.journal.state import Opened, Persisted
 from chaosd.transport.handshake import Challenge, Hello, Proof, Session, Verdict
 
 draws = settings(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
-from chaos_protocols.state_spec import (
+from chaos_protocols.wire.state_spec import (
     FACT_DTYPE,
     FACT_SHAPE,
     NAME_CHARACTERS_MAX,
@@ -19,7 +19,7 @@ from chaos_protocols.state_spec import (
     state_digest,
     state_spec,
 )
-from chaos_protocols.worker import (
+from chaos_protocols.wire.worker import (
     REGION_ALIGNMENT_BYTES,
     ContributionSpec,
     Segment,
@@ -133,6 +133,6 @@ def test_the_regions_of_an_arena_lie_on_pages_one_behind_the_other() -> None:
 
 def test_a_frame_to_the_worker_that_is_too_long_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert WORKER_FRAME_BYTES_MAX == 64 << 20
-    monkeypatch.setattr("chaos_protocols.worker.WORKER_FRAME_BYTES_MAX", 100)
+    monkeypatch.setattr("chaos_protocols.wire.worker.WORKER_FRAME_BYTES_MAX", 100)
     with pytest.raises(ValueError, match="exceeds the limit"):
         encode(WorkerRefused(reason="x" * 200))

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.wire.samples import struct_types, values_of
 
-from chaos_protocols import messages, worker
-from chaos_protocols.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
-from chaos_protocols.commands import Command, decode_command, encode_command
+from chaos_protocols.agreement.commands import Command, decode_command, encode_command
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.messages import CodecError, Envelope, Message, decode_envelope, encode_envelope, signed_bytes
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX
+from chaos_protocols.wire import control as messages
+from chaos_protocols.wire import worker
+from chaos_protocols.wire.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.control import CodecError, Envelope, Message, decode_envelope, encode_envelope, signed_bytes
 from chaos_protocols.wire.versions import NEWEST
 
 FRAMES = 100_000

@@ -14,9 +14,9 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from chaos_protocols.errors import LocalProtocolError
-from chaos_protocols.messages import Message
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.proposals import Proposal, Situation
+from chaos_protocols.wire.control import Message
 
 # ---- events
 

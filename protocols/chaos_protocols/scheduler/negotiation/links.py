@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
-from chaos_protocols.commands import AddLink, RemoveLink
-from chaos_protocols.messages import ConnectOrder, LinkAnswer
+from chaos_protocols.agreement.commands import AddLink, RemoveLink
+from chaos_protocols.agreement.roster import LinkRecord
+from chaos_protocols.agreement.views import LinkKey
 from chaos_protocols.names import SiteId, link_key, short
-from chaos_protocols.roster import LinkRecord
 from chaos_protocols.scheduler import proposals
 from chaos_protocols.scheduler.negotiation.base import (
     Committed,
@@ -27,7 +27,7 @@ from chaos_protocols.scheduler.negotiation.base import (
     Tell,
 )
 from chaos_protocols.scheduler.proposals import Proposal, Situation
-from chaos_protocols.views import LinkKey
+from chaos_protocols.wire.control import ConnectOrder, LinkAnswer
 
 
 class LinkState(Enum):

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
-from chaos_protocols.commands import RemoveSite, SetVoters
-from chaos_protocols.messages import LeaveAnswer
+from chaos_protocols.agreement.commands import RemoveSite, SetVoters
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.views import connected_with
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.roster import Roster
 from chaos_protocols.scheduler import proposals
 from chaos_protocols.scheduler.negotiation.base import (
     Committed,
@@ -31,7 +31,7 @@ from chaos_protocols.scheduler.negotiation.base import (
     Tell,
 )
 from chaos_protocols.scheduler.proposals import Proposal, Removal, Situation
-from chaos_protocols.views import connected_with
+from chaos_protocols.wire.control import LeaveAnswer
 
 
 class ScaleInState(Enum):

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
-from chaos_protocols.commands import AddSite, PromoteSite, Replicate
-from chaos_protocols.messages import ConnectOrder, JoinRequest
+from chaos_protocols.agreement.commands import AddSite, PromoteSite, Replicate
+from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.names import SiteId, link_key, short
-from chaos_protocols.roster import LinkRecord
 from chaos_protocols.scheduler import proposals
 from chaos_protocols.scheduler.negotiation.base import (
     Committed,
@@ -31,6 +30,7 @@ from chaos_protocols.scheduler.negotiation.base import (
     Tell,
 )
 from chaos_protocols.scheduler.proposals import Proposal, Situation
+from chaos_protocols.wire.control import ConnectOrder, JoinRequest
 
 
 class ScaleOutState(Enum):

@@ -1,0 +1,174 @@
+"""A small blocking client of the daemon's local API (api/server.py), for the command line and scripts.
+
+One HTTP request a call over the unix socket; nothing is kept open but a follower's stream. It says apart: no daemon
+answers (NoDaemonError), and the daemon answered with a refusal or in the language of another version
+(RequestRefusedError).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from chaosd.api.status import EventRecord, Outcome, Status
+
+ANSWER_TIMEOUT_S = 5.0
+"""A daemon that cannot say its status for so long is stuck: its loop serves this within milliseconds."""
+
+CHANGE_TIMEOUT_S = 120.0
+"""A change of a link takes a negotiation; a leave waits for the end of the round, which may be a long one."""
+
+FOLLOW_TIMEOUT_S = 30.0
+"""The daemon sends a sign of life every 5 s (api.SIGN_OF_LIFE_S)."""
+
+ANSWER_BYTES_MAX = 64 << 20
+LINE_BYTES_MAX = 1 << 20
+
+Answer = TypeVar("Answer")
+
+
+class NoDaemonError(ConnectionError):
+    """Nobody answers at `path`."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"no daemon answers at {path} ({why})")
+        self.path = path
+
+
+class RequestRefusedError(Exception):
+    """The daemon answered, and said no, in these words. `status`: that of HTTP, 0 for an answer not understood."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class LocalClient:
+    """Asks the daemon at the unix socket `path`. Every method may raise NoDaemonError or RequestRefusedError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    def status(self) -> Status:
+        return self.ask("GET", "/v1/status", Status)
+
+    def events(self, *, after_id: int = 0, limit: int = 100) -> list[EventRecord]:
+        """History after `after_id`, oldest first."""
+        return self.ask("GET", "/v1/events?" + urlencode({"after": after_id, "limit": limit}), list[EventRecord])
+
+    def last_events(self, count: int) -> list[EventRecord]:
+        """The newest `count` records, oldest first."""
+        return self.ask("GET", "/v1/events?" + urlencode({"last": count}), list[EventRecord])
+
+    def metrics(self) -> str:
+        """Every counter, in Prometheus' text format."""
+
+        def read(status: int, data: bytes) -> str:
+            return data.decode() if status == 200 else self._decode(status, data, str)
+
+        return self._answer("GET", "/v1/metrics", None, ANSWER_TIMEOUT_S, read)
+
+    def follow_events(self, *, after_id: int | None = None) -> Iterator[EventRecord]:
+        """Records after `after_id` (None: from now on) as they come, until the daemon stops."""
+        query = "" if after_id is None else "?" + urlencode({"after": after_id})
+        connection, response = self._send("GET", f"/v1/events/follow{query}", None, FOLLOW_TIMEOUT_S)
+        try:
+            if response.status != 200:
+                self._decode(response.status, response.read(ANSWER_BYTES_MAX), Outcome)
+            while line := response.readline(LINE_BYTES_MAX):
+                if line.strip():
+                    yield self._decode(200, line, EventRecord)
+        except (OSError, http.client.HTTPException) as error:
+            raise NoDaemonError(self.path, f"the stream of events broke: {error or type(error).__name__}") from error
+        finally:
+            response.close()
+            connection.close()
+
+    def change_link(self, site: str, *, add: bool) -> Outcome:
+        """Connect-link or disconnect-link between the daemon's site and `site` (id, unique prefix of it, or name)."""
+        return self.ask("POST", "/v1/link", Outcome, {"site": site, "add": add}, timeout_s=CHANGE_TIMEOUT_S)
+
+    def leave(self, reason: str = "asked for by the operator") -> Outcome:
+        """The daemon's site leaves the run gracefully, then the daemon stops."""
+        return self.ask("POST", "/v1/leave", Outcome, {"reason": reason}, timeout_s=CHANGE_TIMEOUT_S)
+
+    def ask(
+        self,
+        method: str,
+        target: str,
+        kind: type[Answer],
+        body: dict[str, Any] | None = None,
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> Answer:
+        """One request to any route; its answer as a `kind`."""
+        return self._answer(method, target, body, timeout_s, lambda status, data: self._decode(status, data, kind))
+
+    def _answer(
+        self,
+        method: str,
+        target: str,
+        body: dict[str, Any] | None,
+        timeout_s: float,
+        read: Callable[[int, bytes], Answer],
+    ) -> Answer:
+        connection, response = self._send(method, target, body, timeout_s)
+        try:
+            data = response.read(ANSWER_BYTES_MAX + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise NoDaemonError(self.path, f"it stopped while it answered: {error or type(error).__name__}") from error
+        finally:
+            response.close()
+            connection.close()
+        if len(data) > ANSWER_BYTES_MAX:
+            raise RequestRefusedError(
+                0, f"the answer at {self.path} is longer than {ANSWER_BYTES_MAX} bytes: no chaosd"
+            )
+        return read(response.status, data)
+
+    def _send(
+        self, method: str, target: str, body: dict[str, Any] | None, timeout_s: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = _UnixConnection(self.path, timeout_s)
+        try:
+            payload = None if body is None else json.dumps(body)
+            connection.request(method, target, body=payload, headers={"Connection": "close"})
+            return connection, connection.getresponse()
+        except TimeoutError as error:
+            connection.close()
+            raise NoDaemonError(self.path, f"no answer within {timeout_s:g} s: stopped or overloaded") from error
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            why = (
+                error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+            )
+            raise NoDaemonError(self.path, why) from error
+
+    def _decode(self, status: int, data: bytes, kind: type[Answer]) -> Answer:
+        try:
+            if status == 200:
+                return msgspec.json.decode(data, type=kind)
+            raise RequestRefusedError(status, msgspec.json.decode(data, type=dict[str, str])["error"])
+        except (msgspec.DecodeError, KeyError) as error:
+            text = f"the answer of the daemon at {self.path} is not understood ({error}): is it of another version?"
+            raise RequestRefusedError(0, text) from error
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """http.client over a unix socket: only the way to connect differs."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

@@ -1,0 +1,147 @@
+"""What `chaosd status` shows, read off the driver and its machine."""
+
+from __future__ import annotations
+
+import os
+from importlib import metadata
+
+from chaos_protocols.names import SiteId
+from chaosd.api.status import EventRecord, LinkStatus, ProbingStatus, SiteStatus, Status, TransferStatus, WorkerStatus
+from chaosd.config.model import SiteConfig
+from chaosd.driver import Driver
+from chaosd.storage.history import HistoryRecord
+
+
+def version() -> str:
+    try:
+        return metadata.version("chaos-train")
+    except metadata.PackageNotFoundError:  # run from a source tree that was not installed
+        return "unknown"
+
+
+def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
+    """A snapshot of everything that an operator asks first."""
+    machine = driver.machine
+    roster, rounds = machine.roster, machine.rounds
+    return Status(
+        version=version(),
+        run=config.run,
+        site=machine.site,
+        name=config.name,
+        address=address,
+        pid=os.getpid(),
+        incarnation=machine.incarnation,
+        state=machine.membership.state.value,
+        paused=machine.participation.pause.reason(),
+        epoch=roster.epoch,
+        term=machine.raft.term,
+        scheduler=machine.scheduler_site(),
+        round=rounds.completed_round,
+        round_s=machine.scheduler.pace.round_s,
+        result_digest=rounds.digest,
+        sites=_sites(driver),
+        links=_links(driver),
+        worker=WorkerStatus(
+            connected=driver.workers.connected,
+            pid=driver.workers.pid,
+            round=rounds.worker_round,
+            phase=rounds.phase.value,
+        ),
+        transfer=_transfer(driver),
+        probing=_probing(driver),
+        uptime_s=driver.now_s() - driver.started_s,
+    )
+
+
+def _sites(driver: Driver) -> tuple[SiteStatus, ...]:
+    machine = driver.machine
+    voters = machine.configuration.voters
+    found = []
+    for record in machine.roster.sites:
+        done: int | None = None
+        phase: str | None = None
+        if record.site == machine.site:
+            done, phase = machine.rounds.completed_round, machine.rounds.phase.value
+        elif (heard := machine.network.steps.get(record.site)) is not None:
+            done, phase = heard
+        found.append(
+            SiteStatus(
+                site=record.site,
+                name=record.name,
+                address=record.address,
+                state=record.state,
+                voter=record.site in voters,
+                round=done,
+                phase=phase,
+            )
+        )
+    return tuple(found)
+
+
+def _links(driver: Driver) -> tuple[LinkStatus, ...]:
+    machine = driver.machine
+    sockets = {link.site: link for link in driver.transport.links()}
+    found = []
+    for link in machine.roster.links:
+        far: SiteId | None = None
+        if machine.site in link.key:
+            far = link.other if link.one == machine.site else link.one
+        neighbour = machine.links.neighbours.get(far) if far is not None else None
+        own = sockets.get(far) if far is not None else None
+        found.append(
+            LinkStatus(
+                one=link.one,
+                other=link.other,
+                rate_bytes_per_s=link.rate_bytes_per_s or None,
+                rtt_s=neighbour.rtt_s if neighbour is not None else (link.rtt_s or None),
+                up=machine.link_is_up(link.one, link.other),
+                streams=len(own.streams) if own is not None else 0,
+                congestion=own.congestion if own is not None else "",
+            )
+        )
+    agreed = set(machine.roster.neighbours(machine.site))
+    for site in machine.links.up_sites():  # before this site is admitted, and while its link is not agreed
+        if site not in agreed:
+            rtt_s = machine.links.neighbours[site].rtt_s
+            found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=rtt_s, up=True))
+    return tuple(found)
+
+
+def _probing(driver: Driver) -> ProbingStatus:
+    value = driver.metrics.value
+    return ProbingStatus(
+        probes=round(value("probes_total")),
+        bytes=round(value("probe_bytes_total")),
+        seconds=value("probe_seconds_total"),
+        saved=round(value("probes_saved_total")),
+    )
+
+
+def _transfer(driver: Driver) -> TransferStatus | None:
+    plan = driver.machine.state.fetch.plan
+    if plan is None:
+        return None
+    sources = {part.source: driver.transfer_rates.get(part.source, 0.0) for part in plan.ranges}
+    return TransferStatus(
+        round=plan.round,
+        verified_bytes=driver.machine.state.fetch.verified_bytes,
+        total_bytes=plan.state_bytes,
+        rate_of_source={str(site): rate for site, rate in sources.items()},
+    )
+
+
+def event_record(record: HistoryRecord) -> EventRecord:
+    """A row of the history as the API shows it."""
+    return EventRecord(
+        id=record.id,
+        at_unix_s=record.at_unix_s,
+        kind=record.kind,
+        subject=record.subject,
+        cause=record.cause,
+        outcome=record.outcome,
+        duration_s=record.duration_s,
+        epoch=record.epoch or 0,
+        round=record.round or 0,
+        reason=record.reason,
+        event_id=record.event_id,
+    )

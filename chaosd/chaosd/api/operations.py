@@ -1,0 +1,90 @@
+"""What a running daemon can be asked to do or tell: the `Control` behind the local API.
+
+Called by `api/server.py` on the daemon's loop; every wish becomes an event of the driver, and its answer comes as an
+effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+
+from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested
+from chaos_protocols.names import SiteId, short
+from chaosd.api.daemon_status import build_status, event_record
+from chaosd.api.status import EventRecord, Outcome, Status
+from chaosd.config.model import SiteConfig
+from chaosd.driver import Driver
+from chaosd.storage.history import History, HistoryRecord
+
+FOLLOWER_QUEUE_MAX = 1000
+LEAVE_TIMEOUT_S = 60.0
+"""`chaosd leave` answers after so long at the latest; the daemon goes on trying."""
+
+
+class Operations:
+    """See the module."""
+
+    def __init__(self, driver: Driver, config: SiteConfig, history: History) -> None:
+        self._driver, self._config, self._history = driver, config, history
+        self._requests = itertools.count(1)
+
+    def status(self) -> Status:
+        return build_status(self._driver, self._config, self._driver.transport.address)
+
+    def metrics(self) -> bytes:
+        return self._driver.metrics.text()
+
+    def events(self, after_id: int, limit: int) -> list[EventRecord]:
+        return [event_record(record) for record in self._history.read(after_id=after_id, limit=limit)]
+
+    async def follow_events(self) -> AsyncIterator[EventRecord]:
+        queue: asyncio.Queue[HistoryRecord] = asyncio.Queue(FOLLOWER_QUEUE_MAX)
+        self._driver.recorder.followers.add(queue)
+        try:
+            while True:
+                yield event_record(await queue.get())
+        finally:
+            self._driver.recorder.followers.discard(queue)
+
+    async def change_link(self, site: str, *, add: bool) -> Outcome:
+        found_site = self._find_site(site)
+        if isinstance(found_site, Outcome):
+            return found_site
+        return await self._ask(
+            lambda request: LinkChangeRequested(request=request, other=found_site, add=add),
+            timeout_s=3 * self._config.settings.negotiation_timeout_s,
+        )
+
+    async def leave(self, reason: str) -> Outcome:
+        return await self._ask(
+            lambda request: LeaveRequested(request=request, reason=reason), timeout_s=LEAVE_TIMEOUT_S
+        )
+
+    async def _ask(self, make: Callable[[str], Event], *, timeout_s: float) -> Outcome:
+        loop = asyncio.get_running_loop()
+        request = f"user-{short(self._driver.machine.site)}-{self._driver.machine.incarnation}-{next(self._requests)}"
+        answer: asyncio.Future[tuple[bool, str]] = loop.create_future()
+        self._driver.answers[request] = answer
+        begun_s = time.monotonic()
+        self._driver.feed(make(request))
+        try:
+            done, reason = await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            done, reason = False, f"no answer within {timeout_s:g} s; the request goes on, see chaosd events"
+        finally:
+            self._driver.answers.pop(request, None)
+        return Outcome(done=done, reason=reason, duration_s=time.monotonic() - begun_s)
+
+    def _find_site(self, text: str) -> SiteId | Outcome:
+        """By id, unique prefix of it, or name."""
+        records = self._driver.machine.roster.sites
+        matches = [one.site for one in records if text in (one.site, one.name)]
+        matches = matches or [one.site for one in records if len(text) >= 4 and one.site.startswith(text)]
+        if len(matches) == 1:
+            return matches[0]
+        known = ", ".join(f"{one.name} ({short(one.site)})" for one in records)
+        what = "more than one site matches" if matches else "no site of the roster matches"
+        return Outcome(done=False, reason=f"{what} '{text[:64]}'; there are: {known or 'none'}", duration_s=0.0)

@@ -1,0 +1,297 @@
+"""The local API: what the command line and scripts may ask of a running daemon, over HTTP on a unix socket.
+
+Driven by aiohttp on the daemon's loop; decides nothing but whether a request is well formed. The door is the file
+system: the socket belongs to the user who runs the daemon (mode 0600), nothing is bound to TCP, and every body, query
+and number of followers has a limit, so that a mad script can be refused but cannot hurt the training.
+
+| route | answers |
+| --- | --- |
+| GET /v1/status | `Status` |
+| GET /v1/metrics | every counter, in Prometheus' text format (docs/operating.md) |
+| GET /v1/events?after=ID&limit=N, or ?last=N | list of `EventRecord`, oldest first |
+| GET /v1/events/follow?after=ID | one `EventRecord` a line, for ever; an empty line is a sign of life |
+| POST /v1/link {site, add} | `Outcome` |
+| POST /v1/leave {reason} | `Outcome` |
+
+An error is `{"error": text}` with a status of 4xx or 5xx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Protocol, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from chaosd.api.status import EventRecord, Outcome, Status
+from chaosd.metrics import CONTENT_TYPE
+from chaosd.unix_sockets import UnixListener
+
+log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 64 << 10
+"""The longest request names a site and a reason: a few hundred bytes."""
+
+EVENTS_DEFAULT, EVENTS_MAX = 100, 10_000
+"""10,000 records are about 3 MB of JSON."""
+
+EVENT_ID_MAX = (1 << 63) - 1
+FOLLOWERS_MAX = 32
+SIGN_OF_LIFE_S = 5.0
+"""Between two empty lines to a follower, so that both ends learn of the other's death although nothing happens."""
+
+CLOSE_TIMEOUT_S = 1.0
+"""An answer under way at the end of the daemon (that of `leave`) has so long to be written."""
+
+REQUESTS_MAX = 64
+"""Changes (link, leave) under way at the same time."""
+
+Request = TypeVar("Request", bound=msgspec.Struct)
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class LinkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`site`: id, unique prefix of it, or name."""
+
+    site: Text
+    add: bool
+
+
+class LeaveBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
+
+
+class Control(Protocol):
+    """What may be asked of a running daemon: implemented by `api/operations.py`, called here on the daemon's loop."""
+
+    def status(self) -> Status: ...
+
+    def metrics(self) -> bytes:
+        """All counters, in Prometheus' text format."""
+        ...
+
+    def events(self, after_id: int, limit: int) -> list[EventRecord]:
+        """History after `after_id`, oldest first."""
+        ...
+
+    def follow_events(self) -> AsyncIterator[EventRecord]:
+        """Every new record from now on, until the daemon stops."""
+        ...
+
+    async def change_link(self, site: str, *, add: bool) -> Outcome:
+        """Connect-link or disconnect-link between this site and `site` (id, unique prefix of it, or name)."""
+        ...
+
+    async def leave(self, reason: str) -> Outcome:
+        """Leave gracefully and stop the daemon."""
+        ...
+
+
+class LocalApi:
+    """Serves `control` at `path` between `start` and `close`. `further`: routes beside those of the module's head."""
+
+    def __init__(self, path: Path, control: Control, *, further: Sequence[web.RouteDef] = ()) -> None:
+        self._path = path
+        self._control = control
+        self._closing = asyncio.Event()
+        self._changes: set[asyncio.Task[Outcome]] = set()
+        self._followers = 0
+        self._listener: UnixListener | None = None
+        self._server: asyncio.AbstractServer | None = None
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
+        application.add_routes(
+            [
+                web.get("/v1/status", self._status),
+                web.get("/v1/metrics", self._metrics),
+                web.get("/v1/events", self._events),
+                web.get("/v1/events/follow", self._follow),
+                web.post("/v1/link", self._link),
+                web.post("/v1/leave", self._leave),
+                *further,
+            ]
+        )
+        quiet = logging.getLogger("chaosd.api.server.http")
+        quiet.setLevel(logging.CRITICAL + 1)  # a request that is no HTTP is answered, not told with a traceback
+        self._runner = web.AppRunner(
+            application, access_log=None, logger=quiet, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+        )
+
+    async def start(self) -> None:
+        """Raises UnixSocketError when another daemon answers at the path or something else lies there."""
+        self._listener = listener = UnixListener(self._path, "api_socket")
+        await self._runner.setup()
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._runner.server, sock=listener.socket)
+
+    async def close(self) -> None:
+        """Answers what is under way, ends the followers, removes the socket. Safe to call twice and without `start`.
+
+        `Control.leave` must return before this is called: its answer is one of those that are waited for."""
+        self._closing.set()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._runner.cleanup()
+        unfinished = [task for task in self._changes if task is not asyncio.current_task()]
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(self._control.status())
+
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(body=self._control.metrics(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        if "last" in request.query:
+            count = _number(request, "last", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
+            after = max(0, last_event_id(self._control) - count)
+        else:
+            count = _number(request, "limit", default=EVENTS_DEFAULT, low=1, high=EVENTS_MAX)
+            after = _number(request, "after", default=0, low=0, high=EVENT_ID_MAX)
+        return json_answer(self._control.events(after, count))
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        after = _number(request, "after", default=-1, low=0, high=EVENT_ID_MAX)
+        if self._followers >= FOLLOWERS_MAX:
+            raise _refusal(503, f"{FOLLOWERS_MAX} followers of events are connected already; close one of them")
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        self._followers += 1
+        try:
+            await response.prepare(request)
+            await self._stream(response, after)
+            await response.write_eof()
+        except ConnectionError:
+            return response  # the follower went away, as followers do
+        finally:
+            self._followers -= 1
+        return response
+
+    async def _stream(self, response: web.StreamResponse, after: int) -> None:
+        """History after `after` (none when negative), then every new record, until the daemon stops."""
+        records = self._control.follow_events()
+        upcoming: asyncio.Future[EventRecord] = asyncio.ensure_future(anext(records))
+        closing = asyncio.create_task(self._closing.wait(), name="api follower waits for the end")
+        sent_id = after
+        try:
+            await asyncio.sleep(0)  # the subscription begins before the history is read: nothing falls between
+            if after >= 0:
+                for record in self._control.events(after, EVENTS_MAX):
+                    await response.write(_line(record))
+                    sent_id = record.id
+            while True:
+                both: set[asyncio.Future[Any]] = {upcoming, closing}
+                done, _ = await asyncio.wait(both, timeout=SIGN_OF_LIFE_S, return_when=asyncio.FIRST_COMPLETED)
+                if upcoming in done:
+                    record = upcoming.result()
+                    upcoming = asyncio.ensure_future(anext(records))
+                    if record.id > sent_id:
+                        await response.write(_line(record))
+                elif closing in done:
+                    return
+                else:
+                    await response.write(b"\n")
+        except StopAsyncIteration:
+            return
+        finally:
+            upcoming.cancel()
+            closing.cancel()
+            await asyncio.gather(upcoming, closing, return_exceptions=True)
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        asked = await read_body(request, LinkBody)
+        return await self._change(self._control.change_link(asked.site, add=asked.add), "link")
+
+    async def _leave(self, request: web.Request) -> web.StreamResponse:
+        asked = await read_body(request, LeaveBody)
+        return await self._change(self._control.leave(asked.reason), "leave")
+
+    async def _change(self, change: Coroutine[Any, Any, Outcome], name: str) -> web.StreamResponse:
+        """Runs a change to its end even if the asker goes away half-way: a change half made helps nobody."""
+        if len(self._changes) >= REQUESTS_MAX:
+            change.close()
+            raise _refusal(503, f"{REQUESTS_MAX} changes are under way already; try again when they are done")
+        task = asyncio.create_task(change, name=f"api {name}")
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        return json_answer(await asyncio.shield(task))
+
+
+def last_event_id(control: Control) -> int:
+    """The highest id of the history, 0 when it is empty: found by doubling and halving, about 2 log2(n) look-ups."""
+    low, step = 0, 1
+    while step <= EVENT_ID_MAX and control.events(low + step, 1):
+        low += step
+        step *= 2
+    if not low and not control.events(0, 1):
+        return 0
+    high = low + step  # nothing lies after `high`, something lies after `low`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if control.events(middle, 1):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        if error.content_type == "application/json":
+            raise
+        text = f"{request.method} {request.path}: {error.reason}"
+        return json_answer({"error": text}, status=error.status)
+    except Exception as error:  # the API's user gets a line, the log the story
+        log.exception("local API: %s %s failed", request.method, request.path)
+        return json_answer(
+            {"error": f"the daemon failed to answer: {type(error).__name__}; its log says more"}, status=500
+        )
+
+
+async def read_body(request: web.Request, kind: type[Request]) -> Request:
+    """The body of a request as a `kind`, checked; a refusal with 400 that names the field."""
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _refusal(400, f"the request is not a {kind.__name__}: {error}") from None
+
+
+def _number(request: web.Request, name: str, *, default: int, low: int, high: int) -> int:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
+        raise _refusal(400, f"{name} = {text[:40]!r}: must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _refusal(status: int, text: str) -> web.HTTPException:
+    kinds: dict[int, type[web.HTTPException]] = {
+        400: web.HTTPBadRequest,
+        403: web.HTTPForbidden,
+        503: web.HTTPServiceUnavailable,
+    }
+    body = msgspec.json.encode({"error": text}).decode()
+    return kinds[status](text=body, content_type="application/json")
+
+
+def json_answer(value: object, status: int = 200) -> web.Response:
+    """An answer of the API."""
+    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
+
+
+def _line(record: EventRecord) -> bytes:
+    return msgspec.json.encode(record) + b"\n"

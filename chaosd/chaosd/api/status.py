@@ -1,0 +1,116 @@
+"""What a daemon tells about itself: the schema behind `chaosd status --json`, the API and tables of many sites.
+
+Filled in by the daemon (`api/daemon_status.py`), served by `api/server.py`, read by the CLI and whoever asks. Rates are
+bytes per second, times seconds; `None` means not known (yet), never zero.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One site of the roster as this daemon sees it. `state`: learner, member, leaving."""
+
+    site: str
+    name: str
+    address: str
+    state: str
+    voter: bool
+    round: int | None
+    phase: str | None
+
+
+class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One link of the overlay, or a connection of this site that is not agreed (yet). `rate_bytes_per_s` as recorded in
+    the roster; `rtt_s` and `up` only for this site's own links, as are the bulk `streams` that stand and the
+    `congestion` control in force on them."""
+
+    one: str
+    other: str
+    rate_bytes_per_s: float | None
+    rtt_s: float | None
+    up: bool | None
+    streams: int = 0
+    congestion: str = ""
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    connected: bool
+    pid: int | None
+    round: int | None
+    phase: str | None
+
+
+class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A running state transfer to this site: verified bytes of the whole, bytes per second from each source lately."""
+
+    round: int
+    verified_bytes: int
+    total_bytes: int
+    rate_of_source: dict[str, float]
+
+
+class ProbingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What measuring links cost this site since its daemon started; `saved`: links whose rate was known from what they
+    carried anyway."""
+
+    probes: int
+    bytes: int
+    seconds: float
+    saved: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks
+    and since when (empty when rounds go on). `epoch` is the log index of the last roster entry."""
+
+    version: str
+    run: str
+    site: str
+    name: str
+    address: str
+    pid: int
+    incarnation: int
+    state: str
+    paused: str
+    epoch: int
+    term: int
+    scheduler: str | None
+    round: int
+    round_s: float | None
+    result_digest: str
+    sites: tuple[SiteStatus, ...]
+    links: tuple[LinkStatus, ...]
+    worker: WorkerStatus
+    transfer: TransferStatus | None
+    uptime_s: float
+    probing: ProbingStatus | None = None
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down,
+    settle, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint, adopt,
+    round.
+    `outcome`: done, failed, refused, or empty for a plain fact."""
+
+    id: int
+    at_unix_s: float
+    kind: str
+    subject: str
+    cause: str
+    outcome: str
+    duration_s: float | None
+    epoch: int
+    round: int
+    reason: str
+    event_id: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a request (`link add`, `link remove`, `leave`). `reason` says what happened or why not, and the
+    remedy."""
+
+    done: bool
+    reason: str
+    duration_s: float

@@ -1,0 +1,1 @@
+"""The averaging of rounds with bytes."""

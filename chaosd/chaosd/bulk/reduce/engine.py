@@ -1,0 +1,400 @@
+"""The averaging of rounds, with bytes: executes what the pure machines of `chaos_protocols.rounds.reduce` decide.
+
+Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` from the effects of the site's machine;
+links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
+of its own methods.
+
+Memory: two result buffers, more only while the worker has results to catch up on (kept.RESULTS_BYTES_MAX); scratch for
+chunks under way (SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Protocol, assert_never
+
+from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.rounds.reduce import (
+    Combine,
+    FetchedRef,
+    Finalise,
+    HeldRef,
+    PartialRef,
+    Place,
+    ReduceEffect,
+    ReduceFinished,
+    ReduceMachine,
+    ReduceStalled,
+    ReleasePartials,
+    ResultComplete,
+    ResultEffect,
+    ResultExchange,
+    ResultLost,
+    ResultRefuted,
+    ResultUnavailable,
+    ResultVerified,
+    SendBulk,
+)
+from chaos_protocols.wire.bulk import (
+    STREAM_AVERAGING,
+    BulkHeader,
+    ChunkDown,
+    ChunkGone,
+    ChunkGrant,
+    ChunkUp,
+    ChunkWant,
+    ResultData,
+    ResultGone,
+    ResultHeld,
+    ResultPull,
+    ResultWant,
+    decode_bulk_header,
+)
+from chaos_protocols.wire.plans import SyncPlan, Tag
+from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, OwnPart, Result, RoundMemory, VectorMemory
+from chaosd.bulk.send_queue import BulkSender, Frame, Outbox
+from chaosd.bulk.vector import vector_digest
+
+
+class ReduceEvents(Protocol):
+    """What the engine reports. Called on the loop, never from inside a method of the engine."""
+
+    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
+        """`result(tag.round)` is there."""
+
+    def reduce_stalled(self, tag: Tag) -> None:
+        """All members gave weight 0."""
+
+    def result_fetched(self, round_number: int, digest: str) -> None:
+        """`result(round_number)` is there and has the digest that was asked for."""
+
+    def result_lost(self, tag: Tag, reason: str) -> None:
+        """The result of the open round cannot be had any more: this site's state must be replaced."""
+
+    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
+        """Close its link."""
+
+
+class ReduceEngine:
+    """See the module."""
+
+    def __init__(self, site: SiteId, sender: BulkSender, events: ReduceEvents) -> None:
+        self._site = site
+        self._events = events
+        self._machine = ReduceMachine(site)
+        self._exchange = ResultExchange(site)
+        self._outbox: Outbox[Tag | None] = Outbox(
+            sender,
+            STREAM_AVERAGING,
+            lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
+        )
+        self._vectors: VectorMemory | None = None
+        self._own = OwnPart()
+        self._memory: RoundMemory | None = None
+        self._fetching: FetchMemory | None = None
+        self._arrivals = Arrivals()
+        self._announced: dict[SiteId, tuple[bytes, BulkHeader]] = {}
+        self._deferred: list[tuple[Tag | None, Callable[[], None]]] = []
+        """What waits for the first `configure`: a round with our part of it, and a fetch (without a tag)."""
+
+    # -- the worker's vector -------------------------------------------------------------------------------------------
+
+    def configure(self, spec: ContributionSpec, contribution: memoryview) -> None:
+        """A worker said what is averaged and where its part lies (exactly `spec.size_bytes` bytes of the arena).
+
+        Another spec than before drops all results and the open round. What waited for the first spec goes on now.
+        """
+        if contribution.nbytes != spec.size_bytes:
+            raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
+        self._own.attach(contribution)
+        if self._vectors is not None and spec == self._vectors.spec:
+            return
+        self._reset(spec)
+        deferred, self._deferred = self._deferred, []
+        for _, call in deferred:
+            call()
+
+    def keep_contribution(self, round_number: int) -> None:
+        """The worker said that its part of a round lies in the arena: it is that round's, whoever comes after it. Of a
+        round whose result is here nothing is kept."""
+        if self.result(round_number) is None:
+            self._own.keep(round_number)
+
+    def detach_contribution(self) -> None:
+        """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
+        region, kept = self._own.detach(lambda number: self.result(number) is not None)
+        if self._memory is not None and region is not None and self._memory.own is region:
+            self._memory.own = kept if kept is not None else region.copy()
+
+    # -- rounds --------------------------------------------------------------------------------------------------------
+
+    def open(self, tag: Tag, plan: SyncPlan, listeners: Iterable[SiteId], member: bool) -> None:
+        """Be ready for the frames of `tag`. Before the first `configure` it waits for that."""
+        vectors, listening = self._vectors, frozenset(listeners)
+        if vectors is None:
+            fetches = [one for one in self._deferred if one[0] is None]
+            self._deferred = [*fetches, (tag, partial(self.open, tag, plan, listening, member))]
+            return
+        self._close_round()
+        self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
+        memory = vectors.new_round(tag, plan)
+        try:
+            counts = memory.layout.counts
+            effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
+        except LocalProtocolError:
+            memory.close(keep_result=False)
+            raise
+        self._memory = memory
+        self._run(effects)
+
+    def contribute(self, tag: Tag, weight: float, has_bytes: bool) -> None:
+        """This site's part of the open round lies in the arena, or there is none (`has_bytes` false, weight 0)."""
+        if any(waiting == tag for waiting, _ in self._deferred):
+            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes)))
+            return
+        memory = self._memory
+        if memory is None or memory.tag != tag:
+            return
+        if has_bytes:
+            memory.own = self._own.of(tag.round)
+        self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes))
+
+    def stop(self, tag: Tag) -> None:
+        """Take nothing more of `tag`. Results of finished rounds stay."""
+        self._deferred = [one for one in self._deferred if one[0] != tag]
+        if self._memory is not None and self._memory.tag == tag:
+            self._close_round()
+
+    def result(self, round_number: int) -> memoryview | None:
+        """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
+        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        return found.buffer.view(0, len(found.buffer.array)).toreadonly() if found is not None else None
+
+    def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
+        """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above
+        `after_round` belong to a history that the run has given up."""
+        if self._vectors is not None:
+            self._forget(self._vectors, self._vectors.results.drop(before_round, after_round))
+
+    def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
+        """Get a result that was settled; ends with `result_fetched`. Links that come up later are asked too."""
+        holders = tuple(holders)
+        vectors = self._vectors
+        if vectors is None:
+            rounds = [one for one in self._deferred if one[0] is not None]
+            self._deferred = [*rounds, (None, partial(self.fetch_result, round_number, digest, holders))]
+            return
+        here = vectors.results.get(round_number)
+        if here is not None and here.digest == digest:
+            self._tell(self._events.result_fetched, round_number, digest)
+            return
+        wanted = self._fetching
+        if wanted is None or (wanted.result.round, wanted.digest) != (round_number, digest):
+            self._end_fetch()
+            self._fetching = vectors.new_fetch(round_number, digest)
+        self._run(self._exchange.fetch(round_number, digest, chunk_count=len(vectors.chunks), holders=holders))
+
+    # -- links and frames ----------------------------------------------------------------------------------------------
+
+    def link_up(self, site: SiteId) -> None:
+        """A new connection: what both sides need is said again."""
+        self._arrivals.drop(site)
+        self._outbox.link_up(site)
+        self._run(self._machine.link_up(site))
+        self._run(self._exchange.link_up(site))
+
+    def link_lost(self, site: SiteId) -> None:
+        self._arrivals.drop(site)
+        self._outbox.link_lost(site)
+        self._machine.link_lost(site)
+        self._run(self._exchange.link_lost(site))
+
+    def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
+        """Where the payload of this frame goes; None: nobody needs it."""
+        try:
+            message = decode_bulk_header(header)
+            self._announced[site] = (header, message)
+            place = self._place(site, message)
+            return self._begin(site, place, size_bytes) if place is not None else None
+        except RemoteProtocolError as error:
+            self._tell(self._events.peer_broke_rules, site, str(error))
+            return None
+
+    def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
+        """A frame is complete."""
+        try:
+            known, message = self._announced.pop(site, (b"", None))
+            if message is None or known != header:  # a frame without a payload was not announced
+                message = decode_bulk_header(header)
+            self._message(site, message, payload is not None)
+        except RemoteProtocolError as error:
+            self._tell(self._events.peer_broke_rules, site, str(error))
+
+    async def close(self) -> None:
+        self._close_round()
+        await self._outbox.close()
+
+    # -- receiving -----------------------------------------------------------------------------------------------------
+
+    def _place(self, site: SiteId, message: BulkHeader) -> Place | None:
+        match message:
+            case ChunkUp() | ChunkDown():
+                return self._machine.place(site, message)
+            case ResultData():
+                return self._exchange.place(site, message)
+            case _:
+                raise RemoteProtocolError(f"site {short(site)} sent a {type(message).__name__} with a payload")
+
+    def _begin(self, site: SiteId, place: Place, size_bytes: int) -> memoryview:
+        memory = self._fetching if isinstance(place, FetchedRef) else self._memory
+        return self._arrivals.begin(site, place, memory, size_bytes)
+
+    def _message(self, site: SiteId, message: BulkHeader, has_payload: bool) -> None:
+        match message:
+            case ChunkUp() | ChunkDown():
+                if (found := self._data_is_here(site, message, has_payload)) is not None:
+                    self._run(self._machine.received(site, message, found=found))
+            case ResultData():
+                if self._data_is_here(site, message, has_payload) is not None:
+                    self._run(self._exchange.received(site, message))
+            case ChunkGrant() | ChunkWant() | ChunkGone():
+                self._run(self._machine.received(site, message))
+            case ResultWant() | ResultHeld() | ResultPull() | ResultGone():
+                self._run(self._exchange.received(site, message))
+            case _:
+                raise RemoteProtocolError(f"a {type(message).__name__} does not belong on the averaging stream")
+
+    def _data_is_here(self, site: SiteId, message: ChunkUp | ChunkDown | ResultData, has_payload: bool) -> bytes | None:
+        """The hash of a chunk of a result; empty for what has none. None: the machine need not hear of this frame."""
+        if not has_payload:
+            place = self._place(site, message)
+            if place is None:
+                return b"" if isinstance(message, ChunkUp) and message.empty else None
+            self._begin(site, place, 0)  # right for an empty vector only
+        incoming = self._arrivals.complete(site, (self._memory, self._fetching))
+        return None if incoming is None else incoming.memory.arrived(incoming.place, incoming.buffer)
+
+    # -- effects -------------------------------------------------------------------------------------------------------
+
+    def _run(self, effects: Iterable[ReduceEffect | ResultEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendBulk():
+                    self._send(effect)
+                case Combine():
+                    self._open_memory(effect.tag).combine(effect)
+                case Finalise():
+                    self._open_memory(effect.tag).finalise(effect)
+                case ReleasePartials():
+                    self._open_memory(effect.tag).release_partials(effect)
+                case ReduceFinished():
+                    self._round_finished(effect)
+                case ReduceStalled(tag=tag):
+                    self._tell(self._events.reduce_stalled, tag)
+                case ResultLost(tag=tag):
+                    self._close_round()
+                    reason = f"the result of round {tag.round} is no longer held by the neighbour that sends it"
+                    self._tell(self._events.result_lost, tag, reason)
+                case ResultComplete():
+                    self._result_complete(effect)
+                case ResultVerified():
+                    self._result_verified(effect)
+                case ResultRefuted(round=number, source=source):
+                    reason = f"the result of round {number} that it sent has another digest than was agreed"
+                    self._tell(self._events.peer_broke_rules, source, reason)
+                case ResultUnavailable():
+                    pass  # whoever links up is asked; until then the site's machine waits
+                case _:
+                    assert_never(effect)
+
+    def _send(self, effect: SendBulk) -> None:
+        header, reference, memory = effect.header, effect.payload, self._memory
+        if reference is None:
+            # What is said about a tag that was stopped need not go out any more; an answer about results must.
+            tag = header.tag if isinstance(header, ChunkGrant | ChunkWant | ChunkUp) else None
+            self._outbox.put(effect.site, Frame(key=tag, header=header))
+            return
+        key: Tag | None = None
+        if memory is not None and not isinstance(reference, HeldRef) and reference.tag == memory.tag:
+            key = memory.tag
+            header, (buffer, view) = memory.with_hash(header, reference), memory.payload(reference)
+        else:
+            assert not isinstance(reference, PartialRef)
+            vectors = self._all()
+            header, (buffer, view) = vectors.with_hash(header, reference), vectors.payload(reference)
+        self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer))
+
+    def _round_finished(self, effect: ReduceFinished) -> None:
+        memory = self._open_memory(effect.tag)
+        self._memory = None
+        memory.close(keep_result=True)
+        self._own.used(effect.tag.round)
+        result = memory.result
+        result.digest = vector_digest(result.hashes)
+        self._all().finished(memory)
+        self._hold(result)
+        self._tell(self._events.reduce_finished, effect.tag, result.digest, effect.weights)
+
+    def _result_complete(self, effect: ResultComplete) -> None:
+        assert self._fetching is not None
+        result = self._fetching.result
+        result.digest = vector_digest(result.hashes)
+        self._run(self._exchange.checked(effect, result.digest))
+
+    def _result_verified(self, effect: ResultVerified) -> None:
+        fetching, self._fetching = self._fetching, None
+        assert fetching is not None
+        self._hold(fetching.result)
+        self._tell(self._events.result_fetched, effect.round, effect.digest)
+
+    def _hold(self, result: Result) -> None:
+        vectors = self._all()
+        if self._fetching is not None and self._fetching.result.round == result.round:
+            self._end_fetch()
+        self._forget(vectors, vectors.results.add(result))
+        self._run(self._exchange.hold(result.round, result.digest, len(vectors.chunks)))
+
+    def _forget(self, vectors: VectorMemory, rounds: list[int]) -> None:
+        for one in rounds:
+            self._machine.forget(one)
+            self._exchange.drop(one)
+        vectors.forget(rounds)
+
+    # -- helpers -------------------------------------------------------------------------------------------------------
+
+    def _open_memory(self, tag: Tag) -> RoundMemory:
+        assert self._memory is not None and self._memory.tag == tag
+        return self._memory
+
+    def _all(self) -> VectorMemory:
+        assert self._vectors is not None
+        return self._vectors
+
+    def _close_round(self) -> None:
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            self._machine.stop(memory.tag)
+            self._outbox.drop(lambda key: key == memory.tag)
+            memory.close(keep_result=False)
+
+    def _end_fetch(self) -> None:
+        if self._fetching is not None:
+            self._fetching.close()
+            self._fetching = None
+
+    def _reset(self, spec: ContributionSpec) -> None:
+        """Another vector: nothing of the one before is of use."""
+        self._close_round()
+        self._end_fetch()
+        if self._vectors is not None:
+            self._forget(self._vectors, self._vectors.results.clear())
+        self._own.forget()
+        self._vectors = VectorMemory(spec)
+        self._machine.results_kept = self._vectors.results_kept
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        asyncio.get_running_loop().call_soon(partial(callback, *arguments))

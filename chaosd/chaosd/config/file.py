@@ -1,0 +1,103 @@
+"""The light half of config/model.py: what the fields mean, where the file lies, how it is read; no pydantic.
+
+Decides nothing. Driven by config/model.py, which checks the values, and by commands that only need to find a running
+daemon or print help and shall not wait 0.15 s for the checking machinery to be imported.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn
+
+CONFIG_FILE_NAME = "chaosd.toml"
+CONFIG_BYTES_MAX = 1 << 20
+"""4096 peers of 100 bytes each are 400 kB."""
+
+DEFAULT_LISTEN = "127.0.0.1:7400"
+"""Loopback, so that a first try opens no port to the world; a site that others dial names its own address."""
+
+DEFAULT_RUN = "default"
+API_SOCKET_NAME = "api.sock"
+WORKER_SOCKET_NAME = "worker.sock"
+CHECKPOINT_DIR_NAME = "checkpoints"
+
+FIELD_TEXTS = {
+    "name": "label of this site for people; default: host name",
+    "run": "name of the run; sites of different runs refuse each other",
+    "data_dir": "folder of key, journal, events and sockets",
+    "listen": "host:port to listen on; the default is loopback and reachable from this machine only",
+    "advertise": "host:port at which the others reach this site; default: the value of listen",
+    "found": "this site founds the run; exactly one site of a run does",
+    "peers": "neighbours to connect to at the start",
+    "trust": "ids of sites that may join, besides the peers",
+    "admission": "who may join: pinned (peers and trust only) or open (anyone who reaches this site)",
+    "min_sites": "training starts when so many members are there",
+    "failure_timeout_s": "silence longer than this is a failure; every other timeout is derived from it",
+    "heartbeat_interval_s": "time between two heartbeats; default: a quarter of failure_timeout_s",
+    "bulk_streams": "connections for bulk data on a link that this site dials; 0: as many as its round trip asks for",
+    "congestion": "congestion control of bulk connections: auto, or a name as the kernel has it",
+    "verify": "what a newcomer's state is checked by: hash, or witness (a second source names the same hash)",
+    "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
+    "replication": "how a newcomer's state is spread over its sources; all but chaos are baselines for experiments",
+    "mirror_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
+    "checkpoint": "write the state to disk: off, fixed (the two intervals below) or optimum (computed)",
+    "checkpoint_every_rounds": "fixed: rounds between two checkpoints; 0: only time counts",
+    "checkpoint_every_s": "fixed: time between two checkpoints; 0: only rounds count",
+    "mean_time_between_failures_s": "optimum: how often all sites are expected to lose the state at once",
+    "checkpoint_dir": f"folder of checkpoints; default: {CHECKPOINT_DIR_NAME} in data_dir",
+    "checkpoints_kept": "how many checkpoints stay",
+    "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
+    "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
+    "log_level": "how much is logged: debug, info, warning or error",
+}
+"""One sentence a field, used by errors, by `chaosd start --help` and by the file that `chaosd init` writes."""
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the text names every problem and is meant for the user as it stands."""
+
+
+def flag_name(field: str) -> str:
+    """The option of `chaosd start` for a field; the list of peers is given one at a time."""
+    return "--" + {"peers": "peer"}.get(field, field).replace("_", "-")
+
+
+def default_data_dir() -> Path:
+    """Where a daemon keeps its key, journal and sockets when nobody says otherwise."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("chaosd", appauthor=False))
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """The file's values, unchecked but for TOML itself; relative paths are made absolute from the file's folder.
+
+    Raises ConfigError."""
+
+    def refuse(text: str) -> NoReturn:
+        raise ConfigError(f"{path}: {text}")
+
+    try:
+        with path.open("rb") as file:
+            data = file.read(CONFIG_BYTES_MAX + 1)
+    except FileNotFoundError:
+        refuse("there is no such file; `chaosd init` writes one")
+    except OSError as error:
+        refuse(f"cannot be read: {error.strerror}")
+    if len(data) > CONFIG_BYTES_MAX:
+        refuse(f"is longer than {CONFIG_BYTES_MAX} bytes: this is no configuration of a site")
+    try:
+        values = tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        refuse("is not UTF-8 text, as TOML must be")
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        refuse(f"is not valid TOML: {error}")
+    for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir"):
+        text = values.get(field)
+        if isinstance(text, str) and text:
+            try:
+                values[field] = path.absolute().parent / Path(text).expanduser()
+            except RuntimeError:
+                refuse(f"{field} = {text!r}: there is no such user, so no home folder")
+    return values

@@ -1,0 +1,282 @@
+"""What one site is told at its start: the TOML file and the flags of `chaosd start`, checked once and frozen.
+
+Driven by the command line and by tests; decides nothing at run time. A flag has the name of its field
+(`--failure-timeout-s` is `failure_timeout_s`) and wins over the file; no environment variable does. Every problem of a
+configuration is told in one text, each with the file (or flag), the field, the value and what is allowed, because a
+user who must start the daemon five times to find five typing errors is served badly.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import json
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
+from chaos_protocols.settings import KeepSettings, SiteSettings
+from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
+
+__all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
+from chaosd.addresses import split_address
+from chaosd.config.file import (
+    API_SOCKET_NAME,
+    CHECKPOINT_DIR_NAME,
+    DEFAULT_LISTEN,
+    DEFAULT_RUN,
+    FIELD_TEXTS,
+    WORKER_SOCKET_NAME,
+    ConfigError,
+    default_data_dir,
+    flag_name,
+    read_config_file,
+)
+from chaosd.unix_sockets import SOCKET_PATH_BYTES_MAX
+
+NAME_CHARACTERS_MAX = 64
+VALUE_CHARACTERS_SHOWN = 80
+FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
+BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
+CONGESTION_NAME_MAX = 15
+CHECKPOINTS_KEPT_MAX = 64
+
+
+def _address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+def _site_id(text: str) -> str:
+    if not re.fullmatch(rf"[0-9a-f]{{{SITE_ID_CHARACTERS}}}", text):
+        raise ValueError(f"must be a site id: {SITE_ID_CHARACTERS} characters 0-9 a-f, as `chaosd id` prints it")
+    return text
+
+
+def _label(text: str) -> str:
+    if not 1 <= len(text) <= NAME_CHARACTERS_MAX or not text.isprintable() or text != text.strip():
+        raise ValueError(f"must be 1 to {NAME_CHARACTERS_MAX} printable characters without spaces at the ends")
+    return text
+
+
+def _absolute(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("must be a path, and no path holds a zero character")
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("there is no such user, so no home folder") from None
+
+
+def _streams(number: int) -> int:
+    if 0 < number < BULK_STREAMS_MIN:
+        raise ValueError(f"must be {BULK_STREAMS_MIN} to {BULK_STREAMS_MAX}, or 0 for as many as the path asks for")
+    return number
+
+
+def _default_name() -> str:
+    return socket.gethostname()[:NAME_CHARACTERS_MAX].strip() or "site"
+
+
+Flag = Annotated[bool, Strict()]
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Address = Annotated[str, AfterValidator(_address)]
+Id = Annotated[SiteId, AfterValidator(_site_id)]
+Label = Annotated[str, AfterValidator(_label)]
+FilePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PeerConfig(_Frozen):
+    """A neighbour to connect to at the start."""
+
+    site: Id = Field(description="id of the neighbour, as its `chaosd id` prints it")
+    address: Address = Field(description="host:port where the neighbour listens")
+
+
+class SiteConfig(_Frozen):
+    """One site's settings (texts: config_file.FIELD_TEXTS); the defaults work on one machine. Paths are absolute."""
+
+    name: Label = Field(default_factory=_default_name)
+    run: Label = Field(default=DEFAULT_RUN)
+    data_dir: FilePath = Field(default_factory=default_data_dir)
+    listen: Address = Field(default=DEFAULT_LISTEN)
+    advertise: Address = Field(default_factory=lambda data: str(data["listen"]))
+    found: Flag = Field(default=False)
+    peers: tuple[PeerConfig, ...] = Field(default=(), max_length=SITES_MAX)
+    trust: tuple[Id, ...] = Field(default=(), max_length=SITES_MAX)
+    admission: Literal["pinned", "open"] = Field(default="pinned")
+    min_sites: Whole = Field(default=1, ge=1, le=SITES_MAX)
+    failure_timeout_s: Number = Field(default=1.0, ge=FAILURE_TIMEOUT_MIN_S, le=FAILURE_TIMEOUT_MAX_S)
+    heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
+    bulk_streams: Annotated[Whole, AfterValidator(_streams)] = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
+    congestion: Label = Field(default="auto", max_length=CONGESTION_NAME_MAX)
+    verify: Literal["hash", "witness"] = Field(default="hash")
+    probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
+    replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
+    mirror_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
+    checkpoint: Literal["off", "fixed", "optimum"] = Field(default="off")
+    checkpoint_every_rounds: Whole = Field(default=0, ge=0)
+    checkpoint_every_s: Number = Field(default=600.0, ge=0)
+    mean_time_between_failures_s: Number = Field(default=86_400.0, gt=0)
+    checkpoint_dir: FilePath = Field(default_factory=lambda data: data["data_dir"] / CHECKPOINT_DIR_NAME)
+    checkpoints_kept: Whole = Field(default=3, ge=1, le=CHECKPOINTS_KEPT_MAX)
+    worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
+    api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
+
+    @property
+    def settings(self) -> SiteSettings:
+        """The one timeout and the beat, from which the protocols derive all others."""
+        keep = KeepSettings(
+            mirror_every_rounds=self.mirror_every_rounds,
+            checkpoint=self.checkpoint,
+            checkpoint_every_rounds=self.checkpoint_every_rounds,
+            checkpoint_every_s=self.checkpoint_every_s,
+            mean_time_between_failures_s=self.mean_time_between_failures_s,
+        )
+        beat_s = self.heartbeat_interval_s
+        return SiteSettings(failure_timeout_s=self.failure_timeout_s, heartbeat_interval_s=beat_s, keep=keep)
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> SiteConfig:
+        problems = list(_disagreements(self))
+        if problems:
+            raise _Disagreement(problems)
+        return self
+
+
+ELEMENTS: dict[str, type[BaseModel]] = {"peers": PeerConfig}
+PLAIN_WORDS = {
+    "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a text in quotes",
+    "path_type": "must be a path in quotes",
+    "tuple_type": "must be a list",
+    "model_type": "must be a table of fields",
+}
+"""Kinds of pydantic_core.ErrorDetails whose own text speaks of Python rather than TOML."""
+
+
+def load_config(path: Path | None, overrides: Mapping[str, object] | None = None) -> SiteConfig:
+    """The configuration of the file (none: defaults) with `overrides` (field name -> value) on top.
+
+    A list of `overrides` replaces that of the file.
+    Relative paths in the file are relative to the file, those in `overrides` to the working directory.
+    Raises ConfigError, whose text names all problems at once.
+    """
+    values = {} if path is None else read_config_file(path)
+    flags = dict(overrides or {})
+    try:
+        return SiteConfig.model_validate({**values, **flags})
+    except ValidationError as error:
+        raise ConfigError(_explain(error, path, flags)) from None
+
+
+class _Disagreement(ValueError):
+    """Fields that are right alone and wrong together: (field, what is wrong) each."""
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{field}: {text}" for field, text in problems))
+        self.problems = problems
+
+
+def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
+    problems: list[tuple[str, str]] = []
+    if config.heartbeat_interval_s > config.failure_timeout_s / 2:
+        problems.append(
+            (
+                "heartbeat_interval_s",
+                f"must be at most half of failure_timeout_s ({config.failure_timeout_s:g} s), "
+                "so that one lost heartbeat is no failure",
+            )
+        )
+    host, _ = split_address(config.advertise)
+    if _is_unspecified(host):
+        problems.append(
+            ("advertise", f"{host} is no address that others can dial; set advertise to this site's own host:port")
+        )
+    for field in ("worker_socket", "api_socket"):
+        length = len(str(getattr(config, field)).encode())
+        if length > SOCKET_PATH_BYTES_MAX:
+            limit = f"the path has {length} bytes and a unix socket's at most {SOCKET_PATH_BYTES_MAX}"
+            problems.append((field, f"{limit}; choose a shorter {field} or data_dir"))
+    if config.worker_socket == config.api_socket:
+        problems.append(("worker_socket", "must differ from api_socket"))
+    for field, ids in (("peers", [peer.site for peer in config.peers]), ("trust", list(config.trust))):
+        problems += [(field, f"site {site} is named twice") for site in sorted({i for i in ids if ids.count(i) > 1})]
+    if config.checkpoint == "fixed" and not config.checkpoint_every_rounds and not config.checkpoint_every_s:
+        problems.append(("checkpoint", "fixed needs checkpoint_every_rounds or checkpoint_every_s"))
+    return problems
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _explain(error: ValidationError, path: Path | None, flags: Mapping[str, object]) -> str:
+    lines: list[str] = []
+    for detail in error.errors():
+        if detail["type"].startswith("default_factory"):
+            continue  # the field that this default is made of has its own line
+        cause = detail.get("ctx", {}).get("error")
+        if isinstance(cause, _Disagreement):
+            for field, text in cause.problems:
+                lines.append(f"{_place(field, path, flags)}: {text}")
+        else:
+            lines.append(_explain_one(detail, path, flags))
+    return "\n".join(lines)
+
+
+def _place(field: str, path: Path | None, flags: Mapping[str, object], inner: str = "") -> str:
+    if field in flags:
+        return f"{flag_name(field)} (command line)"
+    return f"{field} (default)" if path is None else f"{path}: {inner or field}"
+
+
+def _explain_one(detail: ErrorDetails, path: Path | None, flags: Mapping[str, object]) -> str:
+    location = detail["loc"]
+    field = str(location[0])
+    model: type[BaseModel] = SiteConfig
+    inner = ""
+    for part in location:
+        inner += f"[{part}]" if isinstance(part, int) else f".{part}" if inner else part
+        if isinstance(part, int):
+            model = ELEMENTS.get(field, SiteConfig)
+    place = _place(field, path, flags, inner)
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return f"{place}: there is no such field; {_suggest(str(location[-1]), model)}"
+    element = model.model_fields.get(str(location[-1])) if model is not SiteConfig else None
+    meaning = f" ({(element and element.description) or FIELD_TEXTS[field]})"
+    if kind == "missing":
+        return f"{place}: is missing{meaning}"
+    cause = detail.get("ctx", {}).get("error")
+    plain = PLAIN_WORDS.get(kind) or detail["msg"].replace("Input should be", "must be")
+    allowed = str(cause) if isinstance(cause, ValueError) else plain
+    return f"{place} = {_shown(detail['input'])}: {allowed}{meaning}"
+
+
+def _suggest(unknown: str, model: type[BaseModel]) -> str:
+    names = list(model.model_fields)
+    near = difflib.get_close_matches(unknown, names, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= VALUE_CHARACTERS_SHOWN else text[:VALUE_CHARACTERS_SHOWN] + "..."

@@ -1,0 +1,1 @@
+"""What a daemon keeps: journal (durable), checkpoints, event history, the remembered vector, the log of rounds."""

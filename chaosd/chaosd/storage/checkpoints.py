@@ -1,0 +1,133 @@
+"""The folder of a site's checkpoints: what lies there; writing one so that it is whole or not there.
+
+A file is written under another name, synced, renamed, and the folder synced: whatever ends the daemon or the machine,
+under its own name lies nothing but a whole checkpoint. What an interrupted daemon left behind is removed at the next
+start. What a file holds is verified when it is loaded (`storage/checkpoint_file.py`); a look at the heads only tells
+what could be offered. Called by `storage/checkpoint_keeper.py`: `found` at the start, the others on a thread. Source:
+decision 0011.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from io import BufferedReader
+from pathlib import Path
+
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.worker import StateSpec
+from chaosd.storage.checkpoint_file import CheckpointError, Head, Interrupted, load_file, read_head, write_file
+from chaosd.storage.journal.files import sync_data
+
+log = logging.getLogger("chaosd")
+SUFFIX = ".safetensors"
+PARTIAL = ".partial"
+FILES_LOOKED_AT_MAX = 256
+FOLDER_MODE = 0o700
+
+
+class CheckpointFolder:
+    """The checkpoints of one run in `folder`; `kept` of them, the newest, stay of those that this site wrote."""
+
+    def __init__(self, folder: Path, *, run: str, site: SiteId, kept: int) -> None:
+        self.folder, self.run, self.site = folder, run, site
+        self._kept = kept
+        self._known: dict[CheckpointFacts, Path] = {}
+
+    def found(self) -> tuple[CheckpointFacts, ...]:
+        """Every checkpoint of this run that can be offered; what an interrupted write left is removed. Never raises:
+        a folder that cannot be read offers nothing, and the log says why."""
+        try:
+            for leftover in self.folder.glob(f".*{short(self.site)}*{PARTIAL}"):
+                leftover.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("checkpoints: %s cannot be tidied: %s", self.folder, error)
+        self._known = {head.facts: path for path, head in self.heads() if head.run == self.run}
+        return tuple(sorted(self._known))
+
+    def heads(self) -> list[tuple[Path, Head]]:
+        """Files with a head that can be read, newest first; the log tells of the others."""
+        found: list[tuple[Path, Head]] = []
+        try:
+            paths = sorted(self.folder.glob(f"*{SUFFIX}"))[-FILES_LOOKED_AT_MAX:]
+        except OSError as error:
+            log.warning("checkpoints: %s cannot be read: %s", self.folder, error)
+            return []
+        for path in paths:
+            try:
+                with _open(path) as file:
+                    found.append((path, read_head(file)))
+            except (CheckpointError, OSError) as error:
+                log.warning("checkpoint %s is passed over: %s", path.name, _why(error))
+        return sorted(found, key=lambda one: (one[1].facts, one[0].name), reverse=True)
+
+    def write(
+        self, state: memoryview, spec: StateSpec, facts: CheckpointFacts, epoch: int, stopped: Callable[[], bool]
+    ) -> int:
+        """Write one, then remove those that are too old; its size in bytes. Raises CheckpointError with the reason, or
+        Interrupted; neither leaves anything behind."""
+        name = f"round-{facts.round:010d}-lineage-{facts.lineage}-{short(self.site)}{SUFFIX}"
+        path, partial = self.folder / name, self.folder / f".{name}{PARTIAL}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            try:
+                descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                with open(descriptor, "wb", buffering=1 << 20) as file:
+                    size = write_file(
+                        file, state, spec, facts=facts, run=self.run, site=self.site, epoch=epoch, stopped=stopped
+                    )
+                os.replace(partial, path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+            _sync_folder(self.folder)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be written: {_why(error)}") from error
+        self._known[facts] = path
+        self._prune(path)
+        return size
+
+    def load(self, facts: CheckpointFacts, state: memoryview, spec: StateSpec, stopped: Callable[[], bool]) -> None:
+        """Read one into `state`, verified. Raises CheckpointError with the reason, or Interrupted."""
+        path = self._known.get(facts)
+        if path is None:
+            raise CheckpointError(f"the checkpoint of round {facts.round} is not in {self.folder}")
+        try:
+            with _open(path) as file:
+                head = load_file(file, state, spec, stopped=stopped)
+            if head.facts != facts or head.run != self.run:
+                raise CheckpointError("it is another checkpoint than its head said before")
+        except (CheckpointError, OSError) as error:
+            self._known.pop(facts, None)
+            raise CheckpointError(f"checkpoint {path.name} cannot be used: {_why(error)}") from error
+
+    def _prune(self, fresh: Path) -> None:
+        ours = (self.run, self.site)
+        own = [(path, head) for path, head in self.heads() if (head.run, head.site) == ours and path != fresh]
+        for path, head in own[self._kept - 1 :]:
+            try:
+                path.unlink(missing_ok=True)
+                self._known.pop(head.facts, None)
+            except OSError as error:
+                log.warning("checkpoint %s cannot be removed: %s", path.name, _why(error))
+
+
+def _open(path: Path) -> BufferedReader:
+    return open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb")
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        sync_data(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _why(error: Exception) -> str:
+    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+
+
+__all__ = ["CheckpointError", "CheckpointFolder", "Interrupted"]

@@ -1,0 +1,185 @@
+"""The daemon's end of the unix socket to its worker: accepts one, checks who it is, carries messages, notices its
+death.
+
+Decides nothing about training: it turns bytes into typed messages for `WorkerEvents` and messages into bytes. Driven by
+the event loop (uvloop or the standard one) through readiness callbacks on raw sockets, because asyncio's transports
+drop the descriptor that travels with the first frame (SCM_RIGHTS). Bytes from the socket are hostile until decoded:
+lengths are bounded before memory is taken, a frame that does not decode ends the conversation. Who may connect: the
+same user, or root (socket mode 0600, peer credentials).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, WorkerRefused, encode
+from chaosd.unix_sockets import UnixListener
+from chaosd.worker.arena import Arena, ArenaError
+from chaosd.worker.channel import Channel, peer_of
+
+log = logging.getLogger(__name__)
+
+PENDING_MAX = 8
+"""Connections that have not said hello yet; more would only be an attack or a defect."""
+
+HELLO_TIMEOUT_S = 10.0
+"""A worker connects when its model is ready and speaks at once; after this a silent connection is closed."""
+
+
+class WorkerEvents(Protocol):
+    """What the server reports, on the loop's thread. No method may block."""
+
+    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
+        """A worker is here. `arena` belongs to the receiver from now on, who closes it after `worker_lost`."""
+
+    def worker_message(self, message: WorkerMessage) -> None:
+        """Any later message of that worker."""
+
+    def worker_lost(self, reason: str) -> None:
+        """Socket closed, process dead, or rules broken: whichever is seen first, once for each `worker_hello`. Not
+        reported for a worker that was refused, nor on `close()`."""
+
+
+class WorkerServer:
+    """Listens on a unix socket for the one worker of this site."""
+
+    def __init__(self, path: Path, events: WorkerEvents) -> None:
+        self.path = path
+        self._events = events
+        self._listener: UnixListener | None = None
+        self._worker: Channel | None = None
+        self._pending: dict[Channel, asyncio.TimerHandle] = {}
+        self._ending: set[Channel] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def connected(self) -> bool:
+        """True from `worker_hello` to `worker_lost`."""
+        return self._worker is not None
+
+    async def start(self) -> None:
+        """Offer the socket. A file left by a daemon that is gone is removed. Raises UnixSocketError."""
+        self._loop = asyncio.get_running_loop()
+        self._listener = UnixListener(self.path, "worker_socket")
+        self._loop.add_reader(self._listener.socket.fileno(), self._accept)
+
+    def send(self, message: DaemonMessage) -> bool:
+        """Queue a message for the worker. False if there is none (its loss has been, or is about to be, reported)."""
+        return self._worker is not None and self._worker.send(encode(message))
+
+    def refuse(self, reason: str) -> None:
+        """Tell the worker why it may not take part, and part with it. `worker_lost` is not called for it; the receiver
+        of `worker_hello` closes the arena itself."""
+        channel, self._worker = self._worker, None
+        if channel is not None:
+            self._refuse(channel, reason)
+
+    def drop(self) -> None:
+        """Part with the worker without a word: it sees its daemon gone, and comes back with a new hello when it can (a
+        process that was stopped and goes on). `worker_lost` is not called."""
+        channel, self._worker = self._worker, None
+        if channel is not None:
+            channel.close()
+
+    async def close(self) -> None:
+        """Close everything and remove the socket file. `worker_lost` is not called."""
+        assert self._loop is not None or self._listener is None
+        if self._listener is not None and self._loop is not None:
+            self._loop.remove_reader(self._listener.socket.fileno())
+            self._listener.close()
+            self._listener = None
+        for timer in self._pending.values():
+            timer.cancel()
+        channels = [*self._pending, *self._ending]
+        self._pending.clear()
+        self._ending.clear()
+        if self._worker is not None:
+            self._worker.flush_for_close()
+            channels.append(self._worker)
+            self._worker = None
+        for channel in channels:
+            channel.close()
+
+    # ---- accepting
+
+    def _accept(self) -> None:
+        assert self._listener is not None and self._loop is not None
+        try:
+            connection, _ = self._listener.socket.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            log.error("a worker cannot connect: the daemon has no file descriptors left (raise `ulimit -n`)")
+            return
+        peer = peer_of(connection)
+        if peer.uid not in (os.geteuid(), 0):
+            log.warning("connection to the worker socket by user %s refused; only user %s may", peer.uid, os.geteuid())
+            connection.close()
+            return
+        if len(self._pending) >= PENDING_MAX:
+            connection.close()
+            return
+        channel = Channel(connection, peer.pid, self._loop, received=self._received, ended=self._ended)
+        self._pending[channel] = self._loop.call_later(HELLO_TIMEOUT_S, self._hello_overdue, channel)
+
+    def _hello_overdue(self, channel: Channel) -> None:
+        if self._pending.pop(channel, None) is not None:
+            channel.close()
+
+    # ---- what a channel reports
+
+    def _received(self, channel: Channel, message: WorkerMessage) -> None:
+        if channel in self._ending:
+            return
+        if channel is self._worker:
+            if isinstance(message, WorkerHello):
+                self._ended(channel, "it said hello twice on one connection")
+            else:
+                self._events.worker_message(message)
+            return
+        self._pending.pop(channel).cancel()
+        if not isinstance(message, WorkerHello):
+            self._refuse(channel, "the first message of a worker must be its hello")
+            return
+        fd = channel.take_fd()
+        if fd is None:
+            self._refuse(channel, "the hello came without shared memory; use the SDK of the daemon's version")
+            return
+        if self._worker is not None:
+            os.close(fd)
+            self._refuse(
+                channel,
+                f"another worker (process {self._worker.pid}) already trains through this daemon; "
+                "stop it first, or start a second daemon with its own data directory",
+            )
+            return
+        try:
+            arena = Arena.from_hello(message, fd)
+        except ArenaError as error:
+            self._refuse(channel, str(error))
+            return
+        self._worker = channel
+        channel.watch_process()
+        self._events.worker_hello(message, arena)
+
+    def _ended(self, channel: Channel, reason: str) -> None:
+        timer = self._pending.pop(channel, None)
+        if timer is not None:
+            timer.cancel()
+        self._ending.discard(channel)
+        channel.close()
+        if channel is self._worker:
+            self._worker = None
+            self._events.worker_lost(reason)
+
+    def _refuse(self, channel: Channel, reason: str) -> None:
+        self._ending.add(channel)
+        if not channel.finish(encode(WorkerRefused(reason=reason[:4096]))):
+            self._ending.discard(channel)

@@ -1,0 +1,192 @@
+"""A site's worker as a session: what begins with a hello and ends with the loss of the worker.
+
+Decides nothing. `WorkerSessions` is what the worker server reports to: it makes a session of a hello that speaks this
+version, turns the worker's messages into events of the site's machine, and carries out what the machine wants of the
+worker. A `WorkerSession` holds what belongs to one worker's life (its hello, its arena); today that is one process. A
+worker of several processes is one session still: one hello for all, several channels behind `send`, and the machine,
+the engines and the driver know no more of it than now.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+from chaos_protocols import events
+from chaos_protocols.agreement.roster import ModelFacts
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.versions import SPOKEN, agreed
+from chaos_protocols.wire.worker import (
+    ApplyResult,
+    DaemonMessage,
+    LeaveRequested,
+    ResultApplied,
+    RoundContributed,
+    SnapshotMissed,
+    SnapshotTaken,
+    StateLoaded,
+    StateSpec,
+    UpdateStarted,
+    WorkerHello,
+    WorkerMessage,
+    WorkerWelcome,
+)
+from chaosd.bulk.reduce.engine import ReduceEngine
+from chaosd.storage.vector_file import read_vector, write_vector
+from chaosd.worker.arena import Arena
+from chaosd.worker.server import WorkerServer
+
+OLD_ARENAS_MAX = 2
+"""A transfer under way may still read from the arena of a worker that is gone; two of them mean that it has had
+time."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSession:
+    """One worker's life. `arena` outlives the worker: what it gave to a round lies there."""
+
+    hello: WorkerHello
+    arena: Arena
+
+    @property
+    def model(self) -> ModelFacts:
+        """What sites compare before any state moves."""
+        state = self.hello.state
+        return ModelFacts(spec_digest=state.digest, state_bytes=state.size_bytes, shard_bytes=state.shard_bytes)
+
+
+class WorkerSessions:
+    """See the module. `feed`: where events go. `averaging`: the engine that reads contributions from the arena."""
+
+    def __init__(
+        self,
+        socket: Path,
+        feed: Callable[[events.Event], None],
+        averaging: ReduceEngine,
+        *,
+        site: SiteId,
+        run: str,
+        vector_file: Path,
+    ) -> None:
+        self._feed = feed
+        self._averaging = averaging
+        self._site, self._run = site, run
+        self._vector_file = vector_file
+        self._server = WorkerServer(socket, self)
+        self._old_arenas: deque[Arena] = deque()
+        self.session: WorkerSession | None = None
+        """The present one, or the last: a daemon without a worker still knows what it trains."""
+
+    @property
+    def connected(self) -> bool:
+        return self._server.connected
+
+    @property
+    def arena(self) -> Arena | None:
+        return self.session.arena if self.session is not None else None
+
+    @property
+    def spec(self) -> StateSpec | None:
+        """Of the state that this site trains, if a worker has said hello."""
+        return self.session.hello.state if self.session is not None else None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the worker that is here now."""
+        return self.session.hello.pid if self.session is not None and self.connected else None
+
+    async def start(self) -> None:
+        """Raises UnixSocketError. A daemon that was restarted knows what is averaged before its worker is back: it
+        relays, with weight 0."""
+        spec = read_vector(self._vector_file)
+        if spec is not None:
+            self._averaging.configure(spec, memoryview(bytearray(spec.size_bytes)))
+            self._averaging.detach_contribution()
+        await self._server.start()
+
+    async def close(self) -> None:
+        """No worker hears anything after this; arenas stay until `release`, for the engines may still read."""
+        await self._server.close()
+
+    def release(self) -> None:
+        """Give the shared memory back, when no engine runs any more."""
+        if self.session is not None:
+            self._old_arenas.append(self.session.arena)
+        self.session = None
+        for arena in self._old_arenas:
+            arena.close()
+        self._old_arenas.clear()
+
+    # -- what the machine wants of the worker
+
+    def send(self, message: DaemonMessage) -> None:
+        self._server.send(message)
+
+    def deliver(self, number: int, sites: int, weight: float) -> None:
+        """The result of a round: into the arena, then tell the worker."""
+        if self.session is None:
+            return
+        result = self._averaging.result(number)
+        assert result is not None, f"the result of round {number} was dropped before the worker had it"
+        self.session.arena.result[:] = result
+        self._server.send(ApplyResult(round=number, sites=sites, weight=weight))
+
+    def refuse(self, reason: str) -> None:
+        self._server.refuse(reason)
+
+    def end(self) -> None:
+        """The machine gave the worker up: it is told nothing, and what it may still write into its arena counts no
+        more."""
+        self._server.drop()
+        self._averaging.detach_contribution()
+
+    # -- facts from the worker (WorkerEvents)
+
+    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
+        version = agreed(SPOKEN, hello.versions)
+        if version is None:
+            arena.close()
+            self._server.refuse(
+                f"the script's chaos package speaks protocol {hello.versions}, this daemon {SPOKEN}, and they share "
+                "none; install the same chaos-train in both environments"
+            )
+            return
+        if self.session is not None:
+            self._old_arenas.append(self.session.arena)
+            while len(self._old_arenas) > OLD_ARENAS_MAX:
+                self._old_arenas.popleft().close()
+        self.session = session = WorkerSession(hello, arena)
+        self._averaging.configure(hello.contribution, arena.contribution)
+        write_vector(self._vector_file, hello.contribution)
+        self._server.send(WorkerWelcome(site=self._site, run=self._run, version=version))
+        size_bytes = hello.contribution.size_bytes
+        self._feed(events.WorkerReady(model=session.model, round=hello.round, contribution_bytes=size_bytes))
+
+    def worker_message(self, message: WorkerMessage) -> None:
+        match message:
+            case RoundContributed(round=number, weight=weight):
+                self._averaging.keep_contribution(number)  # its own, even if the worker dies
+                self._feed(events.WorkerContributed(round=number, weight=weight))
+            case UpdateStarted(round=number):
+                self._feed(events.WorkerUpdating(round=number))
+            case ResultApplied(round=number):
+                self._feed(events.WorkerApplied(round=number))
+            case SnapshotTaken(round=number):
+                self._feed(events.WorkerSnapshotTaken(round=number))
+            case SnapshotMissed(round=number, now=now):
+                self._feed(events.WorkerSnapshotMissed(round=number, now=now))
+            case StateLoaded(round=number):
+                self._feed(events.WorkerLoaded(round=number))
+            case LeaveRequested(reason=reason, contributes=contributes):
+                self._feed(events.LeaveRequested(request="", reason=reason, contributes=contributes))
+            case WorkerHello():
+                pass  # the server takes the first one, and refuses a second
+            case _:
+                assert_never(message)
+
+    def worker_lost(self, reason: str) -> None:
+        self._averaging.detach_contribution()
+        self._feed(events.WorkerLost(reason=reason))

@@ -1,0 +1,339 @@
+"""The commands of the agreement: the only ways in which the roster changes, and what each of them does.
+
+The scheduler makes a command from the roster as it stands and proposes it; every site applies it when it is committed.
+A command carries everything that was decided (views with their sync plans, the replication plan), so that applying it
+decides nothing. Views in a command are written with epoch 0 where they are new: `apply` fills in the command's own log
+index.
+
+How they may change (docs/decisions/0015): every site applies every command in the same way, so a new one, or a new
+field with a default, is entered in `COMMANDS_SINCE` or `FIELDS_SINCE` with the version that brought it, and is
+proposed only when every site of the roster speaks that version (`version_needed`, `Roster.version`; as etcd's cluster
+version). Names that are changed are entered in `wire/former.py`: journals hold the former ones.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated, assert_never
+
+import msgspec
+
+from chaos_protocols.agreement.raft.messages import AppendRequest, RaftMessage, SnapshotRequest
+from chaos_protocols.agreement.roster import (
+    DEPARTED_KEPT_MAX,
+    Count,
+    Departure,
+    LinkRecord,
+    ModelFacts,
+    Roster,
+    SiteRecord,
+    View,
+)
+from chaos_protocols.names import SITES_MAX, SiteId
+from chaos_protocols.wire.former import FORMER
+from chaos_protocols.wire.plans import ReplicationPlan, Site
+from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
+
+Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
+
+
+class TooNew(ValueError):
+    """A command or a roster that only a newer version can read; the text names both versions."""
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """What every command has."""
+
+    needs: Version = 0
+    """The version that a site must speak to apply it; 0: all do. Filled in by `encode_command`."""
+
+
+class AdoptState(Stored, frozen=True, kw_only=True, tag=True):
+    """The run's state is, from now on, that of the worker of `record`'s site at the end of `round`: how a run is
+    founded, and how it goes on when every daemon was restarted and no other member has the state."""
+
+    record: SiteRecord
+    links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)]
+    round: Count
+    model: ModelFacts
+    views: Views
+
+
+class AddSite(Stored, frozen=True, kw_only=True, tag=True):
+    """Admit a learner: it listens from the last view's first round on, and gets the state of the round before that."""
+
+    record: SiteRecord
+    links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)]
+    views: Views
+    replication: ReplicationPlan
+
+
+class Replicate(Stored, frozen=True, kw_only=True, tag=True):
+    """Give the state once more to a site of the roster: its worker was restarted, or a learner's transfer failed."""
+
+    views: Views
+    replication: ReplicationPlan
+
+
+class PromoteSite(Stored, frozen=True, kw_only=True, tag=True):
+    """The learner is level: it contributes from the last view's first round on. `waits`: it is not level, and that
+    round waits for it."""
+
+    site: Site
+    views: Views
+    waits: bool = False
+
+
+class RenewSite(Stored, frozen=True, kw_only=True, tag=True):
+    """A member's daemon was restarted before anybody missed it: the same site, a new incarnation, its worker not
+    level. The running round is settled, since what the old incarnation had of it is gone."""
+
+    site: Site
+    incarnation: Count
+    address: Annotated[str, msgspec.Meta(max_length=256)]
+    views: Views
+    versions: Versions = BEFORE
+    """What the new incarnation speaks: institutions change their software by restarting the daemon."""
+
+
+class SetVoters(Stored, frozen=True, kw_only=True, tag=True):
+    """Nothing but the agreement's own configuration changes (it travels beside the command)."""
+
+
+class RemoveSite(Stored, frozen=True, kw_only=True, tag=True):
+    """`left`: contributes until `last_round`; `views` go on without it. `failed`, `banned`: the running round must be
+    settled."""
+
+    departure: Departure
+    settle: bool
+    views: Views
+
+
+class AddLink(Stored, frozen=True, kw_only=True, tag=True):
+    """A new link, or new rates of a known one."""
+
+    link: LinkRecord
+    views: Views
+
+
+class RemoveLink(Stored, frozen=True, kw_only=True, tag=True):
+    """`settle`: the link failed and the running round may hang on it."""
+
+    one: Site
+    other: Site
+    settle: bool
+    views: Views
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class RedoRound(Stored, frozen=True, kw_only=True, tag=True):
+    """The running round ended without a result (every contribution had weight 0), and now a member has the state: it is
+    settled, and so begins again under a new epoch, to which that member contributes."""
+
+    views: Views
+    reason: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class Settled(Stored, frozen=True, kw_only=True, tag=True):
+    """The running round is settled: the result of `round` stands (its digest; who holds it), the views begin after
+    it."""
+
+    round: Count
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+    holders: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    views: Views
+
+
+Command = (
+    AdoptState
+    | AddSite
+    | Replicate
+    | PromoteSite
+    | RenewSite
+    | SetVoters
+    | RemoveSite
+    | AddLink
+    | RemoveLink
+    | RedoRound
+    | Settled
+)
+
+COMMANDS_SINCE: dict[type[Stored], int] = {}
+"""Commands that came after version OLDEST, and with which."""
+
+FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {}
+"""Fields that came after version OLDEST, of commands and of the structs in them, and with which. A field that has its
+default is as good as not there."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
+_roster_decoder = msgspec.msgpack.Decoder(Roster)
+
+
+def version_needed(command: Command) -> int:
+    """The version that a site must speak to apply this command as it was meant; 0: all do."""
+    since = COMMANDS_SINCE.get(type(command), 0)
+    return max(since, _since(command)) if FIELDS_SINCE else since
+
+
+def _since(value: object) -> int:
+    if isinstance(value, tuple):
+        return max((_since(one) for one in value), default=0)
+    if not isinstance(value, msgspec.Struct):
+        return 0
+    newest = 0
+    for field in msgspec.structs.fields(value):
+        held = getattr(value, field.name)
+        newest = max(newest, _since(held))
+        if held != field.default:
+            newest = max(newest, FIELDS_SINCE.get((type(value), field.name), 0))
+    return newest
+
+
+def encode_command(command: Command) -> bytes:
+    needs = version_needed(command)
+    return _encoder.encode(msgspec.structs.replace(command, needs=needs) if needs else command)
+
+
+@lru_cache(maxsize=32)
+def decode_command(data: bytes) -> Command:
+    """Kept for a while: a command is read when it comes, and again when it is committed. Raises TooNew, and what
+    msgspec raises."""
+    command: Command = FORMER.read(data, Command) if FORMER.may_be_in(data) else _decoder.decode(data)
+    if command.needs > NEWEST:
+        raise TooNew(_too_new("a command of the run's log", command.needs))
+    return command
+
+
+def encode_roster(roster: Roster) -> bytes:
+    return _encoder.encode(roster)
+
+
+def decode_roster(data: bytes) -> Roster:
+    """Raises TooNew, and what msgspec raises."""
+    roster: Roster = FORMER.read(data, Roster) if FORMER.may_be_in(data) else _roster_decoder.decode(data)
+    if roster.needs > NEWEST:
+        raise TooNew(_too_new("the run's roster", roster.needs))
+    return roster
+
+
+def _too_new(what: str, needs: int) -> str:
+    return (
+        f"{what} needs protocol {needs}, and this chaos-train speaks up to {NEWEST}: a run that all sites have "
+        "brought to a newer version cannot be entered with an older one. Install the newer chaos-train"
+    )
+
+
+def readable(message: RaftMessage) -> bool:
+    """Whether every command and roster that this message wants stored can be read: to be asked before it is."""
+    try:
+        match message:
+            case AppendRequest(entries=entries):
+                for entry in entries:
+                    if entry.command:
+                        decode_command(entry.command)
+            case SnapshotRequest(snapshot=snapshot):
+                decode_roster(snapshot.state)
+            case _:
+                pass
+    except (msgspec.DecodeError, ValueError, RecursionError):  # TooNew and UnicodeDecodeError are ValueErrors
+        return False
+    return True
+
+
+def apply_command(roster: Roster, command: Command, index: int) -> Roster:
+    """The roster after `command`, committed at log `index`."""
+    replace = msgspec.structs.replace
+    match command:
+        case SetVoters():
+            return roster
+        case AdoptState(record=record, links=links, model=model, round=adopted):
+            others = tuple(known for known in roster.sites if known.site != record.site)
+            changed = replace(
+                roster,
+                sites=tuple(sorted((*others, record), key=lambda known: known.site)),
+                links=_with_links(roster.links, links),
+                model=model,
+                settling=False,
+                settled_round=adopted,
+                settled_digest="",
+                settled_epoch=index,
+                adopted_epoch=index,
+                adopted_from=(record.site, record.incarnation),
+                replication=None,
+            )
+        case AddSite(record=record, links=links, replication=replication):
+            others = tuple(known for known in roster.sites if known.site != record.site)
+            changed = replace(
+                roster,
+                sites=tuple(sorted((*others, record), key=lambda known: known.site)),
+                links=_with_links(roster.links, links),
+                replication=replication,
+            )
+        case Replicate(replication=replication):
+            changed = replace(roster, replication=replication)
+        case PromoteSite(site=site):
+            sites = tuple(replace(record, state="member") if record.site == site else record for record in roster.sites)
+            changed = replace(roster, sites=sites, replication=_unless_for(roster.replication, site))
+        case RenewSite(site=site, incarnation=incarnation, address=address, versions=versions):
+            sites = tuple(
+                replace(record, incarnation=incarnation, address=address, versions=versions)
+                if record.site == site
+                else record
+                for record in roster.sites
+            )
+            changed = replace(roster, sites=sites, settling=True, replication=_unless_for(roster.replication, site))
+        case RemoveSite(departure=departure, settle=settle):
+            changed = _without_site(roster, departure, settle)
+        case AddLink(link=link):
+            changed = replace(roster, links=_with_links(roster.links, (link,)))
+        case RemoveLink(one=one, other=other, settle=settle):
+            links = tuple(link for link in roster.links if link.key != (one, other))
+            changed = replace(roster, links=links, settling=roster.settling or settle)
+        case RedoRound():
+            changed = replace(roster, settling=True)
+        case Settled(round=settled, digest=digest):
+            plan = roster.replication  # a snapshot of a round that is void would mix two histories
+            changed = replace(
+                roster,
+                settling=False,
+                settled_round=settled,
+                settled_digest=digest,
+                settled_epoch=index,
+                replication=None if plan is not None and plan.round > settled else plan,
+            )
+        case _:
+            assert_never(command)
+    return _installed(changed, command, command.views, index)
+
+
+def _installed(roster: Roster, command: Command, views: tuple[View, ...], index: int) -> Roster:
+    replace = msgspec.structs.replace
+    numbered = tuple(view if view.epoch else replace(view, epoch=index) for view in views)
+    members = sum(record.state == "member" for record in roster.sites)
+    started = roster.started or (roster.model is not None and members >= roster.min_sites)
+    needs = max(roster.needs, command.needs)
+    return replace(roster, epoch=index, views=numbered, started=started, needs=needs)
+
+
+def _without_site(roster: Roster, departure: Departure, settle: bool) -> Roster:
+    site = departure.site
+    departed = (*(gone for gone in roster.departed if gone.site != site), departure)[-DEPARTED_KEPT_MAX:]
+    return msgspec.structs.replace(
+        roster,
+        sites=tuple(record for record in roster.sites if record.site != site),
+        links=tuple(link for link in roster.links if site not in link.key),
+        settling=roster.settling or settle,
+        departed=departed,
+        banned=(*roster.banned, site) if departure.cause == "banned" else roster.banned,
+        replication=_unless_for(roster.replication, site),
+    )
+
+
+def _unless_for(replication: ReplicationPlan | None, site: SiteId) -> ReplicationPlan | None:
+    return None if replication is not None and replication.joiner == site else replication
+
+
+def _with_links(known: tuple[LinkRecord, ...], new: tuple[LinkRecord, ...]) -> tuple[LinkRecord, ...]:
+    merged = {link.key: link for link in known} | {link.key: link for link in new}
+    return tuple(merged[key] for key in sorted(merged))

@@ -1,0 +1,177 @@
+"""What the parts of the machine share: the state of one site, its timers, and the effects of the call in progress.
+
+`election.py`, `bulk/replication/engine.py` and `follower.py` are functions on a `Core`; `machine.py` drives them.
+Everything that must survive a crash is gathered during a call and leaves as one `Persist` ahead of all other effects,
+so no answer can outrun it (thesis 3.8).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from chaos_protocols.agreement.raft.config import RaftSettings, majority
+from chaos_protocols.agreement.raft.effects import (
+    ROLE_CHANGES,
+    Commit,
+    Effect,
+    HardState,
+    Persist,
+    Role,
+    RoleChanged,
+    Send,
+)
+from chaos_protocols.agreement.raft.log import Log
+from chaos_protocols.agreement.raft.messages import LogEntry, RaftMessage, Snapshot
+from chaos_protocols.agreement.raft.progress import Progress
+from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.names import SiteId
+
+NEVER_S = float("-inf")
+ENDLESS_S = float("inf")
+
+
+@dataclass(slots=True, kw_only=True)
+class Core:
+    """`leader_contact_s`: when a valid message of `leader` came. `leader_lost_s`: since when it is known to be dead,
+    None if it is not. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes."""
+
+    site: SiteId
+    settings: RaftSettings
+    rng: random.Random
+    term: int
+    vote: SiteId | None
+    log: Log
+    commit_index: int
+    voters: tuple[SiteId, ...] = ()
+    role: Role = Role.FOLLOWER
+    leader: SiteId | None = None
+    leader_contact_s: float = NEVER_S
+    leader_lost_s: float | None = None
+    election_at_s: float = ENDLESS_S
+    campaign_started_s: float = NEVER_S
+    heard: set[SiteId] = field(default_factory=set)
+    votes: set[SiteId] = field(default_factory=set)
+    progress: dict[SiteId, Progress] = field(default_factory=dict)
+    heartbeat_at_s: float = NEVER_S
+    transfer_target: SiteId | None = None
+    transfer_told: bool = False
+    transfer_until_s: float = NEVER_S
+    violation: str | None = None
+    _effects: list[Effect] = field(default_factory=list)
+    _hard_state_changed: bool = False
+    _truncate_from: int | None = None
+    _appended: tuple[LogEntry, ...] = ()
+    _snapshot: Snapshot | None = None
+
+    def __post_init__(self) -> None:
+        self.configuration_adopted()
+
+    # --- effects of the call in progress
+
+    def take_effects(self) -> list[Effect]:
+        """Ends the call: what it asks for, the `Persist` first."""
+        effects = self._effects
+        self._effects = []
+        if self._hard_state_changed or self._appended or self._truncate_from is not None or self._snapshot is not None:
+            persist = Persist(
+                hard_state=HardState(self.term, self.vote) if self._hard_state_changed else None,
+                truncate_from=self._truncate_from,
+                entries=self._appended,
+                snapshot=self._snapshot,
+            )
+            effects.insert(0, persist)
+            self._hard_state_changed, self._truncate_from, self._appended, self._snapshot = False, None, (), None
+        return effects
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, destination: SiteId, message: RaftMessage) -> None:
+        self._effects.append(Send(destination=destination, message=message))
+
+    # --- what must survive a crash
+
+    def set_term(self, term: int, vote: SiteId | None) -> None:
+        if term != self.term:
+            self.leader_lost_s = None
+        self.term, self.vote, self._hard_state_changed = term, vote, True
+
+    def append(self, entries: tuple[LogEntry, ...]) -> None:
+        self.log.append(entries)
+        self._appended += entries
+        if self.log.configuration_index >= entries[0].index:
+            self.configuration_adopted()
+
+    def truncate(self, index: int) -> None:
+        """Precedes any `append` of the same call."""
+        self.log.truncate(index)
+        self._truncate_from = index
+        self.configuration_adopted()
+
+    def replace_prefix(self, snapshot: Snapshot) -> None:
+        if not self.log.replace_prefix(snapshot):
+            self._truncate_from = snapshot.index + 1
+        self._snapshot = snapshot
+        self.configuration_adopted()
+
+    def configuration_adopted(self) -> None:
+        self.voters = tuple(sorted(self.log.configuration.voters))
+
+    def commit_to(self, index: int) -> None:
+        self.emit(Commit(entries=self.log.entries(self.commit_index + 1, index + 1)))
+        self.commit_index = index
+
+    # --- roles
+
+    def change_role(self, role: Role, leader: SiteId | None, reason: str) -> None:
+        """The one place where role and leader change; `self.term` has been set before."""
+        if role is not self.role and (self.role, role) not in ROLE_CHANGES:
+            raise LocalProtocolError(f"agreement: from {self.role.value} to {role.value} ({reason})")
+        self.role, self.leader = role, leader
+        self.emit(RoleChanged(role=role, term=self.term, leader=leader, reason=reason))
+
+    def become_follower(self, term: int, leader: SiteId | None, reason: str, now_s: float) -> None:
+        """In `term`, which is not below the present one. Forgets what belonged to the former role."""
+        announced = (
+            self.role is not Role.FOLLOWER or self.leader != leader or (leader is not None and term != self.term)
+        )
+        if term > self.term:
+            self.set_term(term, None)
+        self.progress.clear()
+        self.votes.clear()
+        self.heard.clear()
+        self.transfer_target = None
+        if announced:
+            self.change_role(Role.FOLLOWER, leader, reason)
+        self.restart_election_timer(now_s)
+
+    def restart_election_timer(self, now_s: float) -> None:
+        """Drawn from [1, 2) election timeouts, so that one site asks before the others do (thesis 3.4)."""
+        self.election_at_s = now_s + self.settings.election_timeout_s * (1.0 + self.rng.random())
+
+    @property
+    def may_campaign(self) -> bool:
+        """A voter, or one whose removal is not known to be committed: perhaps nobody else has the log to be elected
+        (thesis 4.2.2). After a restart less is known to be committed, so more configurations count."""
+        if self.site in self.voters:
+            return True
+        return any(self.site in earlier.voters for earlier in self.log.configurations_since(self.commit_index))
+
+    @property
+    def in_every_majority(self) -> bool:
+        """In each configuration that may be in force somewhere this site is one of at most two voters: nobody is
+        elected and nothing committed without it."""
+        return all(
+            self.site in configuration.voters and len(configuration.voters) <= 2
+            for configuration in self.log.configurations_since(self.commit_index)
+        )
+
+    def has_majority(self, sites: set[SiteId]) -> bool:
+        voters = self.voters
+        return bool(voters) and sum(site in sites for site in voters) >= majority(len(voters))
+
+    def breaks_rules(self, source: SiteId, what: str) -> None:
+        """An honest site cannot have sent it. The message is dropped; the driver of the machine may act on
+        `violation`."""
+        self.violation = f"{source} broke the rules of the agreement: {what}"

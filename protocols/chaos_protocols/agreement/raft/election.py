@@ -1,0 +1,197 @@
+"""Who leads: pre-vote, vote, hand-over. Nobody disturbs a leader that a majority hears.
+
+Driven by `machine.py`. Sources: Ongaro's thesis, 3.4 and 3.6.1 (votes), 4.2.3 (a site that hears a leader grants
+nothing), 9.6 (pre-vote), 3.10 (TimeoutNow).
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.agreement.raft.core import ENDLESS_S, Core
+from chaos_protocols.agreement.raft.effects import Role
+from chaos_protocols.agreement.raft.messages import (
+    PreVoteRequest,
+    PreVoteResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from chaos_protocols.agreement.raft.replication import lead, quorum_contact
+from chaos_protocols.names import SiteId
+
+LOST_JITTER = 0.2
+"""Share of a heartbeat interval within which the neighbours of a dead leader start: with 30 ms most pre-votes do not
+meet."""
+
+
+def tick_election(core: Core, now_s: float) -> None:
+    if now_s < core.election_at_s:
+        return
+    if core.may_campaign:
+        start_pre_vote(core, silence(core, now_s), now_s)
+        return
+    core.election_at_s = ENDLESS_S
+    if core.leader is not None:
+        core.change_role(core.role, None, silence(core, now_s))
+
+
+def silence(core: Core, now_s: float) -> str:
+    if core.role is not Role.FOLLOWER:
+        return f"no answer from {', '.join(unheard(core)) or 'enough voters'}"
+    if core.leader is None:
+        return "no leader known"
+    if core.leader_lost_s is not None:
+        return f"leader {core.leader} was lost"
+    return f"nothing heard from leader {core.leader} for {now_s - core.leader_contact_s:.3g} s"
+
+
+def unheard(core: Core) -> tuple[SiteId, ...]:
+    """Voters that have not answered in the present campaign."""
+    return tuple(site for site in core.voters if site != core.site and site not in core.heard)
+
+
+def start_pre_vote(core: Core, reason: str, now_s: float) -> None:
+    """Asks whether an election could be won, without changing anything anywhere (thesis 9.6)."""
+    open_campaign(core, Role.PRE_CANDIDATE, reason, now_s)
+    if core.has_majority(core.votes):
+        campaign(core, "no other vote is needed", now_s, transfer=False)
+        return
+    request = PreVoteRequest(term=core.term + 1, last_index=core.log.last_index, last_term=core.log.last_term)
+    for site in core.voters:
+        if site != core.site:
+            core.send(site, request)
+
+
+def campaign(core: Core, reason: str, now_s: float, *, transfer: bool) -> None:
+    core.set_term(core.term + 1, core.site)
+    open_campaign(core, Role.CANDIDATE, reason, now_s)
+    if core.has_majority(core.votes):
+        lead(core, "no other vote is needed", now_s)
+        return
+    last_index, last_term = core.log.last_index, core.log.last_term
+    request = VoteRequest(term=core.term, last_index=last_index, last_term=last_term, transfer=transfer)
+    for site in core.voters:
+        if site != core.site:
+            core.send(site, request)
+
+
+def open_campaign(core: Core, role: Role, reason: str, now_s: float) -> None:
+    core.change_role(role, None, reason)
+    core.campaign_started_s = now_s
+    core.heard.clear()
+    core.votes.clear()
+    core.votes.add(core.site)
+    core.restart_election_timer(now_s)
+
+
+def hears_leader(core: Core, now_s: float) -> bool:
+    """Then an election is a disturbance (thesis 4.2.3). A leader hears itself while a majority answers it."""
+    if core.role is Role.LEADER:
+        return quorum_contact(core, now_s)
+    if core.leader is None or core.leader_lost_s is not None:
+        return False
+    return now_s - core.leader_contact_s < core.settings.election_timeout_s
+
+
+def log_serves(core: Core, last_index: int, last_term: int) -> bool:
+    """The candidate has all that we have (thesis 3.6.1). A site without any log was never a voter, or has forgotten
+    what it promised as one: it has no say."""
+    if core.log.last_index == 0:
+        return False
+    return (last_term, last_index) >= (core.log.last_term, core.log.last_index)
+
+
+def receive_pre_vote(core: Core, source: SiteId, message: PreVoteRequest, now_s: float) -> None:
+    granted = (
+        message.term > core.term
+        and core.role is not Role.LEADER
+        and not hears_leader(core, now_s)
+        and log_serves(core, message.last_index, message.last_term)
+        and not goes_first(core, source, message, now_s)
+    )
+    if granted and core.role is Role.FOLLOWER:
+        # Let it try first: two campaigns at once split the votes.
+        core.election_at_s = max(core.election_at_s, now_s + core.settings.heartbeat_interval_s)
+    core.send(source, PreVoteResponse(term=message.term if granted else core.term, granted=granted))
+
+
+def goes_first(core: Core, source: SiteId, message: PreVoteRequest, now_s: float) -> bool:
+    """Two sites that noticed at the same time would split the votes: the lower id goes on, for as long as its question
+    may be under way (one heartbeat interval), no longer: it may be one that nobody can hear."""
+    return (
+        core.role is Role.PRE_CANDIDATE
+        and core.site < source
+        and core.site in core.voters
+        and (message.last_term, message.last_index) == (core.log.last_term, core.log.last_index)
+        and now_s - core.campaign_started_s < core.settings.heartbeat_interval_s
+    )
+
+
+def receive_pre_vote_answer(core: Core, source: SiteId, message: PreVoteResponse, now_s: float) -> None:
+    if core.role is not Role.PRE_CANDIDATE or source not in core.voters:
+        return
+    if message.granted:
+        if message.term != core.term + 1:
+            return
+        core.votes.add(source)
+        core.heard.add(source)
+        if core.has_majority(core.votes):
+            campaign(core, f"pre-vote won with {', '.join(sorted(core.votes))}", now_s, transfer=False)
+    elif message.term > core.term:
+        core.become_follower(message.term, None, f"{source} is in term {message.term}", now_s)
+    else:
+        core.heard.add(source)
+
+
+def receive_vote(core: Core, source: SiteId, message: VoteRequest, now_s: float) -> None:
+    """A vote is durable before it is sent (`Persist`). A site need not know the candidate: its own configuration may
+    be an old one (thesis 4.2.3); unknown and removed sites fail by the length of their log or by a leader that is
+    heard."""
+    if message.term > core.term:
+        if not message.transfer and hears_leader(core, now_s):
+            return
+        core.become_follower(message.term, None, f"{source} asks for votes in term {message.term}", now_s)
+    granted = (
+        message.term == core.term
+        and core.role is Role.FOLLOWER
+        and core.leader is None
+        and core.vote in (None, source)
+        and log_serves(core, message.last_index, message.last_term)
+    )
+    if granted:
+        if core.vote is None:
+            core.set_term(core.term, source)
+        core.restart_election_timer(now_s)
+    core.send(source, VoteResponse(term=core.term, granted=granted))
+
+
+def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s: float) -> None:
+    if core.role is not Role.CANDIDATE or source not in core.voters:
+        return
+    if message.term > core.term:
+        core.become_follower(message.term, None, f"{source} is in term {message.term}", now_s)
+    elif message.term == core.term:
+        core.heard.add(source)
+        if message.granted:
+            core.votes.add(source)
+            if core.has_majority(core.votes):
+                lead(core, f"elected by {', '.join(sorted(core.votes))}", now_s)
+        else:
+            # Votes are split, or another has won and will be heard within a round trip: to ask again soon harms
+            # nobody, for it begins with a pre-vote. Drawn from [1, 2) heartbeat intervals.
+            retry_s = core.settings.heartbeat_interval_s * (1.0 + core.rng.random())
+            core.election_at_s = min(core.election_at_s, now_s + retry_s)
+
+
+def receive_timeout_now(core: Core, source: SiteId, message: TimeoutNow, now_s: float) -> None:
+    """From the leader of this term only. It says that its successor's log is long enough, so no pre-vote is needed."""
+    if message.term == core.term and source == core.leader and core.site in core.voters:
+        campaign(core, f"leader {source} hands over", now_s, transfer=True)
+
+
+def leader_lost(core: Core, now_s: float) -> None:
+    """The leader's daemon is known to be dead: no need to wait for its silence."""
+    if core.leader is None or core.role is Role.LEADER:
+        return
+    core.leader_lost_s = now_s
+    if core.may_campaign:
+        core.election_at_s = now_s + core.rng.random() * LOST_JITTER * core.settings.heartbeat_interval_s

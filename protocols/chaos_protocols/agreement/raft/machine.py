@@ -1,0 +1,316 @@
+"""Agreement among the voters on one log, and so on who is the scheduler and what is the roster (spec 5).
+
+`RaftMachine` takes messages, the passing of time and proposals, and answers with effects (`effects.py`). It does no
+I/O, reads no clock, and is deterministic for equal inputs. Driven by the site's machine, in the daemon and in the
+simulator.
+
+In short: a leader is elected by a majority of voters and holds the role while a majority answers it. It alone appends
+to the log; an entry that a majority has stored is committed and never lost. Whoever has less in its log than a
+majority cannot be elected.
+
+Source: Ongaro, "Consensus: bridging theory and practice", 2014; membership changes one site at a time (chapter 4) with
+the correction published in 2015: none before the leader's first own entry is committed.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import assert_never
+
+from chaos_protocols.agreement.raft import election, follower, replication
+from chaos_protocols.agreement.raft.config import RaftSettings, fault_of, voters_changed
+from chaos_protocols.agreement.raft.core import ENDLESS_S, Core
+from chaos_protocols.agreement.raft.effects import Effect, HardState, Role
+from chaos_protocols.agreement.raft.log import Log
+from chaos_protocols.agreement.raft.messages import (
+    COMMAND_BYTES_MAX,
+    SNAPSHOT_BYTES_MAX,
+    AppendRequest,
+    AppendResponse,
+    Configuration,
+    LogEntry,
+    PreVoteRequest,
+    PreVoteResponse,
+    RaftMessage,
+    Snapshot,
+    SnapshotRequest,
+    SnapshotResponse,
+    TimeoutNow,
+    VoteRequest,
+    VoteResponse,
+)
+from chaos_protocols.names import SiteId
+
+
+def found(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
+    """What the founder of a run persists before its first start: a snapshot at index 1 with itself the only voter."""
+    configuration = Configuration(voters=(site,), learners=())
+    return HardState(1, None), Snapshot(index=1, term=1, configuration=configuration, state=state)
+
+
+class RaftMachine:
+    """One site's part in the agreement. Times are in seconds on the site's own monotonic clock.
+
+    `refusal`: why the last `propose` or `transfer_leadership` did nothing, "" if it did. `violation`: why the last
+    message was dropped as one that no honest site sends, None if it was not.
+    """
+
+    __slots__ = ("_core", "_settings", "refusal")
+
+    def __init__(
+        self,
+        site: SiteId,
+        *,
+        settings: RaftSettings,
+        rng: random.Random,
+        hard_state: HardState,
+        snapshot: Snapshot | None,
+        entries: tuple[LogEntry, ...],
+        now_s: float,
+    ) -> None:
+        """From what was persisted; a site that was never in a configuration starts with HardState(0, None), no
+        snapshot, no entries, and is passive. The state machine starts from `snapshot`. Raises ValueError if the parts
+        do not fit together."""
+        log = Log(snapshot, entries)
+        if hard_state.term < log.last_term:
+            raise ValueError(f"the stored term {hard_state.term} is below that of the last log entry, {log.last_term}")
+        self._settings = settings
+        self._core = Core(
+            site=site,
+            settings=settings,
+            rng=rng,
+            term=hard_state.term,
+            vote=hard_state.vote,
+            log=log,
+            commit_index=log.base_index,
+        )
+        self.refusal = ""
+        if self._core.voters == (site,):
+            self._core.election_at_s = now_s
+        elif self._core.may_campaign:
+            self._core.restart_election_timer(now_s)
+
+    # --- what it knows
+
+    @property
+    def site(self) -> SiteId:
+        return self._core.site
+
+    @property
+    def role(self) -> Role:
+        return self._core.role
+
+    @property
+    def term(self) -> int:
+        return self._core.term
+
+    @property
+    def leader(self) -> SiteId | None:
+        """The leader of the present term as far as known; itself if it leads."""
+        return self._core.leader
+
+    @property
+    def commit_index(self) -> int:
+        return self._core.commit_index
+
+    @property
+    def last_index(self) -> int:
+        return self._core.log.last_index
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        return self._core.log.snapshot
+
+    @property
+    def configuration(self) -> Configuration:
+        """The latest in the log, committed or not."""
+        return self._core.log.configuration
+
+    @property
+    def configuration_pending(self) -> bool:
+        """The latest configuration is not known to be committed."""
+        return self._core.log.configuration_index > self._core.commit_index
+
+    @property
+    def violation(self) -> str | None:
+        return self._core.violation
+
+    @property
+    def can_propose(self) -> bool:
+        return self._core.role is Role.LEADER and self._core.transfer_target is None
+
+    @property
+    def transfer_pending(self) -> bool:
+        return self._core.transfer_target is not None
+
+    @property
+    def compaction_due(self) -> bool:
+        """So many entries are committed since the snapshot that `compact` is worth its price."""
+        return self._core.commit_index - self._core.log.base_index >= self._settings.snapshot_after_entries
+
+    @property
+    def deadline_s(self) -> float | None:
+        """When to call `tick`; None: only a message can change anything."""
+        core = self._core
+        if core.role is not Role.LEADER:
+            return None if core.election_at_s == ENDLESS_S else core.election_at_s
+        if core.transfer_target is not None:
+            return min(core.heartbeat_at_s, core.transfer_until_s)
+        return core.heartbeat_at_s
+
+    def term_at(self, index: int) -> int | None:
+        """Term of the entry at `index`; None where the log has none (any more): its fate is then known."""
+        return self._core.log.term_at(index)
+
+    def match_index(self, site: SiteId) -> int:
+        """Leader only: up to where `site` is known to hold the log; 0 for unknown sites and on others than the
+        leader."""
+        core = self._core
+        if core.role is not Role.LEADER:
+            return 0
+        if site == core.site:
+            return core.log.last_index
+        progress = core.progress.get(site)
+        return 0 if progress is None else progress.match_index
+
+    def quorum_contact(self, now_s: float) -> bool:
+        """Leader: a majority of voters (itself included) answered within an election timeout. Others: a leader was
+        heard within one."""
+        return election.hears_leader(self._core, now_s)
+
+    def missing_voters(self, now_s: float) -> tuple[SiteId, ...]:
+        """Leader: voters not heard within an election timeout. A site that asks for votes: those that have not
+        answered. Followers: none."""
+        if self._core.role is Role.LEADER:
+            return replication.missing_voters(self._core, now_s)
+        if self._core.role is Role.FOLLOWER:
+            return ()
+        return election.unheard(self._core)
+
+    # --- what happens to it
+
+    def receive(self, source: SiteId, message: RaftMessage, *, now_s: float) -> list[Effect]:
+        """`source`: the authenticated author of the message."""
+        core = self._core
+        core.violation = None
+        if source == core.site:
+            core.breaks_rules(source, "a message of this site came from outside")
+            return []
+        match message:
+            case AppendRequest():
+                follower.receive_append(core, source, message, now_s)
+            case AppendResponse():
+                replication.receive_append_response(core, source, message, now_s)
+            case PreVoteRequest():
+                election.receive_pre_vote(core, source, message, now_s)
+            case PreVoteResponse():
+                election.receive_pre_vote_answer(core, source, message, now_s)
+            case VoteRequest():
+                election.receive_vote(core, source, message, now_s)
+            case VoteResponse():
+                election.receive_vote_answer(core, source, message, now_s)
+            case SnapshotRequest():
+                follower.receive_snapshot(core, source, message, now_s)
+            case SnapshotResponse():
+                replication.receive_snapshot_response(core, source, message, now_s)
+            case TimeoutNow():
+                election.receive_timeout_now(core, source, message, now_s)
+            case _:
+                assert_never(message)
+        return core.take_effects()
+
+    def tick(self, *, now_s: float) -> list[Effect]:
+        """To be called when `deadline_s` has come; earlier calls do nothing."""
+        if self._core.role is Role.LEADER:
+            replication.tick_leader(self._core, now_s)
+        else:
+            election.tick_election(self._core, now_s)
+        return self._core.take_effects()
+
+    def leader_lost(self, *, now_s: float) -> list[Effect]:
+        """The leader's daemon is known to be dead (end-of-file). This site asks for votes within a few milliseconds,
+        and grants them, until a leader is heard again."""
+        election.leader_lost(self._core, now_s)
+        return self._core.take_effects()
+
+    # --- what is wanted of it
+
+    def propose(
+        self, command: bytes, *, configuration: Configuration | None = None, now_s: float
+    ) -> tuple[int | None, list[Effect]]:
+        """Appends an entry, if this site leads; it is committed when `Commit` says so, or lost with the leadership.
+        Returns its index, or None and `refusal`. Raises ValueError for a command that is too long or a configuration
+        that nobody can have."""
+        if len(command) > COMMAND_BYTES_MAX:
+            raise ValueError(f"command of {len(command)} bytes; allowed: {COMMAND_BYTES_MAX}")
+        fault = None if configuration is None else fault_of(configuration)
+        if fault is not None:
+            raise ValueError(f"impossible configuration: {fault}")
+        self.refusal = self._refusal(configuration)
+        if self.refusal:
+            return None, []
+        index = replication.append(self._core, command, configuration, now_s)
+        return index, self._core.take_effects()
+
+    def _refusal(self, configuration: Configuration | None) -> str:
+        core = self._core
+        if core.role is not Role.LEADER:
+            return f"this site does not lead; {core.leader or 'nobody known'} does"
+        if core.transfer_target is not None:
+            return f"the leadership is being handed over to {core.transfer_target}"
+        if configuration is None:
+            return ""
+        if core.log.term_at(core.commit_index) != core.term:
+            return "this leader has not committed an entry of its term yet"
+        if voters_changed(core.log.configuration, configuration) > 1:
+            return "more than one voter would change at once"
+        if self.configuration_pending and not self._alone_in_every_majority(configuration):
+            return f"the configuration change at index {core.log.configuration_index} is not committed yet"
+        for site in sorted(set(configuration.voters) - {core.site, *core.voters}):
+            # Thesis 4.2.1: a voter that is far behind is a gap in availability; one without any log has no say
+            # (`election.py`).
+            if self.match_index(site) < core.log.configuration_index:
+                return f"{site} must catch up as a learner before it votes"
+        return ""
+
+    def _alone_in_every_majority(self, configuration: Configuration) -> bool:
+        """The way back for a sole voter whose new second voter died before the change was committed: the new
+        configuration names this site alone, and every majority of any earlier one contains it. That overlap is all
+        that the rule against changes on top of each other protects (thesis 4.1)."""
+        return configuration.voters == (self._core.site,) and self._core.in_every_majority
+
+    def transfer_leadership(self, target: SiteId | None, *, now_s: float) -> list[Effect]:
+        """Brings `target` (None: the best voter) level and asks it to start an election. No proposals meanwhile; given
+        up after an election timeout (thesis 3.10). `refusal` says why it was not begun."""
+        core = self._core
+        successor = replication.best_successor(core) if core.role is Role.LEADER and target is None else target
+        if core.role is not Role.LEADER:
+            self.refusal = f"this site does not lead; {core.leader or 'nobody known'} does"
+        elif core.transfer_target is not None:
+            self.refusal = f"the leadership is already being handed over to {core.transfer_target}"
+        elif successor is None:
+            self.refusal = "there is no other voter"
+        elif successor == core.site or successor not in core.voters:
+            self.refusal = f"{successor} is not another voter"
+        else:
+            self.refusal = ""
+            core.transfer_target, core.transfer_told = successor, False
+            core.transfer_until_s = now_s + core.settings.election_timeout_s
+            replication.hand_over_when_level(core)
+        return core.take_effects()
+
+    def compact(self, index: int, state: bytes) -> list[Effect]:
+        """`state`: the state machine after the committed entry `index`. The log up to it is dropped. Nothing happens
+        if the snapshot is already as new. Raises ValueError for an index that is not committed or a state that no
+        message could carry."""
+        core = self._core
+        if index > core.commit_index:
+            raise ValueError(f"snapshot at {index}, but only {core.commit_index} is committed")
+        if len(state) > SNAPSHOT_BYTES_MAX:
+            raise ValueError(f"snapshot of {len(state)} bytes; allowed: {SNAPSHOT_BYTES_MAX}")
+        term = core.log.term_at(index)
+        if index <= core.log.base_index or term is None:
+            return []
+        configuration = core.log.configuration_at(index)
+        core.replace_prefix(Snapshot(index=index, term=term, configuration=configuration, state=state))
+        return core.take_effects()

@@ -1,0 +1,320 @@
+"""Which of this site's links are alive: dialling, heartbeats, silence (spec 3).
+
+Driven by `SiteMachine`. A link that breaks is redialled once, at once: a daemon that lives answers within a round
+trip, one that is dead refuses, and only then the link counts as down. Silence is judged by heartbeats and bulk
+progress in both directions: a neighbour that we hear but that does not hear us is as lost as one that is mute. The
+machine returns effects, and notices for its owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from chaos_protocols.effects import CloseLink, Dial, Effect
+from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.names import SiteId
+from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.control import Heartbeat
+
+BEATS_REMEMBERED = 64
+"""Send times kept for the round-trip time; an echo older than this many beats tells nothing new."""
+RTT_SMOOTHING = 0.2
+
+
+class LinkPhase(Enum):
+    DOWN = "down"
+    DIALLING = "dialling"
+    UP = "up"
+    REDIALLING = "redialling"
+
+
+PHASE_CHANGES = {
+    (LinkPhase.DOWN, LinkPhase.DIALLING): "the link is wanted, or it is time to try again",
+    (LinkPhase.DOWN, LinkPhase.UP): "the neighbour has dialled",
+    (LinkPhase.DIALLING, LinkPhase.DOWN): "nobody answers, or the neighbour refuses",
+    (LinkPhase.DIALLING, LinkPhase.UP): "a connection is ready, whoever dialled",
+    (LinkPhase.UP, LinkPhase.DOWN): "silence, or the connection ended after a farewell",
+    (LinkPhase.UP, LinkPhase.REDIALLING): "the connection broke",
+    (LinkPhase.REDIALLING, LinkPhase.DOWN): "the redial failed, or none came in time",
+    (LinkPhase.REDIALLING, LinkPhase.UP): "a connection is ready again",
+}
+"""From, to, and what brings it about. A change that is not here is a defect of ours; docs/protocols/states.md is made
+from it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkCameUp:
+    """Notice: the link is new, or the neighbour's daemon is (`incarnation`)."""
+
+    site: SiteId
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkRenewed:
+    """Notice: the connection broke and is back; nothing was lost but what was under way."""
+
+    site: SiteId
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkWentDown:
+    """Notice: there is no link any more, or it is to another start of the neighbour's daemon."""
+
+    site: SiteId
+    incarnation: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class BeatDue:
+    """Notice: send a heartbeat over every live link."""
+
+
+Notice = LinkCameUp | LinkRenewed | LinkWentDown | BeatDue
+
+
+@dataclass(slots=True)
+class Neighbour:
+    """What is known of one site that we have, or want, a link to."""
+
+    site: SiteId
+    address: str = ""
+    wanted: bool = False
+    phase: LinkPhase = LinkPhase.DOWN
+    incarnation: int = 0
+    heard_at_s: float = 0.0
+    heard_beat_s: float = 0.0
+    echoed_at_s: float = 0.0
+    retry_at_s: float = 0.0
+    heard_sequence: int = 0
+    rtt_s: float | None = None
+    farewell: str = ""
+    failure: str = ""
+    sent_at_s: dict[int, float] = field(default_factory=dict)
+
+
+class LinkTable:
+    """All links of one site. `neighbours` is readable by everybody, changed here alone."""
+
+    def __init__(self, site: SiteId, settings: SiteSettings, *, now_s: float) -> None:
+        self.site = site
+        self.settings = settings
+        self.neighbours: dict[SiteId, Neighbour] = {}
+        self.notices: list[Notice] = []
+        self._up: tuple[SiteId, ...] | None = None
+        self._deadline_s: float | None = None
+        self._sequence = 0
+        self._beat_at_s = now_s
+        self._ticked_at_s = now_s
+
+    # -- what others ask
+
+    def is_up(self, site: SiteId, incarnation: int | None = None) -> bool:
+        """Whether there is a link to it; to this start of its daemon, if one is named."""
+        neighbour = self.neighbours.get(site)
+        up = neighbour is not None and (neighbour.phase is LinkPhase.UP or neighbour.phase is LinkPhase.REDIALLING)
+        return up and (incarnation is None or self.neighbours[site].incarnation == incarnation)
+
+    def up_sites(self) -> tuple[SiteId, ...]:
+        """Ascending; the same until a link changes, and asked for with every message."""
+        if self._up is None:
+            self._up = tuple(sorted(site for site in self.neighbours if self.is_up(site)))
+        return self._up
+
+    @property
+    def deadline_s(self) -> float:
+        """When to call `tick`; the same until a link changes or a beat is over, and asked for after every event."""
+        if self._deadline_s is None:
+            self._deadline_s = self._next_deadline_s()
+        return self._deadline_s
+
+    def _next_deadline_s(self) -> float:
+        deadline_s = self._beat_at_s
+        for one in self.neighbours.values():
+            if one.retry_at_s >= deadline_s or one.phase is LinkPhase.UP:
+                continue
+            if one.phase is LinkPhase.REDIALLING or (one.phase is LinkPhase.DOWN and self._dials(one)):
+                deadline_s = one.retry_at_s
+        return deadline_s
+
+    def take_notices(self) -> list[Notice]:
+        """What the owner has to hear of, in order; nothing is left."""
+        notices, self.notices = self.notices, []
+        return notices
+
+    # -- what happens
+
+    def want(self, site: SiteId, address: str, *, now_s: float) -> list[Effect]:
+        """Have a link to `site` from now on, dialling again until `unwant`."""
+        neighbour = self._neighbour(site)
+        neighbour.wanted, self._deadline_s = True, None
+        neighbour.address = address or neighbour.address
+        if neighbour.phase is LinkPhase.DOWN and self._dials(neighbour):
+            return self._dial(neighbour, self.settings.dial_timeout_s)
+        return []
+
+    def forget(self, site: SiteId) -> None:
+        """Do not dial again; a link that is up stays until somebody closes it."""
+        if site in self.neighbours:
+            self.neighbours[site].wanted, self._deadline_s = False, None
+
+    def unwant(self, site: SiteId, reason: str) -> list[Effect]:
+        """Close the link, if there is one, and do not dial again. Not a failure: no notice."""
+        neighbour = self.neighbours.pop(site, None)
+        self._up = self._deadline_s = None
+        if neighbour is None or neighbour.phase is LinkPhase.DOWN:
+            return []
+        return [CloseLink(site=site, reason=reason)]
+
+    def link_up(self, site: SiteId, incarnation: int, address: str, *, now_s: float) -> list[Effect]:
+        neighbour = self._neighbour(site)
+        old_phase, old_incarnation = neighbour.phase, neighbour.incarnation
+        self._enter(neighbour, LinkPhase.UP)
+        neighbour.incarnation = incarnation
+        neighbour.address = address or neighbour.address
+        neighbour.heard_at_s = neighbour.echoed_at_s = now_s
+        neighbour.farewell = ""
+        if old_phase in (LinkPhase.UP, LinkPhase.REDIALLING):
+            if old_incarnation == incarnation:
+                self.notices.append(LinkRenewed(site=site))
+                return []
+            self._went_down(neighbour, old_incarnation, "its daemon was restarted")
+        neighbour.heard_sequence = 0
+        neighbour.sent_at_s.clear()
+        self.notices.append(LinkCameUp(site=site, incarnation=incarnation))
+        self._beat_at_s = now_s
+        return []
+
+    def link_lost(self, site: SiteId, incarnation: int, reason: str, *, now_s: float) -> list[Effect]:
+        neighbour = self.neighbours.get(site)
+        if neighbour is None or neighbour.phase is not LinkPhase.UP or neighbour.incarnation != incarnation:
+            return []
+        if neighbour.farewell:
+            self._down(neighbour, now_s)
+            self._went_down(neighbour, incarnation, f"farewell: {neighbour.farewell}")
+            return []
+        self._enter(neighbour, LinkPhase.REDIALLING)
+        neighbour.failure = reason
+        neighbour.retry_at_s = now_s + 2 * self.settings.redial_timeout_s
+        if not neighbour.address:
+            return []
+        return [Dial(site=site, address=neighbour.address, timeout_s=self.settings.redial_timeout_s)]
+
+    def dial_failed(self, site: SiteId, reason: str, *, now_s: float) -> list[Effect]:
+        neighbour = self.neighbours.get(site)
+        if neighbour is None or neighbour.phase in (LinkPhase.UP, LinkPhase.DOWN):
+            return []
+        old_phase = neighbour.phase
+        self._down(neighbour, now_s)
+        if old_phase is LinkPhase.REDIALLING:
+            self._went_down(neighbour, neighbour.incarnation, f"{neighbour.failure}; redial: {reason}")
+        else:
+            neighbour.failure = reason
+        return []
+
+    def heard(self, site: SiteId, *, now_s: float) -> None:
+        """Anything at all arrived from the neighbour."""
+        neighbour = self.neighbours.get(site)
+        if neighbour is not None:
+            neighbour.heard_at_s = now_s
+
+    def progressed(self, site: SiteId, *, now_s: float) -> None:
+        """Bulk bytes move: neither direction is silent, heartbeats may queue behind them."""
+        neighbour = self.neighbours.get(site)
+        if neighbour is not None:
+            neighbour.heard_at_s = neighbour.echoed_at_s = now_s
+
+    def heartbeat_received(self, site: SiteId, beat: Heartbeat, *, now_s: float) -> None:
+        neighbour = self.neighbours.get(site)
+        if neighbour is None:
+            return
+        neighbour.heard_at_s = neighbour.heard_beat_s = now_s
+        neighbour.heard_sequence = max(neighbour.heard_sequence, beat.sequence)
+        sent_at_s = neighbour.sent_at_s.get(beat.echo_sequence)
+        if sent_at_s is None:
+            return
+        neighbour.echoed_at_s = now_s
+        sample_s = max(0.0, now_s - sent_at_s - beat.echo_delay_s)
+        known_s = neighbour.rtt_s
+        neighbour.rtt_s = sample_s if known_s is None else known_s + RTT_SMOOTHING * (sample_s - known_s)
+
+    def farewell_received(self, site: SiteId, reason: str) -> None:
+        if site in self.neighbours:
+            self.neighbours[site].farewell = reason
+
+    def next_beat(self, *, now_s: float) -> int:
+        """Sequence number for the heartbeats that the owner sends now to every live link."""
+        self._sequence += 1
+        for neighbour in self.neighbours.values():
+            if neighbour.phase is LinkPhase.UP:
+                neighbour.sent_at_s[self._sequence] = now_s
+                neighbour.sent_at_s.pop(self._sequence - BEATS_REMEMBERED, None)
+        return self._sequence
+
+    def tick(self, *, now_s: float) -> list[Effect]:
+        effects: list[Effect] = []
+        paused = now_s - self._ticked_at_s > 2 * self.settings.beat_s + self.settings.failure_timeout_s / 2
+        self._ticked_at_s = now_s
+        for neighbour in list(self.neighbours.values()):
+            if paused:  # this process itself stood still: what the others sent lies unread, blame nobody yet
+                neighbour.heard_at_s = neighbour.echoed_at_s = now_s
+            effects += self._tick_link(neighbour, now_s)
+        if now_s >= self._beat_at_s:
+            self._beat_at_s, self._deadline_s = now_s + self.settings.beat_s, None
+            self.notices.append(BeatDue())
+        return effects
+
+    # -- helpers
+
+    def _tick_link(self, neighbour: Neighbour, now_s: float) -> list[Effect]:
+        limit_s = self.settings.failure_timeout_s
+        match neighbour.phase:
+            case LinkPhase.UP:
+                silent_s, unheard_s = now_s - neighbour.heard_at_s, now_s - neighbour.echoed_at_s
+                if max(silent_s, unheard_s) <= limit_s:
+                    return []
+                reason = (
+                    f"silent for {silent_s:.2f} s" if silent_s > limit_s else f"does not hear us for {unheard_s:.2f} s"
+                )
+                self._down(neighbour, now_s)
+                self._went_down(neighbour, neighbour.incarnation, reason)
+                return [CloseLink(site=neighbour.site, reason=reason)]
+            case LinkPhase.REDIALLING:
+                if now_s >= neighbour.retry_at_s:
+                    self._down(neighbour, now_s)
+                    self._went_down(neighbour, neighbour.incarnation, f"{neighbour.failure}; not redialled")
+            case LinkPhase.DOWN:
+                if self._dials(neighbour) and now_s >= neighbour.retry_at_s:
+                    return self._dial(neighbour, self.settings.dial_timeout_s)
+            case LinkPhase.DIALLING:
+                pass
+            case _:
+                assert_never(neighbour.phase)
+        return []
+
+    def _dials(self, neighbour: Neighbour) -> bool:
+        return neighbour.wanted and bool(neighbour.address)
+
+    def _dial(self, neighbour: Neighbour, timeout_s: float) -> list[Effect]:
+        self._enter(neighbour, LinkPhase.DIALLING)
+        return [Dial(site=neighbour.site, address=neighbour.address, timeout_s=timeout_s)]
+
+    def _down(self, neighbour: Neighbour, now_s: float) -> None:
+        self._enter(neighbour, LinkPhase.DOWN)
+        neighbour.rtt_s = None
+        neighbour.retry_at_s = now_s + self.settings.redial_pause_s
+
+    def _enter(self, neighbour: Neighbour, phase: LinkPhase) -> None:
+        if phase is not neighbour.phase and (neighbour.phase, phase) not in PHASE_CHANGES:
+            raise LocalProtocolError(f"link to {neighbour.site}: from {neighbour.phase.value} to {phase.value}")
+        neighbour.phase = phase
+        self._up = self._deadline_s = None
+
+    def _went_down(self, neighbour: Neighbour, incarnation: int, reason: str) -> None:
+        self.notices.append(LinkWentDown(site=neighbour.site, incarnation=incarnation, reason=reason))
+
+    def _neighbour(self, site: SiteId) -> Neighbour:
+        return self.neighbours.setdefault(site, Neighbour(site))

@@ -1,0 +1,165 @@
+"""How one site's messages leave and arrive: made into envelopes, routed over the overlay, flooded, each taken once.
+
+Driven by `SiteMachine`. What a message means is no concern of the courier's, save for `LinkReport`, from which it
+knows the ways.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.effects import CloseLink, Effect, Record, SendEnvelope
+from chaos_protocols.links.link_state import OverlayView, ReplayGuard
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.control import (
+    EVERYBODY,
+    HOPS_MAX,
+    OPTIONAL,
+    UNREADABLE_BYTES_MAX,
+    Envelope,
+    LinkReport,
+    Message,
+    Unreadable,
+)
+from chaos_protocols.wire.versions import NEWEST
+
+FLOODED_BYTES_MAX = 32 << 10
+"""A report is kept as it came, with what a newer version added to it; without that it takes up to half of this."""
+
+UNREADABLE_KINDS_TOLD_MAX = 64
+"""Kinds of messages that could not be read and were told of. Peers make them up: beyond that nothing is told."""
+
+
+class Courier:
+    """See the module. `overlay`: what is known of all links."""
+
+    def __init__(self, site: SiteId, public_key: bytes, incarnation: int) -> None:
+        self.site = site
+        self.overlay = OverlayView(site)
+        self.undeliverable = 0
+        self.unread = 0
+        """Messages for this site that it could not read."""
+        self._unreadable_told: set[str] = set()
+        self._public_key = public_key
+        self._incarnation = incarnation
+        self._guard = ReplayGuard()
+        self._sequence = 0
+
+    def send(
+        self,
+        destination: SiteId,
+        message: Message,
+        *,
+        roster: Roster,
+        own_up: tuple[SiteId, ...],
+        event_id: str,
+    ) -> list[Effect]:
+        """To a neighbour directly, otherwise towards it; nothing where no way is known (the sender asks again
+        later)."""
+        if destination in own_up:
+            return [self._to(destination, self._envelope(destination, message, roster, event_id))]
+        hop = self.overlay.next_hops(roster, own_up).get(destination)
+        if hop is None:
+            self.undeliverable += 1
+            return []
+        return [self._to(hop, self._envelope(destination, message, roster, event_id))]
+
+    def flood(self, report: LinkReport, *, roster: Roster, own_up: tuple[SiteId, ...], event_id: str) -> list[Effect]:
+        """Tell everybody about one of our links."""
+        envelope = self._envelope(EVERYBODY, report, roster, event_id)
+        self.overlay.learn(envelope)
+        return [self._to(neighbour, envelope) for neighbour in own_up]
+
+    def introduce(self, neighbour: SiteId) -> list[Effect]:
+        """A link is new, or was renewed: everything known of the overlay goes over it."""
+        return [self._to(neighbour, envelope) for envelope in self.overlay.envelopes() if envelope.source != neighbour]
+
+    def receive(
+        self, neighbour: SiteId, envelope: Envelope, *, roster: Roster, own_up: tuple[SiteId, ...]
+    ) -> tuple[Envelope | None, list[Effect]]:
+        """What is for this site (once), and what must be passed on."""
+        if envelope.source == self.site:
+            return None, []
+        if envelope.destination == EVERYBODY:
+            if not isinstance(envelope.message, LinkReport) or len(envelope.raw) > FLOODED_BYTES_MAX:
+                return None, []
+            if not self.overlay.learn(envelope):
+                return None, []
+            passed = self._one_hop_further(envelope)
+            others = [site for site in own_up if site not in (neighbour, envelope.source)]
+            return envelope, [self._to(site, passed) for site in others] if passed is not None else []
+        if envelope.destination == self.site:
+            if isinstance(envelope.message, Unreadable):
+                return None, self._left_unread(neighbour, envelope, envelope.message)
+            insider = roster.record(envelope.source) is not None
+            return (envelope if self._guard.is_new(envelope, insider=insider) else None), []
+        if len(envelope.raw) > UNREADABLE_BYTES_MAX and isinstance(envelope.message, Unreadable):
+            self.undeliverable += 1
+            return None, []
+        passed = self._one_hop_further(envelope)
+        if passed is None:
+            return None, []
+        if envelope.destination in own_up:
+            return None, [self._to(envelope.destination, passed)]
+        hops = self.overlay.next_hops(roster, tuple(site for site in own_up if site != neighbour))
+        hop = hops.get(envelope.destination)
+        if hop is None:
+            self.undeliverable += 1
+            return None, []
+        return None, [self._to(hop, passed)]
+
+    def _left_unread(self, neighbour: SiteId, envelope: Envelope, message: Unreadable) -> list[Effect]:
+        """A message for this site that it cannot read is skipped where it may be; otherwise the neighbour that made it
+        loses its link, lest both go on as if it had been heard. Whoever only handed it on is not to blame. Told once
+        for each kind."""
+        self.unread += 1
+        breaks = not envelope.optional and envelope.source == neighbour
+        what = f"{message.kind} cannot be read: {message.problem}" if message.problem else f"{message.kind} is unknown"
+        effects: list[Effect] = []
+        if message.kind not in self._unreadable_told and len(self._unreadable_told) < UNREADABLE_KINDS_TOLD_MAX:
+            self._unreadable_told.add(message.kind)
+            outcome = "closed the link" if breaks else "skipped"
+            reason = f"{outcome}; this site speaks protocol {NEWEST}, that one {envelope.version}"
+            if not envelope.optional and not message.problem:
+                reason += ": install the newer chaos-train at both"
+            effects.append(
+                Record(
+                    kind="refused",
+                    subject=short(envelope.source),
+                    cause=f"its message {what[:300]}",
+                    outcome="refused" if breaks else "",
+                    duration_s=None,
+                    reason=reason,
+                )
+            )
+        if breaks:
+            effects.append(CloseLink(site=neighbour, reason=f"its message {what[:300]}"))
+        return effects
+
+    def _one_hop_further(self, envelope: Envelope) -> Envelope | None:
+        if envelope.hops >= HOPS_MAX:
+            self.undeliverable += 1
+            return None
+        return msgspec.structs.replace(envelope, hops=envelope.hops + 1)
+
+    def _envelope(self, destination: SiteId, message: Message, roster: Roster, event_id: str) -> Envelope:
+        self._sequence += 1
+        return Envelope(
+            version=NEWEST,
+            source=self.site,
+            destination=destination,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            epoch=roster.epoch,
+            event_id=event_id,
+            hops=0,
+            public_key=self._public_key,
+            signature=b"",
+            message=message,
+            optional=type(message) in OPTIONAL,
+        )
+
+    @staticmethod
+    def _to(neighbour: SiteId, envelope: Envelope) -> Effect:
+        return SendEnvelope(neighbour=neighbour, envelope=envelope)

@@ -1,0 +1,56 @@
+"""Which protocol versions the sites speak, as far as one site has heard; and what must wait for the slowest of them.
+
+Driven by `SiteMachine`. What is agreed stands in the roster; this is what goes there with a site's next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chaos_protocols.agreement.commands import Command, version_needed
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.effects import Effect, Record
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.versions import BEFORE, Versions
+
+
+class SiteVersions:
+    """See the module."""
+
+    def __init__(self, site: SiteId, incarnation: int, own: Versions) -> None:
+        self._spoken: dict[SiteId, tuple[int, Versions]] = {site: (incarnation, own)}
+        """What each site's newest incarnation speaks: as its handshake with this site said, or a neighbour's report."""
+        self._held_back: set[str] = set()
+        """Kinds of commands that were told to wait."""
+
+    def heard(self, site: SiteId, incarnation: int, versions: Versions | None) -> None:
+        """This start of a site's daemon speaks `versions`; None: nothing was said of it."""
+        known, _ = self._spoken.get(site, (0, BEFORE))
+        if versions is not None and incarnation >= known:
+            self._spoken[site] = (incarnation, versions)
+
+    def of(self, site: SiteId) -> Versions:
+        """What the newest incarnation of a site speaks; if nobody said, the least that it may be."""
+        return self._spoken.get(site, (0, BEFORE))[1]
+
+    def holds_back(self, command: Command, roster: Roster, emit: Callable[[list[Effect]], None]) -> bool:
+        """Whether some site of the roster could not apply this command, so that it must not be proposed. Told once for
+        each kind of command."""
+        needed = version_needed(command)
+        if needed <= roster.version():
+            return False
+        kind = type(command).__name__
+        if kind not in self._held_back:
+            self._held_back.add(kind)
+            slowest = min(roster.sites, key=lambda record: record.versions.newest, default=None)
+            who = "no site" if slowest is None else f"{slowest.name} speaks protocol {slowest.versions}"
+            told = Record(
+                kind="refused",
+                subject=kind,
+                cause=f"needs protocol {needed} at every site",
+                outcome="refused",
+                duration_s=None,
+                reason=f"{who}; install a newer chaos-train there",
+            )
+            emit([told])
+        return True

@@ -1,0 +1,75 @@
+"""What a site is and knows before anything happens: its facts, the roster of a new run, the last one in its journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from chaos_protocols.agreement.commands import apply_command, decode_command
+from chaos_protocols.agreement.raft.messages import LogEntry
+from chaos_protocols.agreement.roster import Roster, SiteRecord
+from chaos_protocols.agreement.views import Planner, make_view
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.versions import SPOKEN, Versions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFacts:
+    """What a site knows of itself."""
+
+    site: SiteId
+    name: str
+    address: str
+    public_key: bytes
+    incarnation: int
+    run: str
+    min_sites: int = 1
+    versions: Versions = SPOKEN
+    """Protocol versions that this daemon speaks."""
+
+
+def founding_roster(facts: SiteFacts, planner: Planner) -> Roster:
+    """The roster of a new run: its founder alone, no model yet."""
+    record = SiteRecord(
+        site=facts.site,
+        name=facts.name,
+        address=facts.address,
+        public_key=facts.public_key,
+        incarnation=facts.incarnation,
+        state="member",
+        versions=facts.versions,
+    )
+    view = make_view(planner, first_round=1, members=(facts.site,), listeners=(), links=())
+    founded = empty_roster(facts.run, facts.min_sites)
+    views = (msgspec.structs.replace(view, epoch=1),)
+    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views)
+
+
+def empty_roster(run: str, min_sites: int = 1) -> Roster:
+    """What a site knows that was never admitted."""
+    return Roster(
+        run=run,
+        epoch=0,
+        min_sites=min_sites,
+        started=False,
+        settling=False,
+        settled_round=0,
+        settled_digest="",
+        model=None,
+        sites=(),
+        links=(),
+        views=(),
+        replication=None,
+        departed=(),
+        banned=(),
+    )
+
+
+def last_known_roster(roster: Roster, entries: tuple[LogEntry, ...]) -> Roster:
+    """After a restart: the roster as the whole journal has it. Not agreed (its end may never have been committed): good
+    only to know where to dial."""
+    for entry in entries:
+        if entry.command and entry.index > roster.epoch:
+            roster = apply_command(roster, decode_command(entry.command), entry.index)
+    return roster

@@ -1,0 +1,69 @@
+"""The averaging of a round over the sync plan's trees: pure machines, chunk layout, effects.
+
+`ReduceMachine` sums and distributes (spec 9); `ResultExchange` hands whole results to those who lack
+them; `RetainedRounds` says which results stay; `chunk_layout` says what a chunk is.
+"""
+
+from chaos_protocols.rounds.reduce.effects import (
+    ChildRef,
+    Combine,
+    FetchedRef,
+    Finalise,
+    HeldRef,
+    PartialRef,
+    Payload,
+    Place,
+    ReduceEffect,
+    ReduceFinished,
+    ReduceStalled,
+    ReleasePartials,
+    ResultComplete,
+    ResultEffect,
+    ResultLost,
+    ResultRef,
+    ResultRefuted,
+    ResultUnavailable,
+    ResultVerified,
+    SendBulk,
+)
+from chaos_protocols.rounds.reduce.layout import Chunk, ChunkLayout, chunk_bytes_for, chunk_layout, cut, lay_out
+from chaos_protocols.rounds.reduce.machine import CHUNKS_IN_FLIGHT_MAX, RESULTS_KEPT, ReduceMachine
+from chaos_protocols.rounds.reduce.results import ResultExchange
+from chaos_protocols.rounds.reduce.retention import RetainedRounds
+from chaos_protocols.rounds.reduce.topology import TreePlace, places_of
+
+__all__ = [
+    "CHUNKS_IN_FLIGHT_MAX",
+    "RESULTS_KEPT",
+    "ChildRef",
+    "Chunk",
+    "ChunkLayout",
+    "Combine",
+    "FetchedRef",
+    "Finalise",
+    "HeldRef",
+    "PartialRef",
+    "Payload",
+    "Place",
+    "ReduceEffect",
+    "ReduceFinished",
+    "ReduceMachine",
+    "ReduceStalled",
+    "ReleasePartials",
+    "ResultComplete",
+    "ResultEffect",
+    "ResultExchange",
+    "ResultLost",
+    "ResultRef",
+    "ResultRefuted",
+    "ResultUnavailable",
+    "ResultVerified",
+    "RetainedRounds",
+    "SendBulk",
+    "TreePlace",
+    "chunk_bytes_for",
+    "chunk_layout",
+    "cut",
+    "lay_out",
+    "places_of",
+]

@@ -1,0 +1,161 @@
+"""What the reduce machines ask of whoever runs them (the reduce engine in the daemon, the simulator).
+
+Effects are executed in the order of the list. A payload is named, never carried: the machine knows no bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bulk import ReduceHeader
+from chaos_protocols.wire.plans import Tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialRef:
+    """The sum over this site's subtree that `Combine` made, kept until `ReleasePartials`."""
+
+    tag: Tag
+    tree: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRef:
+    """Scratch for a chunk of a child, until `Combine` has used it."""
+
+    tag: Tag
+    tree: int
+    chunk: int
+    child: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRef:
+    """The place of a chunk in the result of a round that is open or was finished under `tag`."""
+
+    tag: Tag
+    tree: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRef:
+    """Chunk `index` (of the whole vector) of a whole result."""
+
+    round: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedRef:
+    """The place of chunk `index` (of the whole vector) in a result that is being fetched."""
+
+    round: int
+    index: int
+
+
+Payload = PartialRef | ResultRef | HeldRef
+Place = ChildRef | ResultRef | FetchedRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBulk:
+    """Send in the order given for each site. Where there is no link, drop it: a link that comes up is told anew."""
+
+    site: SiteId
+    header: ReduceHeader
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combine:
+    """partial = weight * own + child + child ..., in exactly this order; the children's scratch is free afterwards.
+
+    `weight` None: this site gives nothing. `children` ascend and are not empty where `weight` is None.
+    """
+
+    tag: Tag
+    tree: int
+    chunk: int
+    weight: float | None
+    children: tuple[SiteId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finalise:
+    """At the root: result = partial / total; the partial is free afterwards."""
+
+    tag: Tag
+    tree: int
+    chunk: int
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePartials:
+    """The parent has this site's chunks below `below` of this tree."""
+
+    tag: Tag
+    tree: int
+    below: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceFinished:
+    """All chunks of all trees are here. `weights`: by ascending site."""
+
+    tag: Tag
+    weights: tuple[tuple[SiteId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReduceStalled:
+    """Every member gave weight 0: there is nothing to average. Told once, by the roots only."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultLost:
+    """The parent no longer holds the result of this round: this site lags too far behind to follow."""
+
+    tag: Tag
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultComplete:
+    """All chunks of a fetched result are here: compute its digest, then call `checked`."""
+
+    round: int
+    digest: str
+    source: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultVerified:
+    """The fetched result has the digest that was agreed: it is one to `hold`."""
+
+    round: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRefuted:
+    """What `source` sent has another digest than was agreed: it broke the rules, and another holder is asked."""
+
+    round: int
+    source: SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultUnavailable:
+    """Nobody who was asked has it. The fetch stays open: a link that comes up is asked too."""
+
+    round: int
+    digest: str
+
+
+ReduceEffect = SendBulk | Combine | Finalise | ReleasePartials | ReduceFinished | ReduceStalled | ResultLost
+ResultEffect = SendBulk | ResultComplete | ResultVerified | ResultRefuted | ResultUnavailable

@@ -1,0 +1,140 @@
+"""Who sends what: the sources of one transfer, what was asked of each, and how the rest is spread over them.
+
+Pure bookkeeping of the joiner, driven by `TransferMachine`, which decides when a source is given up and when a block
+counts. Chaos section III: all sources are to finish together; spec 11.9: the rest is planned anew with the
+rates seen when one runs dry or will be late.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.state.transfer.effects import JoinerEffect, SendHeader
+from chaos_protocols.state.transfer.held import Held
+from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, cut, joined, size_of
+from chaos_protocols.state.transfer.sources import Source, SourceState
+from chaos_protocols.wire.bulk import BlockDrop, BlockWant
+from chaos_protocols.wire.plans import ReplicationPlan
+
+OUTSTANDING_BYTES_MAX = 256 << 20
+"""Asked for and not yet verified, from all sources together: what was asked can be planned anew only by dropping it.
+Half a second of 4 Gbit/s."""
+
+REPLAN_INTERVAL_S = 0.25
+"""Between two plans: rates need a moment to show."""
+
+LATE_FACTOR = 1.2
+"""A rate within a fifth of the planned one is noise (spec 11.9)."""
+
+
+class Assignment:
+    """See the module."""
+
+    def __init__(self, plan: ReplicationPlan, replan: Replan, verified: RangeSet, held: Held | None) -> None:
+        self._plan = plan
+        self._replan = replan
+        self._verified = verified
+        self._held = held
+        self._homeless: list[Range] = []
+        self.planned_s = 0.0
+        self.plans_made = 0
+        self.sources: dict[SiteId, Source] = {}
+        for site in sorted({part.source for part in plan.ranges}):
+            own = [(part.start, part.stop) for part in plan.ranges if part.source == site]
+            source = self.sources[site] = Source(site=site, planned_bytes=max(size_of(own), 1))
+            source.todo.extend(gap for start, stop in own for gap in verified.missing(start, stop))
+
+    @property
+    def usable(self) -> list[Source]:
+        """Those that have a link and have not been given up."""
+        return [source for source in self.sources.values() if source.usable]
+
+    @property
+    def ready(self) -> list[Source]:
+        """Those that are known to have, or not known to lack, their snapshot."""
+        return [source for source in self.sources.values() if source.state is SourceState.READY]
+
+    def return_range(self, start: int, stop: int) -> None:
+        """To be fetched again, from whomever."""
+        self._homeless.append((start, stop))
+
+    def take_back(self, source: Source) -> None:
+        """What it owes has no source now. Blocks being checked are not touched: they are here."""
+        self._homeless += source.owed()
+
+    def spread(self, now_s: float) -> None:
+        """Plan everything anew that was not asked for yet."""
+        usable = self.ready or self.usable
+        if not usable:
+            return
+        for source in self.sources.values():
+            self._homeless += source.todo
+            source.todo.clear()
+        self.planned_s = now_s
+        self.plans_made += 1
+        left = [gap for start, stop in joined(self._homeless) for gap in self._verified.missing(start, stop)]
+        self._homeless.clear()
+        if left:
+            rates = tuple(SourceRate(site=one.site, rate_bytes_per_s=self._rate_of(one)) for one in usable)
+            for piece in self._replan(tuple(left), rates):
+                self.sources[piece.source].todo.append((piece.start, piece.stop))
+
+    def rebalance(self, now_s: float) -> tuple[list[JoinerEffect], list[Source]]:
+        """Where a source has run dry, or one will be late, plan anew. Also: whose wants were dropped for that."""
+        if not self._plan.adaptive or now_s < self.planned_s + REPLAN_INTERVAL_S:
+            return [], []
+        ready = self.ready
+        if not ready:
+            return [], []
+        dropped: list[Source] = []
+        idle = any(not one.todo and not one.asked for one in ready)
+        if idle:
+            dropped = [one for one in self.sources.values() if one.state is SourceState.WAITING and one.asked]
+            for source in dropped:
+                self.take_back(source)
+        movable = size_of(self._homeless) + sum(size_of(one.todo) for one in self.sources.values())
+        total_s = sum(one.left_bytes for one in ready) / sum((self._rate_of(one) for one in ready), 0.0)
+        late = max(one.left_bytes / self._rate_of(one) for one in ready) > LATE_FACTOR * total_s + REPLAN_INTERVAL_S
+        seen = all(one.rate for one in ready)
+        if movable and (idle or (late and seen)):
+            self.spread(now_s)
+        else:
+            self.planned_s = now_s
+        header = BlockDrop(transfer=self._plan.transfer)
+        return [SendHeader(site=source.site, header=header) for source in dropped], dropped
+
+    def ask(self, source: Source, now_s: float) -> list[JoinerEffect]:
+        """Up to its window, and up to what may be outstanding in all."""
+        if not source.usable or not source.todo:
+            return []
+        outstanding = sum(one.outstanding_bytes for one in self.sources.values())
+        room = min(source.window_bytes() - source.outstanding_bytes, OUTSTANDING_BYTES_MAX - outstanding)
+        block = source.block_bytes()
+        if not source.asked:
+            source.progress_s = now_s  # it owed nothing: its patience begins now
+            if not source.checking:
+                source.sample_s, source.sample_bytes = now_s, 0
+        effects: list[JoinerEffect] = []
+        while source.todo and room >= min(block, source.todo[0][1] - source.todo[0][0]):
+            start, stop = source.todo[0]
+            end = stop if stop - start <= room else (start + room) // block * block
+            have = b""
+            if self._held is not None:
+                end, have = self._held.piece(start, end, stop)
+                if end == start:
+                    break  # it is being hashed; asked for as soon as its hash is known
+            source.todo.popleft()
+            if end < stop:
+                source.todo.appendleft((end, stop))
+            header = BlockWant(transfer=self._plan.transfer, start=start, stop=end, block_bytes=block, have=have)
+            effects.append(SendHeader(site=source.site, header=header))
+            for at, until in cut(start, end, block):
+                source.ask(at, until)
+            room -= end - start
+        return effects
+
+    def _rate_of(self, source: Source) -> float:
+        """Seen, or guessed from the plan: its shares are in proportion to the rates that were measured before."""
+        if source.rate:
+            return source.rate
+        seen = [one.rate / one.planned_bytes for one in self.sources.values() if one.rate]
+        return source.planned_bytes * (sorted(seen)[len(seen) // 2] if seen else 1.0)

@@ -1,0 +1,387 @@
+"""Control messages between sites, and the envelope they travel in. The only place where they are declared.
+
+Who says what to whom; which part of a site handles it stands in `dispatch.py`:
+
+    neighbour to neighbour   Heartbeat, Farewell
+    flooded                  LinkReport
+    site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, Report, SettleAnswer,
+                             LevelReport
+    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, SettleQuestion
+    agreement                RaftEnvelope
+
+Every field is typed and bounded: what does not fit reaches no machine.
+
+How they may change (docs/decisions/0015): a message or a struct in one may get a field with a default; whoever does not
+know it leaves it out of account. Bounds and meaning of a field stay. A new message that a site may miss stands in
+OPTIONAL: its envelope says so, and who does not know it skips it. Any other new message goes only to sites that speak
+its version. A site hands on for others what it cannot read itself, byte for byte.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, get_args
+
+import msgspec
+
+from chaos_protocols.agreement.raft.messages import RaftMessage
+from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
+from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
+from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
+from chaos_protocols.wire.versions import BEFORE, Version, Versions
+
+Reason = Annotated[str, msgspec.Meta(max_length=4096)]
+Identifier = Annotated[str, msgspec.Meta(max_length=96)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+HOPS_MAX = 32
+EVERYBODY = SiteId("*")
+
+
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Sent over every link. The `echo` fields let the receiver compute the round-trip time without comparing clocks;
+    `round` and `phase` are the step tag (FlashRecovery III-D); the rest is how the sender sees the roster."""
+
+    sequence: Count
+    """Of the sender's beats over this link."""
+    echo_sequence: Count
+    """The last beat that the sender has heard over this link; 0: none."""
+    echo_delay_s: Seconds
+    """How long ago that was."""
+    round: Count
+    """The last round that is done at the sender."""
+    phase: Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
+    """What its worker does."""
+    epoch: Count
+    """Of the roster as the sender has it."""
+    scheduler: Site | None
+    """Who schedules, as far as the sender knows."""
+    knows_you: bool
+    """Whether the receiver is in the sender's roster."""
+
+
+class Farewell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """This daemon ends on purpose, or closes this link on purpose: its end-of-file is no failure."""
+
+    reason: Reason
+
+
+class LinkReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """One end of a link says that it came up or went down. Flooded, so that everybody routes around it and the
+    scheduler knows."""
+
+    neighbour: Site
+    incarnation: Count
+    """Of the neighbour's daemon, as its handshake said."""
+    up: bool
+    rtt_s: Seconds
+    """0: unknown."""
+    rate_bytes_per_s: Rate
+    """0: unknown."""
+    reason: Reason
+    versions: Versions | None = None
+    """What that daemon speaks, as its handshake said; None: the link is down."""
+
+
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A newcomer asks to be admitted with these neighbours. Its key must match its id."""
+
+    name: Label
+    address: Address
+    public_key: Annotated[bytes, msgspec.Meta(max_length=32)]
+    incarnation: Count
+    neighbours: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    model: ModelFacts
+    worker_round: Count
+    checkpoint: CheckpointFacts | None = None
+    versions: Versions = BEFORE
+    """What the newcomer's daemon speaks."""
+
+
+class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`accepted` only says that the negotiation runs. A refusal names the reason; `final`: asking again is useless."""
+
+    incarnation: Count
+    accepted: bool
+    final: bool
+    reason: Reason
+
+
+class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A site of the roster has a worker without the state (it was restarted, or its transfer failed): it asks for the
+    state again. `checkpoint`: the newest that it could load from its disk, if nobody has the state."""
+
+    incarnation: Count
+    worker_round: Count
+    model: ModelFacts
+    reason: Reason
+    checkpoint: CheckpointFacts | None = None
+
+
+class LevelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The learner's worker has applied every result that the learner has: it can be promoted. `waits`: it has not, and
+    cannot as things are: the round from which it is promoted is to wait for it (leveling.py)."""
+
+    round: Count
+    transfer: Identifier
+    waits: bool = False
+
+
+class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    incarnation: Count
+    reason: Reason
+
+
+class LeaveAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`last_round`: the last one in which the leaver takes part. `finished`: everybody has it, the leaver may go."""
+
+    incarnation: Count
+    last_round: Count
+    finished: bool
+
+
+class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Connect-link or disconnect-link between the sender and `other`."""
+
+    request: Identifier
+    other: Site
+    add: bool
+    reason: Reason
+
+
+class LinkAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    request: Identifier
+    done: bool
+    reason: Reason
+
+
+class ConnectOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Scheduler to one end of a link: have a live link to `other`, measure it if asked, answer `LinkReady`."""
+
+    negotiation: Identifier
+    other: Site
+    address: Address
+    probe: bool
+
+
+class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Answer to ConnectOrder. `ready` false: refused or failed, and why. `rate_bytes_per_s` 0: not measured."""
+
+    negotiation: Identifier
+    other: Site
+    ready: bool
+    rtt_s: Seconds
+    rate_bytes_per_s: Rate
+    reason: Reason
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
+    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
+    last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
+    done; it may count from a later one that is still to come. `mirror`: its daemon has the state for a new worker."""
+
+    incarnation: Count
+    epoch: Count
+    done_round: Count
+    active: bool
+    transfer_bytes: Count
+    stalled: Tag | None = None
+    worker_round: Count = 0
+    known_round: Count = 0
+    mirror: bool = False
+
+
+class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far are you? Asked in the settling epoch `epoch`."""
+
+    epoch: Count
+
+
+class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A promise: from now on this site takes nothing more of an epoch older than `epoch`. It counts from `done_round`.
+    `digest`: of the result of that round, empty where this site does not hold it; `has_state`: this site is a member
+    whose worker has the state of the end of that round; `known_round`: as in `Report`."""
+
+    epoch: Count
+    done_round: Count
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+    has_state: bool = False
+    known_round: Count = 0
+
+
+class RaftEnvelope(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    message: RaftMessage
+
+
+Message = (
+    Heartbeat
+    | Farewell
+    | LinkReport
+    | JoinRequest
+    | JoinAnswer
+    | StateRequest
+    | LevelReport
+    | LeaveRequest
+    | LeaveAnswer
+    | LinkRequest
+    | LinkAnswer
+    | ConnectOrder
+    | LinkReady
+    | Report
+    | SettleQuestion
+    | SettleAnswer
+    | RaftEnvelope
+)
+
+
+OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset()
+"""Messages that a site may miss: one of an older version, which does not know them, skips them."""
+
+KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(Message))
+UNREADABLE_BYTES_MAX = 64 << 10
+"""A message that this site cannot read is handed on for others up to this size. Longer than any message but those of
+the agreement, which go only to sites that speak their version."""
+
+
+class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
+    """Stands in an envelope for a message that this site cannot read. Never sent as such."""
+
+    kind: str
+    """What it calls itself."""
+    problem: str = ""
+    """What is wrong with it; empty: its kind is not known here."""
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way, as the machines see it; `_Frame` is how it travels."""
+
+    version: Version
+    """The newest protocol version that the maker speaks; for people, who look at what went over the wire."""
+    source: Site
+    """Made the message, and signed it unless it goes to a direct neighbour."""
+    destination: Site
+    """EVERYBODY: flooded."""
+    incarnation: Count
+    """Of the source's daemon. With `sequence` it makes the message unique, and a replay visible."""
+    sequence: Count
+    epoch: Count
+    """Of the roster as the source had it."""
+    event_id: Identifier
+    """The event at the source that caused the message."""
+    hops: Annotated[int, msgspec.Meta(ge=0, le=HOPS_MAX)]
+    """How often it was handed on: the only field that a relay changes, and not signed."""
+    public_key: Annotated[bytes, msgspec.Meta(max_length=32)]
+    signature: Annotated[bytes, msgspec.Meta(max_length=64)]
+    message: Message | Unreadable
+    optional: bool = False
+    """Whoever does not know the message may skip it: it stands in OPTIONAL at the maker's."""
+    raw: bytes = b""
+    """The message as it came, where that is not what this site would make of it: a field or a kind of a newer version
+    is handed on as it was signed. Empty: `message` says it all."""
+
+
+class _Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """An envelope on the wire. Its fields are those of every version: a relay of an older one must read them all."""
+
+    version: Version
+    source: Site
+    destination: Site
+    incarnation: Count
+    sequence: Count
+    epoch: Count
+    event_id: Identifier
+    hops: Annotated[int, msgspec.Meta(ge=0, le=HOPS_MAX)]
+    public_key: Annotated[bytes, msgspec.Meta(max_length=32)]
+    signature: Annotated[bytes, msgspec.Meta(max_length=64)]
+    optional: bool = False
+    message: msgspec.Raw
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What a message of any version has."""
+
+    type: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_frames = msgspec.msgpack.Decoder(_Frame)
+_messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+_kinds = msgspec.msgpack.Decoder(_Kind)
+
+
+class CodecError(ValueError):
+    """Bytes from a peer that are no envelope of ours."""
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """Raises CodecError above CONTROL_FRAME_BYTES_MAX."""
+    data = _encoder.encode(_frame(envelope, hops=envelope.hops, signature=envelope.signature))
+    if len(data) > CONTROL_FRAME_BYTES_MAX:
+        raise CodecError(f"envelope of {len(data)} bytes exceeds the limit of {CONTROL_FRAME_BYTES_MAX}")
+    return data
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """Raises CodecError for what is no envelope; never anything else. A message that is of an unknown kind, or does not
+    fit its type, comes as `Unreadable`: it may be for somebody else."""
+    if len(data) > CONTROL_FRAME_BYTES_MAX:
+        raise CodecError(f"envelope of {len(data)} bytes exceeds the limit of {CONTROL_FRAME_BYTES_MAX}")
+    try:
+        frame = _frames.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CodecError(f"not an envelope: {error}") from None
+    message, raw = _read(bytes(frame.message))
+    return Envelope(
+        version=frame.version,
+        source=frame.source,
+        destination=frame.destination,
+        incarnation=frame.incarnation,
+        sequence=frame.sequence,
+        epoch=frame.epoch,
+        event_id=frame.event_id,
+        hops=frame.hops,
+        public_key=frame.public_key,
+        signature=frame.signature,
+        message=message,
+        optional=frame.optional,
+        raw=raw,
+    )
+
+
+def signed_bytes(envelope: Envelope) -> bytes:
+    """What the signature covers: everything but the hop count and the signature itself. The message counts as it came,
+    so that a field which this site does not know is covered too."""
+    return b"chaos envelope" + _encoder.encode(_frame(envelope, hops=0, signature=b""))
+
+
+def _read(body: bytes) -> tuple[Message | Unreadable, bytes]:
+    """The message, and its bytes where they say more than it does. Raises CodecError for what is no message of any
+    version."""
+    try:
+        message = _messages.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        problem = str(error)
+    else:
+        return message, b"" if _encoder.encode(message) == body else body
+    try:
+        kind = _kinds.decode(body).type
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise CodecError(f"not a message: {problem}") from None
+    return Unreadable(kind=kind, problem=problem if kind in KINDS else ""), body
+
+
+def _frame(envelope: Envelope, *, hops: int, signature: bytes) -> _Frame:
+    return _Frame(
+        version=envelope.version,
+        source=envelope.source,
+        destination=envelope.destination,
+        incarnation=envelope.incarnation,
+        sequence=envelope.sequence,
+        epoch=envelope.epoch,
+        event_id=envelope.event_id,
+        hops=hops,
+        public_key=envelope.public_key,
+        signature=signature,
+        optional=envelope.optional,
+        message=msgspec.Raw(envelope.raw or _encoder.encode(envelope.message)),
+    )

@@ -1,0 +1,186 @@
+"""The state spec: which arrays make up the training state, in which order, at which byte; and how two of them differ.
+
+Decides whether two sites train the same model. A worker builds its spec when it registers; the daemon checks it (bytes
+from a worker are believed only after `spec_problem`) and sites compare digests before any state moves (spec 11.13).
+
+Every array lies on a multiple of `ITEM_ALIGNMENT_BYTES`, so that both ends can address it in its own type; the gaps are
+zero. Things that are no numbers but must agree (the optimizer's class, an option that is on or off) are `facts`:
+entries without bytes whose name says it all. They cost nothing in the region and make the first difference readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from chaos_protocols.wire.worker import ContributionSpec, Segment, StateSpec, TensorSpec
+
+ITEM_ALIGNMENT_BYTES = 8
+"""The widest plain number; a page boundary would waste 4 kB for every scalar of an optimizer."""
+
+SHARD_BYTES_MIN = 4096
+"""A shard is the smallest vector worth addressing; below a page the bookkeeping outweighs it."""
+
+NAME_CHARACTERS_MAX = 512
+
+DTYPE_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "uint16": 2,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "float32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+"""Bytes of one number of each type that a state may hold."""
+
+FACT_DTYPE = "uint8"
+FACT_SHAPE = (0,)
+
+
+class Item(NamedTuple):
+    """One array of the state before it has a place: `dtype` is a key of `DTYPE_BYTES`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def fact(text: str) -> Item:
+    """Something that must be equal on all sites and is no number; it takes no bytes. Long texts are cut down to their
+    hash."""
+    if len(text) > NAME_CHARACTERS_MAX:
+        text = f"{text[:400]}...{blake3(text.encode()).hexdigest()}"
+    return Item(text, FACT_DTYPE, FACT_SHAPE)
+
+
+def state_spec(items: Iterable[Item]) -> StateSpec:
+    """Give every item its place, in the order given. Raises ValueError on a name used twice, too long, or an unknown
+    dtype."""
+    tensors: list[TensorSpec] = []
+    names: set[str] = set()
+    offset = 0
+    smallest = 0
+    for item in items:
+        if item.name in names:
+            raise ValueError(f"the state holds two arrays named {item.name!r}; give each its own name")
+        if not item.name or len(item.name) > NAME_CHARACTERS_MAX:
+            raise ValueError(f"array name {item.name[:64]!r}... must have 1 to {NAME_CHARACTERS_MAX} characters")
+        if item.dtype not in DTYPE_BYTES:
+            raise ValueError(
+                f"array {item.name!r} has dtype {item.dtype}; allowed are {', '.join(sorted(DTYPE_BYTES))}"
+            )
+        names.add(item.name)
+        size = _size_bytes(item.dtype, item.shape)
+        tensors.append(
+            TensorSpec(name=item.name, dtype=item.dtype, shape=item.shape, offset=offset, size_bytes=size),
+        )
+        offset = _aligned(offset + size)
+        if item.shape and size:
+            smallest = min(smallest or size, size)
+    return StateSpec(
+        tensors=tuple(tensors),
+        size_bytes=offset,
+        shard_bytes=max(SHARD_BYTES_MIN, smallest),
+        digest=spec_digest(tensors),
+    )
+
+
+def contribution_spec(float64_count: int, float32_count: int) -> ContributionSpec:
+    """The vector of a round: float64 numbers first, so that both parts are aligned without padding."""
+    counts = (("float64", float64_count), ("float32", float32_count))
+    segments = tuple(Segment(dtype=dtype, count=count) for dtype, count in counts if count)
+    return ContributionSpec(segments=segments, size_bytes=8 * float64_count + 4 * float32_count)
+
+
+def spec_digest(tensors: Iterable[TensorSpec]) -> str:
+    """BLAKE3 over names, dtypes and shapes in order (hexadecimal, 64 characters). Offsets follow from these."""
+    digest = blake3()
+    for tensor in tensors:
+        digest.update(f"{len(tensor.name)}:{tensor.name}:{tensor.dtype}:{tensor.shape}\n".encode())
+    return digest.hexdigest()
+
+
+def first_difference(here: StateSpec, there: StateSpec) -> str:
+    """Name the first array that differs, in words for a user; empty if the two specs are the same."""
+    for mine, other in zip(here.tensors, there.tensors, strict=False):
+        if mine.name != other.name:
+            names_here = {tensor.name for tensor in here.tensors}
+            if other.name not in names_here:
+                return f"{_describe(other)} is part of the state there and not here"
+            if mine.name not in {tensor.name for tensor in there.tensors}:
+                return f"{_describe(mine)} is part of the state here and not there"
+            return f"the order differs: {mine.name!r} here stands where {other.name!r} stands there"
+        if (mine.dtype, mine.shape) != (other.dtype, other.shape):
+            return f"{mine.name!r} is {_type(mine)} here and {_type(other)} there"
+    if len(here.tensors) > len(there.tensors):
+        return f"{_describe(here.tensors[len(there.tensors)])} is part of the state here and not there"
+    if len(here.tensors) < len(there.tensors):
+        return f"{_describe(there.tensors[len(here.tensors)])} is part of the state there and not here"
+    return ""
+
+
+def spec_problem(state: StateSpec, contribution: ContributionSpec) -> str:
+    """What is wrong with specs that came from outside; empty if they can be worked with. Never raises."""
+    offset = 0
+    for tensor in state.tensors:
+        if tensor.dtype not in DTYPE_BYTES:
+            return f"array {tensor.name!r} has the unknown dtype {tensor.dtype!r}"
+        if any(length < 0 for length in tensor.shape):
+            return f"array {tensor.name!r} has a negative length in its shape"
+        if tensor.size_bytes != _size_bytes(tensor.dtype, tensor.shape):
+            return f"array {tensor.name!r} claims {tensor.size_bytes} bytes, which its shape and dtype do not give"
+        if tensor.offset != offset:
+            return f"array {tensor.name!r} lies at byte {tensor.offset}, expected {offset}"
+        offset = _aligned(offset + tensor.size_bytes)
+    if state.size_bytes != offset:
+        return f"the state claims {state.size_bytes} bytes, its arrays need {offset}"
+    if state.digest != spec_digest(state.tensors):
+        return "the digest of the state spec does not fit its arrays"
+    types = [segment.dtype for segment in contribution.segments]
+    if types != sorted(types, reverse=True):
+        return "float64 segments of a contribution must come first"
+    size = sum(DTYPE_BYTES[segment.dtype] * segment.count for segment in contribution.segments)
+    if contribution.size_bytes != size:
+        return f"the contribution claims {contribution.size_bytes} bytes, its segments need {size}"
+    return ""
+
+
+def state_digest(region: bytes | bytearray | memoryview) -> str:
+    """BLAKE3 over the bytes of a state region (gaps included, they are zero): what two replicas compare."""
+    return blake3(region).hexdigest()
+
+
+def _size_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    size = DTYPE_BYTES[dtype]
+    for length in shape:
+        size *= length
+    return size
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // ITEM_ALIGNMENT_BYTES) * ITEM_ALIGNMENT_BYTES
+
+
+def _type(tensor: TensorSpec) -> str:
+    return f"{tensor.dtype}{list(tensor.shape)}"
+
+
+def _describe(tensor: TensorSpec) -> str:
+    if tensor.dtype == FACT_DTYPE and tensor.shape == FACT_SHAPE:
+        return f"{tensor.name!r}"
+    return f"{tensor.name!r} ({_type(tensor)})"
