@@ -15,7 +15,7 @@ import coverage
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("unit/protocols", "unit/wire", "unit/raft", "unit/reduce", "unit/transfer", "simulation")
+FOLDERS = ("unit/protocols", "simulation")
 SEED_TESTS = ROOT / "tests" / "simulation" / "test_seeds.py"
 SEEDS = "0:24"
 WANTED_PERCENT = 100.0

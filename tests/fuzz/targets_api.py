@@ -21,9 +21,9 @@ from chaosd.api.server import LocalApi
 from chaosd.worker.arena import Arena, ArenaError
 from chaosd.worker.channel import Channel
 from tests.fuzz.engine import Target
+from tests.unit.daemon.api.local_api import FakeControl
+from tests.unit.daemon.worker.worker_kit import hello_message, memory, specs
 from tests.unit.lab.fake_transport import FakeLabTransport
-from tests.unit.local_api import FakeControl
-from tests.unit.worker_kit import hello_message, memory, specs
 
 ANSWER_BYTES_MAX = 1 << 20
 ANSWER_S = 5.0

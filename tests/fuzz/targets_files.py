@@ -25,8 +25,8 @@ from chaosd.storage.journal.records import FILE_HEADER_BYTES, file_header, frame
 from chaosd.storage.vector_file import read_vector
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
-from tests.unit.journal_faults import FaultyFolder
-from tests.unit.journal_model import Model, lawful
+from tests.unit.daemon.storage.journal_faults import FaultyFolder
+from tests.unit.daemon.storage.journal_model import Model, lawful
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = "0123456789abcdef" * 2

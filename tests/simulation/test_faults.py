@@ -18,7 +18,7 @@ from tests.simulator.network import BEGINS, Connection
 from tests.simulator.node import STATE_BYTES, Node
 from tests.simulator.outbox import AVERAGING, SOCKET_FRAMES, Frame, Outbox
 from tests.simulator.world import World
-from tests.unit.journal_faults import PowerLost
+from tests.unit.daemon.storage.journal_faults import PowerLost
 
 from chaos_protocols import events
 from chaos_protocols.agreement.raft import HardState, Persist

@@ -12,7 +12,7 @@ from typing import Any
 
 from chaos_protocols.agreement.raft import HardState, Persist
 from chaosd.storage.journal.journal import Journal, JournalError
-from tests.unit.journal_faults import FaultyFolder, PowerLost
+from tests.unit.daemon.storage.journal_faults import FaultyFolder, PowerLost
 
 OPERATIONS_OF_A_PERSIST = 3
 """Write, sync, and the return: power may go at each (a rewrite with a snapshot has more)."""

@@ -17,7 +17,7 @@ from tests.simulator.engines import BulkEngines
 from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
 from tests.simulator.outbox import Frame
-from tests.unit.journal_faults import PowerLost
+from tests.unit.daemon.storage.journal_faults import PowerLost
 
 if TYPE_CHECKING:
     from tests.simulator.averaging import Result

@@ -2,7 +2,7 @@
 
 Not planted: that an entry of an earlier term is committed by counting alone (thesis 3.6.2). A scheduler proposes and
 answers nothing before an entry of its own term is committed, and that entry is appended at once when it is elected; the
-order of five events that shows the difference is in tests/unit/raft.
+order of five events that shows the difference is in tests/unit/protocols/agreement/raft.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.daemon.api.local_api import THERE, FakeControl, post, served
 from tests.unit.lab.fake_transport import FakeLabTransport
-from tests.unit.local_api import THERE, FakeControl, post, served
 
 from chaos_lab.api import LabClient, LabRoutes
 

@@ -14,7 +14,7 @@ from tests.unit.protocols.one_site import (
     heartbeat,
     roster_of,
 )
-from tests.unit.protocols.scheduler_kit import alive, plan, raft
+from tests.unit.protocols.scheduler.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
 from chaos_protocols.agreement.raft.messages import (

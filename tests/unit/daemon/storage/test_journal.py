@@ -1,0 +1,222 @@
+"""The journal's promises: durable on return, one holder, nothing lost or invented at any crash, full disk survived."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.daemon.storage.journal_faults import FaultyFolder
+from tests.unit.daemon.storage.journal_model import CONFIGURATION, Model, effect, entry, lawful
+
+from chaos_protocols.agreement.raft.effects import HardState
+from chaos_protocols.agreement.raft.messages import Snapshot
+from chaos_protocols.names import SiteId
+from chaosd.storage.journal.journal import (
+    FILE,
+    FILE_NEW,
+    Journal,
+    JournalDamagedError,
+    JournalError,
+    JournalLockedError,
+)
+from chaosd.storage.journal.records import FILE_HEADER_BYTES, scan
+
+SECOND_DAEMON = """
+import sys
+from chaosd.storage.journal.journal import Journal, JournalLockedError
+try:
+    Journal.open(sys.argv[1])
+except JournalLockedError:
+    sys.exit(9)
+"""
+
+
+def test_a_new_journal_is_empty_and_counts_its_openings(tmp_path: Path) -> None:
+    for times in (1, 2, 3):
+        with Journal.open(tmp_path / "site") as journal:
+            assert journal.incarnation == times
+            assert Model().equals(journal.recovered)
+            assert journal.recovered.note == ""
+
+
+def test_what_was_persisted_is_there_after_reopening(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    model = Model()
+    for _ in range(12):
+        with Journal.open(tmp_path) as journal:
+            assert model.equals(journal.recovered)
+            for _ in range(rng.randint(0, 8)):
+                change = lawful(rng, model)
+                journal.persist(change)
+                model = model.after(change)
+
+
+def test_a_vote_is_never_forgotten(tmp_path: Path) -> None:
+    """Raft (Ongaro 2014, section 3.8): term and vote are on stable storage before any answer."""
+    with Journal.open(tmp_path) as journal:
+        journal.persist(effect(hard_state=HardState(term=7, vote=SiteId("a" * 32))))
+    with Journal.open(tmp_path) as journal:
+        assert journal.recovered.hard_state == HardState(term=7, vote=SiteId("a" * 32))
+
+
+def test_files_are_for_the_owner_only(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "site") as journal:
+        journal.persist(effect(snapshot=Snapshot(index=3, term=1, configuration=CONFIGURATION, state=b"roster")))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "site").iterdir()}
+    assert modes == {"journal": 0o600, "lock": 0o600}
+    assert stat.S_IMODE((tmp_path / "site").stat().st_mode) == 0o700
+
+
+def test_a_second_daemon_on_the_same_directory_is_refused_by_name(tmp_path: Path) -> None:
+    with Journal.open(tmp_path):
+        with pytest.raises(JournalLockedError, match=f"process {os.getpid()}.*Stop the other one"):
+            Journal.open(tmp_path)
+        other = subprocess.run([sys.executable, "-c", SECOND_DAEMON, tmp_path], check=False)
+        assert other.returncode == 9
+    Journal.open(tmp_path).close()
+
+
+def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(JournalError, match="file cannot be used"):
+        Journal.open(tmp_path / "file")
+
+
+def test_a_snapshot_shortens_the_file_and_keeps_what_it_does_not_cover() -> None:
+    folder = FaultyFolder()
+    journal = Journal.open("data", folder=folder)
+    journal.persist(effect(entries=tuple(entry(index, 1, bytes(1000)) for index in range(1, 101))))
+    before = journal.size_bytes
+    journal.persist(effect(snapshot=Snapshot(index=98, term=1, configuration=CONFIGURATION, state=b"roster")))
+    assert journal.size_bytes < before / 20
+    assert journal.size_bytes == len(folder.names[FILE].current)
+    assert FILE_NEW not in folder.names
+    journal.close()
+    found = Journal.open("data", folder=folder).recovered
+    assert [old.index for old in found.entries] == [99, 100]
+    assert found.snapshot is not None and found.snapshot.state == b"roster"
+
+
+def test_the_same_snapshot_twice_keeps_the_entries_after_it() -> None:
+    folder = FaultyFolder()
+    journal = Journal.open("data", folder=folder)
+    journal.persist(effect(entries=(entry(1, 1), entry(2, 1))))
+    snapshot = Snapshot(index=1, term=1, configuration=CONFIGURATION, state=b"")
+    for _ in range(2):
+        journal.persist(effect(snapshot=snapshot))
+    journal.close()
+    assert [old.index for old in Journal.open("data", folder=folder).recovered.entries] == [2]
+
+
+def test_many_entries_survive_a_rewrite_in_several_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaosd.storage.journal.state.REWRITE_FRAME_BYTES", 100)
+    folder = FaultyFolder()
+    journal = Journal.open("data", folder=folder)
+    log = tuple(entry(index, 1, bytes(30)) for index in range(1, 40))
+    journal.persist(effect(hard_state=HardState(term=1, vote=None), entries=log))
+    journal.persist(effect(snapshot=Snapshot(index=2, term=1, configuration=CONFIGURATION, state=b"s")))
+    journal.persist(effect(entries=(entry(40, 1),)))
+    journal.close()
+    assert len(scan(bytes(folder.names[FILE].current)).bodies) == 1 + 10 + 1
+    found = Journal.open("data", folder=folder).recovered
+    assert found.entries == (*log[2:], entry(40, 1))
+    assert found.hard_state == HardState(term=1, vote=None)
+
+
+def test_an_effect_that_does_not_follow_is_refused_and_changes_nothing() -> None:
+    folder = FaultyFolder()
+    journal = Journal.open("data", folder=folder)
+    journal.persist(effect(entries=(entry(1, 1),)))
+    size = journal.size_bytes
+    with pytest.raises(JournalError, match="entry 3 where entry 2 should follow"):
+        journal.persist(effect(entries=(entry(3, 1),)))
+    assert journal.size_bytes == size
+    journal.persist(effect(entries=(entry(2, 1),)))
+    snapshot = Snapshot(index=2, term=1, configuration=CONFIGURATION, state=b"")
+    journal.persist(effect(snapshot=snapshot))
+    with pytest.raises(JournalError, match="a snapshot of entry 1 after one of entry 2"):
+        journal.persist(effect(snapshot=Snapshot(index=1, term=1, configuration=CONFIGURATION, state=b"")))
+
+
+def test_an_effect_without_content_writes_nothing() -> None:
+    journal = Journal.open("data", folder=FaultyFolder())
+    size = journal.size_bytes
+    journal.persist(effect())
+    assert journal.size_bytes == size
+
+
+def test_a_closed_journal_takes_nothing(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.close()
+    journal.close()
+    with pytest.raises(JournalError, match="it is closed"):
+        journal.persist(effect(hard_state=HardState(term=1, vote=None)))
+
+
+def test_the_left_over_of_an_interrupted_rewrite_is_removed(tmp_path: Path) -> None:
+    Journal.open(tmp_path).close()
+    (tmp_path / FILE_NEW).write_bytes(b"half a file")
+    Journal.open(tmp_path).close()
+    assert not (tmp_path / FILE_NEW).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda data: b"", "it has 0 bytes, fewer than its header"),
+        (lambda data: data[:40], "it has 40 bytes"),
+        (lambda data: b"\0" * len(data), "does not begin like a journal"),
+        (lambda data: data[:20] + b"X" + data[21:], "its header is damaged"),
+        (lambda data: data[:FILE_HEADER_BYTES], "no whole record, not even its first"),
+        (lambda data: data[:90] + bytes([data[90] ^ 1]) + data[91:], "is damaged, and frame 2 follows"),
+    ],
+)
+def test_a_damaged_journal_stops_the_daemon_says_what_to_do_and_is_left_as_it_is(
+    tmp_path: Path, change: object, text: str
+) -> None:
+    with Journal.open(tmp_path) as journal:
+        journal.persist(effect(entries=(entry(1, 1), entry(2, 1))))
+        journal.persist(effect(entries=(entry(3, 1),)))
+    assert callable(change)
+    damaged = change((tmp_path / FILE).read_bytes())
+    (tmp_path / FILE).write_bytes(damaged)
+    with pytest.raises(JournalDamagedError, match=text) as caught:
+        Journal.open(tmp_path)
+    assert str(tmp_path / FILE) in str(caught.value)
+    assert "move it aside, and start again; the site then rejoins as a newcomer" in str(caught.value)
+    assert (tmp_path / FILE).read_bytes() == damaged
+
+
+def test_votes_and_openings_do_not_add_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaosd.storage.journal.journal.FRAMES_MAX", 20)
+    folder = FaultyFolder()
+    sizes = []
+    for opening in range(1, 61):
+        journal = Journal.open("data", folder=folder)
+        assert journal.incarnation == opening
+        journal.persist(effect(hard_state=HardState(term=opening, vote=None)))
+        sizes.append(journal.size_bytes)
+        journal.close()
+    assert max(sizes) == max(sizes[:15])
+    assert Journal.open("data", folder=folder).recovered.hard_state.term == 60
+
+
+def test_a_failed_start_lets_go_of_the_directory() -> None:
+    folder = FaultyFolder()
+    folder.bytes_left = 10
+    with pytest.raises(JournalError, match="disk is full"):
+        Journal.open("data", folder=folder)
+    assert not folder.locked
+    folder.bytes_left = None
+    assert Journal.open("data", folder=folder).incarnation == 1
+
+
+def test_missing_parents_of_the_directory_are_made(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "a" / "b" / "c") as journal:
+        assert journal.incarnation == 1
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700

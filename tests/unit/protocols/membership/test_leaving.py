@@ -1,0 +1,64 @@
+"""How a site that wants to leave goes, when nobody is left who could confirm it."""
+
+from __future__ import annotations
+
+from tests.unit.protocols.one_site import (
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    leader_of,
+    roster_of,
+)
+from tests.unit.protocols.scheduler.scheduler_kit import (
+    alive,
+    lose,
+    plan,
+)
+
+from chaos_protocols import events
+from chaos_protocols.effects import StopDaemon
+
+
+def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() -> None:
+    """Nobody could take its place (seed 68727 of the simulator, 5 sites)."""
+    for on_the_way in (False, True):
+        bench = leader_of(roster=roster_of(A, learners=(D,), replication=plan(D, A) if on_the_way else None))
+        bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+        alive(bench, D, seconds=SETTINGS.negotiation_timeout_s - 0.5)
+        assert not bench.machine.membership.ended, "a learner may still get level"
+        alive(bench, D, seconds=1.0)
+        assert bench.machine.membership.ended is not on_the_way
+        ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
+        assert on_the_way or "the last member" in ends[0].reason
+
+
+def test_a_leaver_for_which_nothing_can_be_agreed_goes_after_a_while() -> None:
+    """A majority is gone, though a neighbour is there (story 125)."""
+    bench = Bench(B, roster_of(A, B, C), voters=(A, C)).up(A)
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    alive(bench, A, seconds=2 * SETTINGS.negotiation_timeout_s - 0.5)
+    assert bench.machine.raft.leader is None and not bench.machine.membership.ended
+    alive(bench, A, seconds=1.0)
+    ends = [one for one in bench.taken() if isinstance(one, StopDaemon)]
+    assert "no majority could be reached" in ends[0].reason
+
+
+def test_a_restarted_site_is_not_the_last_member_because_its_old_roster_says_so() -> None:
+    """The log has others, as it will learn (seed 98308 of the simulator, 6 sites)."""
+    bench = Bench(A, roster_of(A), voters=(A, B)).up(B)
+    bench.handle(events.LeaveRequested(request="r", reason="its user", contributes=False))
+    alive(bench, B, seconds=SETTINGS.negotiation_timeout_s + 1.0)
+    assert not bench.machine.membership.ended
+
+
+def test_a_leaver_that_schedules_goes_when_the_last_other_site_is_lost() -> None:
+    bench = leader_of(B)
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    assert not bench.machine.membership.ended, "B can go on"
+    lose(bench, B)
+    bench.wait(2 * SETTINGS.beat_s)
+    (end,) = [one for one in bench.out if isinstance(one, StopDaemon)]
+    assert end.graceful and bench.machine.roster.site_ids() == (A,)

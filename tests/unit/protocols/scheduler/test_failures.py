@@ -1,0 +1,164 @@
+"""Which sites and links a scheduler takes for lost, and which daemons for restarted; who only left."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.protocols.one_site import (
+    MODEL,
+    PLANNER,
+    SETTINGS,
+    A,
+    B,
+    C,
+    D,
+    leader_of,
+    link,
+    records,
+    roster_of,
+    sent,
+)
+from tests.unit.protocols.scheduler.scheduler_kit import (
+    accepting,
+    alive,
+    down,
+    line,
+    lose,
+    refusing,
+    report,
+    training,
+)
+
+from chaos_protocols import events
+from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.scheduler.negotiation import DisconnectLink
+from chaos_protocols.wire.control import (
+    JoinRequest,
+    LinkRequest,
+    SettleAnswer,
+    SettleQuestion,
+)
+
+
+def test_a_site_whose_links_are_all_down_is_removed_and_the_round_settled() -> None:
+    bench = leader_of(roster=line(B, C))
+    bench.taken()
+    lose(bench, C)
+    assert bench.machine.roster.record(C) is None and bench.machine.roster.settling
+    assert bench.machine.roster.departed[-1].cause == "failed"
+    assert [site for site, _ in sent(bench.out, SettleQuestion)] == [B]
+    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+    assert not bench.machine.roster.settling
+    assert {one.kind for one in records(bench.out) if one.outcome == "done"} >= {"settle", "scale-in"}
+
+
+def test_a_link_that_is_reported_down_is_removed_after_the_grace() -> None:
+    bench = leader_of(B, C)
+    bench.hear(B, report(bench))
+    bench.taken()
+    down(bench, B, C)
+    down(bench, C, B)
+    assert bench.machine.roster.link(B, C) is not None, "other links of a dead site may be reported within the grace"
+    alive(bench, B, C, seconds=0.3, step_s=0.05)
+    assert bench.machine.roster.link(B, C) is None and bench.machine.roster.site_ids() == (A, B, C)
+
+
+def test_a_link_is_removed_once_however_often_it_is_seen_down() -> None:
+    bench = leader_of(B, C)
+    down(bench, B, C)
+    alive(bench, B, C, seconds=0.3, step_s=0.05)
+    ends = records(bench.out, "disconnect-link")
+    down(bench, C, B)
+    alive(bench, B, C, seconds=0.3, step_s=0.05)
+    assert records(bench.out, "disconnect-link") == ends
+
+
+def test_a_learner_whose_daemon_was_restarted_is_removed() -> None:
+    bench = leader_of(roster=roster_of(A, B, learners=(C,)))
+    bench.handle(events.LinkUp(site=C, incarnation=2, address=""))
+    assert bench.machine.roster.record(C) is None
+
+
+def test_a_member_whose_daemon_was_restarted_is_renewed() -> None:
+    bench = leader_of(B, C)
+    bench.handle(events.LinkUp(site=C, incarnation=2, address=""))
+    known = bench.machine.roster.record(C)
+    assert known is not None and known.incarnation == 2
+    assert [one for one in records(bench.out, "scale-in") if one.reason == "same site, standby"]
+
+
+def test_a_joiner_that_is_lost_before_it_is_in_the_roster_ends_its_joining() -> None:
+    bench = leader_of(B)
+    bench.hear(B, report(bench))
+    bench.up(D)
+    request = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(B,), model=MODEL, worker_round=0
+    )
+    bench.hear(D, request)
+    lose(bench, D)
+    assert not bench.machine.scheduler.negotiations
+    assert records(bench.out, "scale-out")[-1].outcome == "failed"
+
+
+def test_a_leaver_whose_last_round_is_everywhere_is_gone_with_its_links_however_long_the_next_one_takes() -> None:
+    """Where a member lacks that round, it is settled (story 119)."""
+    links = (link(A, B), link(A, C), link(B, C))
+    for done, settles in ((5, False), (4, True)):
+        bench = leader_of(roster=roster_of(A, B, C, links=links))
+        bench.machine.rounds.adopt_worker(5)
+        after = make_view(PLANNER, first_round=6, members=(A, C), listeners=(), links=(link(A, C),))
+        left = Departure(site=B, incarnation=1, last_round=5, cause="left", reason="its user")
+        roster = bench.machine.roster
+        bench.pretend(
+            msgspec.structs.replace(
+                roster,
+                sites=tuple(one for one in roster.sites if one.site != B),
+                links=(link(A, C),),
+                views=(*roster.views, after),
+                departed=(left,),
+            )
+        )
+        bench.hear(C, report(bench, done_round=done))
+        lose(bench, B)
+        alive(bench, C, seconds=1.0)
+        assert bench.machine.roster.settling is settles
+
+
+def test_a_link_that_is_being_removed_on_request_is_not_removed_as_failed_besides() -> None:
+    bench = training(B, C)
+    real = refusing(bench)
+    bench.hear(B, LinkRequest(request="r", other=C, add=False, reason="asked for by a user"))
+    down(bench, B, C)
+    alive(bench, B, C, seconds=2 * SETTINGS.link_grace_s, step_s=0.05)
+    running = [one for one in bench.machine.scheduler.negotiations.values() if isinstance(one, DisconnectLink)]
+    assert [one.request for one in running] == [(B, "r")]
+    accepting(bench, real)
+    assert bench.machine.roster.link(B, C) is None
+
+
+def test_a_link_of_this_site_that_its_far_end_calls_down_is_removed() -> None:
+    bench = training(B, C)
+    assert bench.machine.link_is_up(A, B)
+    down(bench, B, A)
+    assert not bench.machine.link_is_up(A, B)
+    alive(bench, B, C, seconds=2 * SETTINGS.link_grace_s, step_s=0.05)
+    assert bench.machine.roster.link(A, B) is None
+
+
+def test_a_refused_renewal_is_proposed_again() -> None:
+    bench = leader_of(B, C)
+    real = refusing(bench)
+    bench.handle(events.LinkUp(site=C, incarnation=2, address=""))
+    assert not [one for one in records(bench.out, "scale-in") if one.outcome == "done"]
+    accepting(bench, real)
+    known = bench.machine.roster.record(C)
+    assert known is not None and known.incarnation == 2
+
+
+def test_failures_are_looked_for_again_only_when_something_is_new() -> None:
+    bench = leader_of(B, C)
+    failures, looks = bench.machine.scheduler.term.failures, []
+    bench.machine.link_is_up = lambda *key: bool(looks.append(key))  # type: ignore[func-returns-value,method-assign]
+    assert failures.look(bench.now_s) == [] and not looks
+    bench.machine.network.overlay_changed()
+    assert failures.look(bench.now_s) and looks, "everything is down"

@@ -1,0 +1,224 @@
+"""From which state a run goes on when no live member has it: workers first, disks last, nothing older in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, leader_of, link, records, roster_of
+from tests.unit.protocols.scheduler.scheduler_kit import alive, lose, report
+
+from chaos_protocols import events
+from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
+from chaos_protocols.wire.control import JoinRequest, StateRequest
+from chaos_protocols.wire.plans import CheckpointFacts
+
+LATEST = 7
+"""The newest round that anybody has reported."""
+
+
+def disk(round_number: int, lineage: int = 0, spec_digest: str = MODEL.spec_digest) -> CheckpointFacts:
+    return CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
+
+
+def without_state(*others: SiteId, done: int = LATEST, **changes: Any) -> Bench:
+    """A leads; nobody's worker has the state, and whoever may still report a living one has had the time to."""
+    bench = leader_of(roster=roster_of(A, *others, **changes))
+    for site in others:
+        bench.hear(site, msgspec.structs.replace(report(bench, active=False), done_round=done, known_round=done))
+    alive(bench, *others, seconds=2 * SETTINGS.failure_timeout_s)
+    return bench
+
+
+def asks(
+    bench: Bench,
+    site: SiteId,
+    *,
+    worker_round: int = 0,
+    checkpoint: CheckpointFacts | None = None,
+    incarnation: int = 1,
+) -> None:
+    bench.hear(
+        site,
+        StateRequest(incarnation=incarnation, worker_round=worker_round, model=MODEL, reason="", checkpoint=checkpoint),
+    )
+
+
+def joins(bench: Bench, site: SiteId, *, worker_round: int = 0, checkpoint: CheckpointFacts | None = None) -> None:
+    bench.up(site)
+    request = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL,
+        worker_round=worker_round, checkpoint=checkpoint,
+    )  # fmt: skip
+    bench.hear(site, request)
+
+
+def adopted(bench: Bench) -> tuple[SiteId, int] | None:
+    """Whose state, of which round."""
+    roster = bench.machine.roster
+    return (roster.adopted_from[0], roster.settled_round) if records(bench.out, "adopt") else None
+
+
+def hello(bench: Bench, round_number: int = 0) -> None:
+    bench.handle(events.WorkerReady(model=MODEL, round=round_number))
+
+
+def patience(bench: Bench, *others: SiteId) -> None:
+    """Until a state was chosen, or as long as newer ones are waited for."""
+    for _ in range(round((SETTINGS.transfer_stall_s + 0.5) / 0.5)):
+        if adopted(bench) is not None:
+            return
+        alive(bench, *others, seconds=0.5)
+
+
+def test_when_every_worker_is_there_without_the_state_the_newest_checkpoint_is_loaded() -> None:
+    bench = without_state(B, C)
+    asks(bench, B, checkpoint=disk(LATEST - 1))
+    asks(bench, C, checkpoint=disk(LATEST))
+    assert adopted(bench) is None, "the worker of A may have it"
+    hello(bench)
+    assert adopted(bench) == (C, LATEST)
+    assert "its checkpoint" in records(bench.out, "adopt")[-1].reason
+
+
+def test_a_checkpoint_older_than_the_newest_round_is_loaded_only_after_a_while() -> None:
+    bench = without_state(B, done=LATEST)
+    asks(bench, B, checkpoint=disk(LATEST - 3))
+    hello(bench)
+    assert adopted(bench) is None
+    patience(bench, B)
+    assert adopted(bench) == (B, LATEST - 3)
+    assert f"rounds {LATEST - 2} to {LATEST} are done again" in records(bench.out, "adopt")[-1].reason
+
+
+def test_a_living_worker_with_the_newest_round_comes_before_a_checkpoint_of_it() -> None:
+    bench = without_state(B, C)
+    asks(bench, C, checkpoint=disk(LATEST))
+    asks(bench, B, worker_round=LATEST)
+    assert adopted(bench) == (B, LATEST)
+    assert "its worker" in records(bench.out, "adopt")[-1].reason
+
+
+@pytest.mark.parametrize("lineage", [0, -1])
+def test_a_newer_checkpoint_of_the_same_history_comes_before_an_older_worker(lineage: int) -> None:
+    bench = without_state(B, C, adopted_epoch=1)
+    asks(bench, B, worker_round=LATEST - 1)
+    asks(bench, C, checkpoint=disk(LATEST, lineage=1 + lineage))
+    patience(bench, B, C)
+    assert adopted(bench) == ((C, LATEST) if lineage == 0 else (B, LATEST - 1))
+
+
+@pytest.mark.parametrize("lineage", [3, 2])
+def test_a_fresh_worker_begins_anew_only_where_no_checkpoint_of_this_history_is_left(lineage: int) -> None:
+    bench = without_state(B, done=0, adopted_epoch=3)
+    hello(bench)
+    asks(bench, B, checkpoint=disk(5, lineage=lineage))
+    assert adopted(bench) == ((B, 5) if lineage == 3 else (A, 0))
+
+
+def test_a_fresh_worker_waits_for_disks_that_have_not_spoken_yet() -> None:
+    bench = without_state(B, done=0)
+    hello(bench)
+    assert adopted(bench) is None
+    patience(bench, B)
+    assert adopted(bench) == (A, 0)
+
+
+def test_a_site_that_reads_its_checkpoint_is_given_the_time_its_disk_may_take() -> None:
+    model = msgspec.structs.replace(MODEL, state_bytes=int(10 * CHECKPOINT_RATE_MIN_BYTES_PER_S))
+    bench = without_state(B, model=model)
+    request = StateRequest(incarnation=1, worker_round=0, model=model, reason="")
+    bench.handle(events.WorkerReady(model=model, round=0))
+    bench.hear(B, msgspec.structs.replace(request, checkpoint=disk(LATEST)))
+    assert adopted(bench) == (B, LATEST)
+    bench.taken()
+    bench.handle(events.WorkerLost(reason="killed"))
+    bench.machine.state.files.offers = [disk(LATEST)]
+    bench.handle(events.WorkerReady(model=model, round=0))
+    alive(bench, B, seconds=SETTINGS.transfer_stall_s + 5.0, step_s=0.25)
+    assert adopted(bench) is None, "its disk may take 10 s, and as long as any transfer besides"
+    alive(bench, B, seconds=10.0, step_s=0.25)
+    assert adopted(bench) == (A, LATEST)
+
+
+def test_a_site_that_asks_again_has_not_got_it_from_its_disk_and_another_one_is_chosen() -> None:
+    bench = without_state(B, C)
+    hello(bench)
+    asks(bench, C, checkpoint=disk(LATEST - 1))
+    asks(bench, B, checkpoint=disk(LATEST))
+    assert adopted(bench) == (B, LATEST)
+    bench.taken()
+    asks(bench, B)
+    asks(bench, C, checkpoint=disk(LATEST - 1))
+    alive(bench, B, C, seconds=2 * SETTINGS.failure_timeout_s)
+    patience(bench, B, C)
+    assert adopted(bench) == (C, LATEST - 1)
+
+
+def test_a_request_of_a_former_start_offers_no_state() -> None:
+    bench = without_state(B)
+    old = StateRequest(incarnation=0, worker_round=LATEST, model=MODEL, reason="")
+    bench.machine.scheduler.term.restore_point.offered_inside(B, old)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) is None
+
+
+def test_a_newcomer_with_the_newest_checkpoint_may_bring_the_state() -> None:
+    bench = without_state(B)
+    hello(bench)
+    asks(bench, B)
+    joins(bench, D, checkpoint=disk(LATEST))
+    assert adopted(bench) == (D, LATEST)
+    assert bench.machine.roster.link(A, D) is not None
+
+
+def test_a_newcomer_that_cannot_be_reached_any_more_brings_nothing() -> None:
+    bench = without_state(B)
+    joins(bench, D)
+    restore_point = bench.machine.scheduler.term.restore_point
+    request = restore_point.join_requests[D]
+    lose(bench, D)
+    newest = msgspec.structs.replace(request, worker_round=LATEST)
+    restore_point.offered_outside(D, newest)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) is None
+
+
+def test_a_checkpoint_of_another_model_is_no_candidate() -> None:
+    bench = without_state(B)
+    hello(bench)
+    asks(bench, B, checkpoint=disk(LATEST, spec_digest="00" * 32))
+    patience(bench, B)
+    assert adopted(bench) is None
+
+
+def test_a_fresh_run_of_one_link_begins_with_its_founders_worker() -> None:
+    bench = leader_of(roster=roster_of(A, model=None, started=False, links=(link(A, B),)))
+    hello(bench)
+    assert adopted(bench) == (A, 0)
+
+
+def test_nobody_is_taken_over_while_a_mirror_may_bring_a_worker_back() -> None:
+    """A worker that its own daemon gave the state trains with no entry in the log (story 118)."""
+    bench = without_state(B, C)
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False, done_round=LATEST), mirror=True))
+    asks(bench, C, worker_round=LATEST)
+    alive(bench, B, C, seconds=SETTINGS.failure_timeout_s)
+    assert adopted(bench) is None
+    patience(bench, B, C)
+    assert adopted(bench) == (C, LATEST)
+
+
+def test_nobody_else_is_taken_over_while_a_site_reads_its_checkpoint() -> None:
+    """It trains as soon as it has read it (seed 90254 of the simulator, 4 sites)."""
+    bench = without_state(B, C)
+    asks(bench, B)
+    asks(bench, C, checkpoint=disk(LATEST))
+    hello(bench)
+    assert adopted(bench) == (C, LATEST)
+    alive(bench, B, C, seconds=0.5)
+    asks(bench, B, worker_round=LATEST)
+    alive(bench, B, C, seconds=0.5)
+    assert adopted(bench) == (C, LATEST)
