@@ -121,16 +121,4 @@ BULK = (
         breaks=(8,),
         seeds=300,
     ),
-    Bug(
-        name="bulk: a block of an older transfer is accepted",
-        patches=(
-            Patch(
-                f"{TRANSFER}.joiner:TransferMachine.takes",
-                "header.transfer == self.plan.transfer and ",
-                "",
-            ),
-        ),
-        breaks=(4, 6),
-        seeds=300,
-    ),
 )
