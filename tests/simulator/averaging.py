@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 
 from chaos_protocols import effects, events
+from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import (
     ChildRef,
     Chunk,
@@ -124,7 +125,7 @@ class Averaging:
     def drop_results(self, before_round: int, after_round: int | None = None) -> None:
         self._forget(self._retained.drop(before_round, after_round))
 
-    def fetch_result(self, round_number: int, digest: str, holders: Iterable[str]) -> None:
+    def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         here = self.results.get(round_number)
         if here is not None and here.digest == digest:
             self._node.soon(events.ResultFetched(round=round_number, digest=digest))
@@ -133,9 +134,7 @@ class Averaging:
         if wanted is None or (wanted.round, wanted.digest) != (round_number, digest):
             layout = lay_out((CHUNK,) * self._chunk_count, [1.0])
             self._fetching = Result(round_number, layout, [NOTHING] * self._chunk_count, digest)
-        self._run(
-            self.exchange.fetch(round_number, digest, chunk_count=self._chunk_count, holders=holders)  # type: ignore[arg-type]
-        )
+        self._run(self.exchange.fetch(round_number, digest, chunk_count=self._chunk_count, holders=holders))
 
     # -- links and frames
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects
 from chaos_protocols.errors import RemoteProtocolError
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import BlockWant
 from tests.simulator.averaging import Averaging
 from tests.simulator.outbox import AVERAGING, STATES, Frame
@@ -59,11 +60,11 @@ class BulkEngines:
             case _:
                 raise AssertionError(f"unknown effect {effect}")
 
-    def link_up(self, site: str) -> None:
+    def link_up(self, site: SiteId) -> None:
         self.averaging.link_up(site)
         self.transfers.link_up(site)
 
-    def link_lost(self, site: str) -> None:
+    def link_lost(self, site: SiteId) -> None:
         self.averaging.link_lost(site)
         self.transfers.link_lost(site)
 
@@ -75,7 +76,7 @@ class BulkEngines:
         except RemoteProtocolError as error:
             self._node.peer_broke_rules(site, str(error), faulty=frame.faulty)
 
-    def received(self, site: str, frame: Frame) -> None:
+    def received(self, site: SiteId, frame: Frame) -> None:
         """A frame is complete."""
         if frame.payload is not None and not frame.begun:
             self.begins(site, frame)

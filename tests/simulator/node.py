@@ -228,7 +228,7 @@ class Node:
         if self.alive and not self.stopped and self.bulk is not None and self.bulk.is_over(source, frame):
             before = self.world.oracles.before_replay(self, bulk=True)
             frame.begun = False
-            self.bulk.received(source, frame)
+            self.bulk.received(source, frame)  # type: ignore[arg-type]
             self.world.oracles.bulk_replayed(self, before)
 
     def stop(self, *, for_good: bool = False) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from chaos_protocols import events
+from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import (
     Block,
     CheckBlock,
@@ -185,18 +186,18 @@ class Transfers:
 
     # -- links and frames
 
-    def link_up(self, site: str) -> None:
+    def link_up(self, site: SiteId) -> None:
         self._close_link(site)
         self._links.add(site)
         for outbox in self.outboxes.values():
             outbox.link_up(site)
         if self.fetch_now is not None:
-            self._run(self.fetch_now, self.fetch_now.machine.link_up(site, now_s=self._now_s()))  # type: ignore[arg-type]
+            self._run(self.fetch_now, self.fetch_now.machine.link_up(site, now_s=self._now_s()))
 
-    def link_lost(self, site: str) -> None:
+    def link_lost(self, site: SiteId) -> None:
         self._close_link(site)
         if self.fetch_now is not None:
-            self._run(self.fetch_now, self.fetch_now.machine.link_lost(site, now_s=self._now_s()))  # type: ignore[arg-type]
+            self._run(self.fetch_now, self.fetch_now.machine.link_lost(site, now_s=self._now_s()))
 
     def begins(self, site: str, frame: Frame) -> None:
         """The head of a block is here, and says where its bytes will lie."""
@@ -210,20 +211,20 @@ class Transfers:
         fetch.incoming[site, frame.stream] = (start, stop)
         fetch.region.write(((start, stop, "a block that is arriving"),))
 
-    def received(self, site: str, frame: Frame) -> None:
+    def received(self, site: SiteId, frame: Frame) -> None:
         """A frame is complete. Raises RemoteProtocolError."""
         header, fetch = frame.header, self.fetch_now
         if isinstance(header, BlockWant | BlockDrop | WitnessWant):
-            self._run_source(self.source.received(site, header))  # type: ignore[arg-type]
+            self._run_source(self.source.received(site, header))
         elif fetch is None:
             return
         elif isinstance(header, BlockData):
             if fetch.incoming.pop((site, frame.stream), None) is not None:
                 fetch.region.write(frame.payload)
-                received = fetch.machine.received(site, header, frame.size_bytes, now_s=self._now_s())  # type: ignore[arg-type]
+                received = fetch.machine.received(site, header, frame.size_bytes, now_s=self._now_s())
                 self._run(fetch, received)
         else:
-            self._run(fetch, fetch.machine.told(site, header, now_s=self._now_s()))  # type: ignore[arg-type]
+            self._run(fetch, fetch.machine.told(site, header, now_s=self._now_s()))
             self._report(fetch)
 
     # -- effects

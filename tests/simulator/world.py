@@ -157,7 +157,7 @@ class World:
         """An engine reads a frame, so that its sender has room for another one."""
         if node.bulk is None or node.site in connection.closed_by:
             return
-        node.bulk.received(source, frame)
+        node.bulk.received(source, frame)  # type: ignore[arg-type]
         sender = self.nodes[source]
         if sender.connections.get(node.site) is connection:
             sender.to_bulk(lambda bulk: bulk.taken(node.site, frame.stream))

@@ -165,7 +165,6 @@ ROUNDS = (
                 "or worker.updating or worker.round < due",
                 "or worker.round + worker.updating < due",
             ),
-            Patch("tests.simulator.node:Node._snapshot", "(worker.round, TORN", "(due, TORN"),
             Patch(
                 "tests.simulator.node:Node._apply",
                 "worker.updating = True",
