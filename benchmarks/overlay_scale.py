@@ -274,7 +274,7 @@ def connect(world: WanWorld, one: Node, other: Node) -> None:
         node.machine.links.notices.clear()
         node.machine.links.neighbours[far.site].wanted = True  # type: ignore[index]
         node.machine.network.incarnations[far.site] = 1  # type: ignore[index]
-        node.bulk.link_up(far.site)
+        node.bulk.link_up(SiteId(far.site))
 
 
 def inform(world: WanWorld, roster: Roster) -> None:

@@ -260,11 +260,11 @@ LATE = (
         row=58,
         patches=(
             Patch(
-                "chaos_protocols.standing:Standing._begin_if_new",
-                "and self.transfer_bytes < self.transfer.state_bytes and not for_us",
-                "and False",
+                "chaos_protocols.membership.participation:Participation.roster_changed",
+                "if state.fetch.is_called_off(roster):",
+                "if False:",
             ),
         ),
-        test="test_standing:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
+        test="test_participation:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
     ),
 )
