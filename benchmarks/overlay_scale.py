@@ -27,7 +27,7 @@ from chaos_protocols.agreement.views import make_view
 from chaos_protocols.membership.facts import empty_roster
 from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.scheduler.voters import voters_wanted
-from chaos_protocols.wire.control import LinkReport
+from chaos_protocols.wire.control import LinkStateAdvertisement
 
 SIZES = (6, 12, 25, 50, 100, 250, 500, 1000, 2000)
 SIZES_SHORT = (6, 12, 25, 50, 100)
@@ -284,7 +284,7 @@ def inform(world: WanWorld, roster: Roster) -> None:
         for one, other in (known.key, known.key[::-1]):
             reporter = world.nodes[one].machine
             assert reporter is not None
-            up = LinkReport(
+            up = LinkStateAdvertisement(
                 neighbour=other,
                 incarnation=1,
                 up=True,
@@ -292,12 +292,12 @@ def inform(world: WanWorld, roster: Roster) -> None:
                 rate_bytes_per_s=known.rate_bytes_per_s,
                 reason="",
             )
-            sent = reporter.network.courier.flood(up, roster=roster, own_up=(other,), event_id="set-up")
+            sent = reporter.network.router.flood(up, roster=roster, own_up=(other,), event_id="set-up")
             told += [effect.envelope for effect in sent if isinstance(effect, effects.SendEnvelope)]
     for node in world.nodes.values():
         assert node.machine is not None
         for envelope in told:
-            node.machine.network.courier.overlay.learn(envelope)
+            node.machine.network.router.overlay.learn(envelope)
 
 
 def stand(node: Node, roster: Roster) -> None:

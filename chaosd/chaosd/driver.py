@@ -189,9 +189,9 @@ class Driver:
                 if self.stopped is not None and not self.stopped.done():
                     self.stopped.set_result((graceful, reason))
             case (
-                effects.KeepCopy()
-                | effects.DropCopy()
-                | effects.RestoreCopy()
+                effects.SaveMemoryCheckpoint()
+                | effects.DropMemoryCheckpoint()
+                | effects.RestoreMemoryCheckpoint()
                 | effects.WriteCheckpoint()
                 | effects.LoadCheckpoint()
             ):
@@ -302,8 +302,8 @@ class Driver:
             self._rounds_log.append(tag, digest, weights)
         self.feed(events.ReduceFinished(tag=tag, digest=digest, weights=weights))
 
-    def reduce_stalled(self, tag: Tag) -> None:
-        self.feed(events.ReduceStalled(tag=tag))
+    def round_came_up_empty(self, tag: Tag) -> None:
+        self.feed(events.RoundCameUpEmpty(tag=tag))
 
     def result_fetched(self, number: int, digest: str) -> None:
         self.feed(events.ResultFetched(round=number, digest=digest))

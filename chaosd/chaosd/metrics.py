@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from chaos_protocols import effects, events
-from chaos_protocols.wire.control import LevelReport
+from chaos_protocols.wire.control import CaughtUp
 from chaos_protocols.wire.worker import LoadState, TrainFrom
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -32,8 +32,8 @@ FAST_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
 RECORD_KINDS = frozenset(
     {
-        "scale-out", "scale-in", "connect-link", "disconnect-link", "election", "link-down", "settle", "pause",
-        "resume", "worker", "refused", "transfer", "source", "restore", "checkpoint", "adopt",
+        "scale-out", "scale-in", "connect-link", "disconnect-link", "election", "link-down", "resolve", "pause",
+        "resume", "worker", "refused", "transfer", "source", "restore", "checkpoint", "restore-point",
     }
 )  # fmt: skip
 RECORD_OUTCOMES = frozenset({"done", "failed", "refused", ""})
@@ -125,7 +125,7 @@ class Metrics:
                 self.rounds.labels("reduced").inc()
             case events.ResultFetched():
                 self.rounds.labels("fetched").inc()
-            case events.ReduceStalled():
+            case events.RoundCameUpEmpty():
                 self.rounds.labels("empty").inc()
             case events.ResultMissed():
                 self.rounds.labels("missed").inc()
@@ -188,7 +188,7 @@ class StatePhases:
                 self._phase, self._since_s = "fetch", self._clock()
             case effects.ToWorker(message=LoadState()) if not self._phase:
                 self._phase, self._since_s = "load", self._clock()  # from a copy or a checkpoint, without a transfer
-            case effects.SendEnvelope(envelope=envelope) if isinstance(envelope.message, LevelReport):
+            case effects.SendEnvelope(envelope=envelope) if isinstance(envelope.message, CaughtUp):
                 if self._phase == "catch_up":
                     self._next("promote")
             case effects.ToWorker(message=TrainFrom()):

@@ -146,20 +146,20 @@ class VoidResults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepCopy:
+class SaveMemoryCheckpoint:
     """The worker's state region holds the state of `round`: copy it to the daemon's own memory, in place of the copy
-    before; ends with `CopyKept`."""
+    before; ends with `MemoryCheckpointSaved`."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropCopy:
+class DropMemoryCheckpoint:
     """The copy is of no use: give its memory back (a checkpoint that is being written from it goes on)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreCopy:
+class RestoreMemoryCheckpoint:
     """Copy the kept state into the worker's state region; ends with `StateRestored` or `RestoreFailed`."""
 
     attempt: int
@@ -181,7 +181,9 @@ class LoadCheckpoint:
     checkpoint: CheckpointFacts
 
 
-KeepEffect = KeepCopy | DropCopy | RestoreCopy | WriteCheckpoint | LoadCheckpoint
+CheckpointEffect = (
+    SaveMemoryCheckpoint | DropMemoryCheckpoint | RestoreMemoryCheckpoint | WriteCheckpoint | LoadCheckpoint
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +241,7 @@ Effect = (
     | ReleaseState
     | FetchState
     | VoidResults
-    | KeepEffect
+    | CheckpointEffect
     | CancelTransfer
     | Record
     | AnswerRequest

@@ -146,7 +146,7 @@ class ReduceFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceStalled:
+class RoundCameUpEmpty:
     """Every site of the round contributed weight 0."""
 
     tag: Tag
@@ -187,7 +187,7 @@ class TransferFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyKept:
+class MemoryCheckpointSaved:
     """The daemon's memory holds the state of the end of `round`, or (`reason` not empty) could not take it."""
 
     round: int
@@ -196,7 +196,7 @@ class CopyKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateRestored:
-    """What `RestoreCopy` or `LoadCheckpoint` asked for lies in the worker's state region, verified."""
+    """What `RestoreMemoryCheckpoint` or `LoadCheckpoint` asked for lies in the worker's state region, verified."""
 
     attempt: int
 
@@ -272,13 +272,13 @@ Event = (
     | WorkerSnapshotMissed
     | WorkerLoaded
     | ReduceFinished
-    | ReduceStalled
+    | RoundCameUpEmpty
     | ResultFetched
     | ResultMissed
     | TransferProgressed
     | TransferFinished
     | TransferFailed
-    | CopyKept
+    | MemoryCheckpointSaved
     | StateRestored
     | RestoreFailed
     | CheckpointsFound

@@ -8,7 +8,7 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import readable
 from chaos_protocols.agreement.raft import Effect as RaftEffect
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.links.orders import LinkOrders
 from chaos_protocols.membership.participation import Participation
@@ -24,12 +24,12 @@ FOR_INSIDERS = frozenset(
         messages.LeaveAnswer,
         messages.LinkAnswer,
         messages.ConnectOrder,
-        messages.SettleQuestion,
+        messages.RoundStatusQuery,
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
 
-OF_THE_LINK = frozenset((messages.Heartbeat, messages.Farewell))
+OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye))
 """Taken only over the link that they are about: an old one that a third site brings would call a dead link up."""
 
 
@@ -39,7 +39,7 @@ class Inbound:
     def __init__(
         self,
         outbox: Outbox,
-        replica: Replica,
+        replica: RosterReplica,
         network: Network,
         participation: Participation,
         orders: LinkOrders,
@@ -58,7 +58,7 @@ class Inbound:
         """An envelope from a neighbour: heard of, passed on, or taken."""
         outbox, network, neighbour = self._outbox, self._network, event.neighbour
         network.links.heard(neighbour, now_s=outbox.now_s)
-        ours, effects = network.courier.receive(
+        ours, effects = network.router.receive(
             neighbour, event.envelope, roster=self._replica.roster, own_up=network.links.up_sites()
         )
         if effects:
@@ -85,13 +85,13 @@ class Inbound:
             case messages.Heartbeat():
                 self._network.heard_beat(source, message)
                 participation.heard(source, message)
-            case messages.LinkReport(neighbour=site, incarnation=incarnation, versions=versions):
+            case messages.LinkStateAdvertisement(neighbour=site, incarnation=incarnation, versions=versions):
                 if participation.client.is_trusted(source):
                     self._network.versions.heard(site, incarnation, versions)
                     self._network.saw_incarnation(site, incarnation)
                 self._network.overlay_changed()
-            case messages.Farewell(reason=reason):
-                self._network.links.farewell_received(source, reason)
+            case messages.Goodbye(reason=reason):
+                self._network.links.goodbye_received(source, reason)
             case messages.JoinAnswer():
                 participation.joining.answered(message)
             case messages.LeaveAnswer():
@@ -100,7 +100,7 @@ class Inbound:
                 participation.links.answered(message)
             case messages.ConnectOrder():
                 self._orders.ordered(source, message)
-            case messages.SettleQuestion(epoch=epoch):
+            case messages.RoundStatusQuery(epoch=epoch):
                 participation.asked_how_far(source, epoch)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):

@@ -7,15 +7,15 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepSettings:
+class CheckpointSettings:
     """What a site keeps of its worker's state beside its worker (decision 0011).
 
-    `mirror_every_rounds`: its daemon's memory has a copy of the state of every so many rounds; 0: no mirror.
+    `memory_checkpoint_every_rounds`: its daemon's memory has a copy of the state of every so many rounds; 0: no mirror.
     `checkpoint`: `off`; `fixed`: a file every `checkpoint_every_rounds` rounds or every `checkpoint_every_s` seconds,
     whichever is set (0: not) and comes first; `optimum`: FlashRecovery's equation (3), with
     `mean_time_between_failures_s` as its d / m, and its k0 measured."""
 
-    mirror_every_rounds: int = 0
+    memory_checkpoint_every_rounds: int = 0
     checkpoint: Literal["off", "fixed", "optimum"] = "off"
     checkpoint_every_rounds: int = 0
     checkpoint_every_s: float = 0.0
@@ -29,7 +29,7 @@ class SiteSettings:
 
     failure_timeout_s: float = 1.0
     heartbeat_interval_s: float | None = None
-    keep: KeepSettings = KeepSettings()
+    keep: CheckpointSettings = CheckpointSettings()
 
     @property
     def beat_s(self) -> float:
@@ -88,7 +88,7 @@ class SiteSettings:
 
     @property
     def retry_s(self) -> float:
-        """Between two requests of the same kind to the scheduler (join, leave, settle question)."""
+        """Between two requests of the same kind to the scheduler (join, leave, round-status query)."""
         return 0.5 * self.failure_timeout_s
 
     @property

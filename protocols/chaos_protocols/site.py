@@ -18,7 +18,7 @@ from chaos_protocols.agreement.commands import Command, encode_command
 from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.agreement.raft import Effect as RaftEffect
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.effects import Effect, SetTimer
@@ -65,7 +65,7 @@ class SiteMachine:
         self.planner = planner
         self.rng = rng
         self.outbox = Outbox(facts, settings, now_s=now_s)
-        self.replica = Replica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
+        self.replica = RosterReplica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
         self.network = Network(self.outbox, self.replica)
         self.rounds = RoundMachine(facts.site, roster)
         self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
@@ -104,13 +104,13 @@ class SiteMachine:
             events.WorkerSnapshotTaken: state.snapshot_taken,
             events.WorkerSnapshotMissed: state.snapshot_missed,
             events.ReduceFinished: participation.reduce_finished,
-            events.ReduceStalled: participation.reduce_stalled,
+            events.RoundCameUpEmpty: participation.round_came_up_empty,
             events.ResultFetched: participation.result_fetched,
             events.ResultMissed: participation.result_missed,
             events.TransferProgressed: state.transfer_progressed,
             events.TransferFinished: state.transfer_finished,
             events.TransferFailed: participation.transfer_failed,
-            events.CopyKept: state.copied,
+            events.MemoryCheckpointSaved: state.copied,
             events.StateRestored: participation.state_restored,
             events.RestoreFailed: participation.restore_failed,
             events.CheckpointsFound: state.checkpoints_found,
@@ -235,13 +235,13 @@ class SiteMachine:
         match notice:
             case LinkCameUp(site=site, incarnation=incarnation):
                 network.saw_incarnation(site, incarnation)
-                self.outbox.emit(network.courier.introduce(site))
+                self.outbox.emit(network.router.introduce(site))
                 network.report_link(site, incarnation, up=True, reason="connected")
                 self._look_for_the_leader()
                 self.participation.link_came_up()
                 self.orders.look(site)
             case LinkRenewed(site=site):
-                self.outbox.emit(network.courier.introduce(site))
+                self.outbox.emit(network.router.introduce(site))
             case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
                 network.report_link(site, incarnation, up=False, reason=reason)
                 self._look_for_the_leader()
@@ -370,10 +370,10 @@ class SiteMachine:
     def scheduler_site(self) -> SiteId | None:
         return self.participation.client.scheduler
 
-    def settle_answer(self) -> messages.SettleAnswer:
-        return self.participation.settle_answer()
+    def round_status(self) -> messages.RoundStatusReply:
+        return self.participation.round_status()
 
-    def own_report(self) -> messages.Report:
+    def own_report(self) -> messages.SiteStatus:
         return self.participation.report()
 
     def versions_of(self, site: SiteId) -> Versions:

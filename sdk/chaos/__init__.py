@@ -6,11 +6,11 @@ from chaos.coordinator import Coordinator, CoordinatorStatus
 from chaos.errors import (
     ChaosError,
     DaemonLost,
+    DaemonProtocolError,
     HalfAppliedStep,
     LeftRun,
     NoDaemon,
     Refused,
-    RemoteProtocolError,
     SharedMemoryTooSmall,
 )
 from chaos_protocols.wire.state_spec import state_digest
@@ -20,11 +20,11 @@ __all__ = [
     "Coordinator",
     "CoordinatorStatus",
     "DaemonLost",
+    "DaemonProtocolError",
     "HalfAppliedStep",
     "LeftRun",
     "NoDaemon",
     "Refused",
-    "RemoteProtocolError",
     "SharedMemoryTooSmall",
     "state_digest",
 ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.errors import NoDaemon, RemoteProtocolError
+from chaos.errors import DaemonProtocolError, NoDaemon
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, decode_from_daemon, encode
 
@@ -85,7 +85,7 @@ class Connection:
     def receive(self, timeout_s: float | None) -> DaemonMessage | None:
         """The next message; None if none came in time (0: do not wait; None: for ever) or the wakeup was used.
 
-        Raises ConnectionError when the daemon is gone, RemoteProtocolError on bytes that are no message.
+        Raises ConnectionError when the daemon is gone, DaemonProtocolError on bytes that are no message.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -125,7 +125,7 @@ class Connection:
             return None
         size = int.from_bytes(self._incoming[:HEADER_BYTES], "big")
         if size > WORKER_FRAME_BYTES_MAX:
-            raise RemoteProtocolError(
+            raise DaemonProtocolError(
                 f"the daemon announced a message of {size} bytes; that is no chaosd of this version"
             )
         if len(self._incoming) < HEADER_BYTES + size:
@@ -136,11 +136,11 @@ class Connection:
 
 
 def _decoded(body: bytes) -> DaemonMessage | None:
-    """None: of a newer daemon, and may be skipped. Raises RemoteProtocolError."""
+    """None: of a newer daemon, and may be skipped. Raises DaemonProtocolError."""
     try:
         return decode_from_daemon(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(
+        raise DaemonProtocolError(
             f"the daemon sent a message that this SDK does not know ({error}); install both from the same version"
         ) from error
 

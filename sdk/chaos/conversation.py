@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import assert_never
 
 from chaos.connection import Connection, Wakeup, open_socket
-from chaos.errors import DaemonLost, HalfAppliedStep, NoDaemon, Refused, RemoteProtocolError
+from chaos.errors import DaemonLost, DaemonProtocolError, HalfAppliedStep, NoDaemon, Refused
 from chaos.replica import Replica
 from chaos.signals import ExitSignals
 from chaos.sync import SyncSession
@@ -26,7 +26,6 @@ from chaos_protocols.wire.worker import (
     DaemonMessage,
     Dismissed,
     LeaveOrdered,
-    LeaveRequested,
     LoadState,
     ResultApplied,
     RunPaused,
@@ -36,13 +35,14 @@ from chaos_protocols.wire.worker import (
     TrainFrom,
     UpdateStarted,
     WorkerHello,
+    WorkerLeaveRequest,
     WorkerMessage,
     WorkerRefused,
     WorkerWelcome,
 )
 
 LEAVE_QUIET_S = 5.0
-"""A daemon that says nothing for so long after `LeaveRequested` is not waited for: when the socket closes, its site
+"""A daemon that says nothing for so long after `WorkerLeaveRequest` is not waited for: when the socket closes, its site
 goes on with weight 0 and leaves all the same (spec 14.2)."""
 
 LEAVE_MAX_S = 60.0
@@ -151,7 +151,7 @@ class Conversation:
             return
         self._replica.contributed = None
         try:
-            self._connection.send(LeaveRequested(reason=reason[:4096], contributes=False))
+            self._connection.send(WorkerLeaveRequest(reason=reason[:4096], contributes=False))
             end = time.monotonic() + LEAVE_MAX_S
             while not self._out():
                 deadline = min(end, time.monotonic() + LEAVE_QUIET_S)
@@ -338,7 +338,7 @@ class Conversation:
 
     def _train_from(self, round: int) -> None:
         if round != self.round + 1:
-            raise RemoteProtocolError(
+            raise DaemonProtocolError(
                 f"the daemon wants round {round} next, but the state is that of the end of round {self.round}"
             )
         if not self.trained:
@@ -368,7 +368,7 @@ class Conversation:
                 if self.phase is Phase.CONTRIBUTED:
                     self.phase = Phase.TRAINING
             elif message.round != self.round:  # the same one again is answered again, and never applied twice
-                raise RemoteProtocolError(
+                raise DaemonProtocolError(
                     f"the daemon brings the result of round {message.round}, but the state is that of the end of "
                     f"round {self.round}"
                 )

@@ -28,7 +28,7 @@ class SharedMemoryTooSmall(ChaosError):
     """The arena does not fit into the memory that is free."""
 
 
-class RemoteProtocolError(ChaosError):
+class DaemonProtocolError(ChaosError):
     """The daemon broke the rules of the conversation; both were probably installed from different versions."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chaos.arena import WorkerArena
-from chaos.errors import RemoteProtocolError
+from chaos.errors import DaemonProtocolError
 from chaos.state import State
 from chaos.sync import SyncSession
 from chaos_protocols.wire.worker import RoundContributed, SnapshotMissed, SnapshotTaken, StateSpec
@@ -66,12 +66,12 @@ class Replica:
 
     def snapshot(self, round: int) -> SnapshotTaken | SnapshotMissed | None:
         """Copy the state of the end of `round` into the arena; None: that round is still to come, and it will be copied
-        then (`due_snapshot`). Raises RemoteProtocolError."""
+        then (`due_snapshot`). Raises DaemonProtocolError."""
         if round < self.round:
             return SnapshotMissed(round=round, now=self.round)
         if round > self.round:
             if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
-                raise RemoteProtocolError(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
+                raise DaemonProtocolError(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
             self._snapshots.add(round)
             return None
         self._state.write(self.arena.state)

@@ -41,7 +41,6 @@ from chaos_protocols.wire.worker import (
     ContributionSpec,
     DaemonMessage,
     Dismissed,
-    LeaveRequested,
     LoadState,
     ResultApplied,
     RoundContributed,
@@ -52,6 +51,7 @@ from chaos_protocols.wire.worker import (
     TrainFrom,
     UpdateStarted,
     WorkerHello,
+    WorkerLeaveRequest,
     WorkerMessage,
     WorkerRefused,
     WorkerWelcome,
@@ -226,7 +226,7 @@ class LocalRun:
             case StateLoaded():
                 site.loading, site.member = False, True
                 self._train(site)
-            case LeaveRequested():
+            case WorkerLeaveRequest():
                 site.send(Dismissed(last_round=self.round, graceful=True, reason="left the run"))
                 self._drop(site)
             case UpdateStarted() | ResultApplied():

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from chaos_lab.api import LabRoutes
-from chaos_protocols.wire.worker import LeaveRequested, RoundContributed, WorkerHello, encode
+from chaos_protocols.wire.worker import RoundContributed, WorkerHello, WorkerLeaveRequest, encode
 from chaosd.api.server import LocalApi
 from chaosd.worker.arena import Arena, ArenaError
 from chaosd.worker.channel import Channel
@@ -158,7 +158,7 @@ def _channel_seeds() -> Iterable[bytes]:
     # pid 1, so that the seeds are the same in every process
     hello = encode(hello_message(pid=1))
     yield b"\x00\x00" + hello
-    yield b"\x01\x05" + hello + encode(RoundContributed(round=1, weight=2.0)) + encode(LeaveRequested(reason="x"))
+    yield b"\x01\x05" + hello + encode(RoundContributed(round=1, weight=2.0)) + encode(WorkerLeaveRequest(reason="x"))
     yield b"\x02\xff" + b"\xff\xff\xff\xff"
     yield b"\x01\x00" + encode(RoundContributed(round=1, weight=2.0))[:-1]
 

@@ -13,7 +13,7 @@ from chaos_protocols.agreement.raft import messages as raft
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.control import CodecError
-from chaosd.storage.journal.state import Persisted, State
+from chaosd.storage.journal.state import JournalState, Persisted
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
 from tests.fuzz.targets_wire import ENVELOPES_MAX, WORDS, envelope, some_commands, some_messages
@@ -70,7 +70,7 @@ def _site(data: bytes) -> str:
         found = msgspec.msgpack.decode(data[1:], type=list[msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError):
         return "no list"
-    journal = State()
+    journal = JournalState()
     journal.apply(_opening(bench))
     taken = 0
     for raw in found[:ENVELOPES_MAX]:
@@ -96,7 +96,7 @@ def _opening(bench: Bench) -> Persisted:
     return Persisted(hard_state=None, truncate_from=None, snapshot=snapshot, entries=entries)
 
 
-def _carry_out(bench: Bench, journal: State) -> None:
+def _carry_out(bench: Bench, journal: JournalState) -> None:
     for effect in bench.taken():
         match effect:
             case effects.SendEnvelope(envelope=sent):

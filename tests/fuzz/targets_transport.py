@@ -32,8 +32,8 @@ from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
-from chaosd.transport.admission import Facts, StandingLink, judge
-from chaosd.transport.errors import RemoteProtocolError
+from chaosd.transport.admission import AdmissionFacts, StandingLink, judge
+from chaosd.transport.errors import PeerProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, encode, signed_bytes
 from tests.fuzz.engine import Target
@@ -122,8 +122,8 @@ def _handshake(data: bytes) -> str:
         signature = dialer.sign(signed_bytes(listener.certificate_der, NONCE, body))
         try:
             site, said = machine.prove(msgspec.msgpack.encode({"hello": body, "signature": signature}))
-        except RemoteProtocolError as error:
-            raise RemoteProtocolError(str(error).partition(" names site ")[0]) from None  # the rest is the input's own
+        except PeerProtocolError as error:
+            raise PeerProtocolError(str(error).partition(" names site ")[0]) from None  # the rest is the input's own
         verdict, reason = judge(site, said, _facts(way, site))
         assert (verdict.code == ACCEPTED) == (reason == "accepted")
         assert len(encode(verdict)) <= HANDSHAKE_BYTES_MAX
@@ -141,14 +141,14 @@ def _handshake(data: bytes) -> str:
     return f"a verdict, {'accepted' if told.code == ACCEPTED else 'refused'}"
 
 
-def _facts(way: int, site: SiteId) -> Facts:
+def _facts(way: int, site: SiteId) -> AdmissionFacts:
     _, listener = identities()
     links = {
         2: StandingLink(incarnation=3, session=Session(dialer=site, attempt=1), streams=2),
         3: StandingLink(incarnation=3, session=Session(dialer=listener.site, attempt=4), streams=1),
         4: StandingLink(incarnation=9, session=Session(dialer=site, attempt=0), streams=2),
     }
-    return Facts(
+    return AdmissionFacts(
         own_site=listener.site,
         own_run="hearts",
         own_incarnation=1,
@@ -232,7 +232,7 @@ def _read(data: bytes, mode: FrameMode, pieces: int) -> tuple[list[tuple[bytes, 
             reader.received(count)
         while reader.held and not reader.stopped:
             reader.release()
-    except RemoteProtocolError as error:
+    except PeerProtocolError as error:
         return sink.frames, str(error)
     return sink.frames, ""
 
@@ -247,7 +247,7 @@ def _framing(data: bytes) -> str:
     assert (found, problem) == (again, same), "the pieces change what is read"
     assert all(len(frame) <= CONTROL_FRAME_BYTES_MAX for header, frame in found if not header)
     if problem:
-        raise RemoteProtocolError(problem)
+        raise PeerProtocolError(problem)
     return f"frames {min(len(found), 3)}"
 
 
@@ -312,7 +312,7 @@ TARGETS = (
     Target(
         name="handshake",
         run=_handshake,
-        refusals=(RemoteProtocolError,),
+        refusals=(PeerProtocolError,),
         seeds=_handshake_seeds,
         form=Form.MSGPACK,
         prefix=1,
@@ -321,7 +321,7 @@ TARGETS = (
     Target(
         name="framing",
         run=_framing,
-        refusals=(RemoteProtocolError,),
+        refusals=(PeerProtocolError,),
         seeds=_framing_seeds,
         prefix=2,
         tokens=(b"\0\0\0\4hold", b"\0\0\0\4stop", b"\0\0\0\nto control", b"\0\0\0\7to bulk", b"\0\0\0\4\0\0\0\0hold"),
@@ -329,7 +329,7 @@ TARGETS = (
     Target(
         name="headers",
         run=_headers,
-        refusals=(RemoteProtocolError, PeerBrokeRules),
+        refusals=(PeerProtocolError, PeerBrokeRules),
         seeds=_headers_seeds,
         form=Form.MSGPACK,
         prefix=1,

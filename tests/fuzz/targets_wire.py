@@ -26,7 +26,16 @@ ENVELOPES_MAX = 40
 """Messages of one input that a machine is fed with; more show nothing that these do not."""
 
 WORDS = (
-    *(b"Heartbeat", b"LinkReport", b"RaftEnvelope", b"ConnectOrder", b"Report", b"AppendRequest", b"Settled", b"*"),
+    *(
+        b"Heartbeat",
+        b"LinkStateAdvertisement",
+        b"RaftEnvelope",
+        b"ConnectOrder",
+        b"SiteStatus",
+        b"AppendRequest",
+        b"RoundResolved",
+        b"*",
+    ),
     *(A.encode(), B.encode(), C.encode(), D.encode(), b"compute", b"member", b"learner", b"failed", b"banned"),
 )
 CONFIGURATION = raft.Configuration(voters=(A, B, C), learners=())
@@ -44,12 +53,14 @@ def some_messages() -> Iterator[messages.Message]:
     yield messages.Heartbeat(
         sequence=1, echo_sequence=1, echo_delay_s=0.1, round=3, phase="compute", epoch=7, scheduler=A, knows_you=True
     )
-    yield messages.Farewell(reason="bye")
-    yield messages.LinkReport(neighbour=B, incarnation=1, up=False, rtt_s=0.1, rate_bytes_per_s=1e6, reason="cut")
+    yield messages.Goodbye(reason="bye")
+    yield messages.LinkStateAdvertisement(
+        neighbour=B, incarnation=1, up=False, rtt_s=0.1, rate_bytes_per_s=1e6, reason="cut"
+    )
     yield request
     yield messages.JoinAnswer(incarnation=1, accepted=False, final=True, reason="no")
     yield messages.StateRequest(incarnation=1, worker_round=2, model=MODEL, reason="restarted")
-    yield messages.LevelReport(round=3, transfer="join-a-2-1")
+    yield messages.CaughtUp(round=3, transfer="join-a-2-1")
     yield messages.LeaveRequest(incarnation=1, reason="done")
     yield messages.LeaveAnswer(incarnation=1, last_round=4, finished=True)
     yield messages.LinkRequest(request="r1", other=C, add=True, reason="wanted")
@@ -57,11 +68,11 @@ def some_messages() -> Iterator[messages.Message]:
     yield messages.LinkAnswer(request="r1", done=True, reason="")
     yield messages.ConnectOrder(negotiation="join-a-2-1", other=D, address="d.example:1", probe=True)
     yield messages.LinkReady(negotiation="join-a-2-1", other=D, ready=True, rtt_s=0.1, rate_bytes_per_s=1.0, reason="")
-    yield messages.Report(
+    yield messages.SiteStatus(
         incarnation=1, epoch=7, done_round=3, active=True, transfer_bytes=0, stalled=Tag(epoch=7, round=1)
     )
-    yield messages.SettleQuestion(epoch=7)
-    yield messages.SettleAnswer(epoch=7, done_round=3, digest="ab", has_state=True)
+    yield messages.RoundStatusQuery(epoch=7)
+    yield messages.RoundStatusReply(epoch=7, done_round=3, digest="ab", has_state=True)
     for inner in some_agreement(commands.encode_roster(roster)):
         yield messages.RaftEnvelope(message=inner)
 
@@ -95,17 +106,17 @@ def some_commands() -> Iterator[commands.Command]:
     views = roster.views
     plan = _plan()
     departure = Departure(site=C, incarnation=1, last_round=3, cause="failed", reason="gone")
-    yield commands.AdoptState(record=record(A), links=(), round=0, model=MODEL, views=views)
+    yield commands.SetRestorePoint(record=record(A), links=(), round=0, model=MODEL, views=views)
     yield commands.AddSite(record=record(D, state="learner"), links=(link(A, D),), views=views, replication=plan)
     yield commands.Replicate(views=views, replication=plan)
     yield commands.PromoteSite(site=D, views=views)
     yield commands.RenewSite(site=B, incarnation=2, address="b.example:1", views=views)
     yield commands.SetVoters()
-    yield commands.RemoveSite(departure=departure, settle=True, views=views)
+    yield commands.RemoveSite(departure=departure, resolve=True, views=views)
     yield commands.AddLink(link=link(A, B), views=views)
-    yield commands.RemoveLink(one=A, other=B, settle=False, views=views, reason="wanted")
-    yield commands.RedoRound(views=views, reason="every contribution had weight 0")
-    yield commands.Settled(round=3, digest="ab", holders=(A,), views=views)
+    yield commands.RemoveLink(one=A, other=B, resolve=False, views=views, reason="wanted")
+    yield commands.RetryRound(views=views, reason="every contribution had weight 0")
+    yield commands.RoundResolved(round=3, digest="ab", holders=(A,), views=views)
 
 
 def _plan() -> ReplicationPlan:
@@ -116,7 +127,7 @@ def _plan() -> ReplicationPlan:
 
 
 def envelope(message: messages.Message, source: SiteId, destination: SiteId, sequence: int) -> messages.Envelope:
-    flooded = isinstance(message, messages.LinkReport)
+    flooded = isinstance(message, messages.LinkStateAdvertisement)
     return messages.Envelope(
         version=1, source=source, destination=messages.EVERYBODY if flooded else destination, incarnation=1,
         sequence=sequence, epoch=7, event_id="e", hops=0, public_key=b"", signature=b"", message=message,

@@ -55,7 +55,7 @@ class Hostile:
 
     def envelope(self, message: messages.Message, **changes: Any) -> messages.Envelope:
         self.sequence += 1
-        flooded = isinstance(message, messages.LinkReport)
+        flooded = isinstance(message, messages.LinkStateAdvertisement)
         made = messages.Envelope(
             version=NEWEST, source=self.identity.site, destination=messages.EVERYBODY if flooded else self.target,
             incarnation=1, sequence=self.sequence, epoch=0, event_id="", hops=0, public_key=self.identity.public_key,
@@ -88,8 +88,8 @@ class Hostile:
         raise AssertionError("no link stays up for long enough to break a rule on it")
 
 
-def report_of(neighbour: SiteId, *, up: bool) -> messages.LinkReport:
-    return messages.LinkReport(
+def report_of(neighbour: SiteId, *, up: bool) -> messages.LinkStateAdvertisement:
+    return messages.LinkStateAdvertisement(
         neighbour=neighbour, incarnation=FAR, up=up, rtt_s=0.0, rate_bytes_per_s=0.0, reason="a lie"
     )
 
@@ -110,12 +110,12 @@ def lies(hostile: Hostile) -> list[messages.Envelope]:
         messages.RaftEnvelope(message=append),
         messages.RaftEnvelope(message=VoteRequest(term=FAR, last_index=FAR, last_term=FAR - 1, transfer=True)),
         messages.RaftEnvelope(message=TimeoutNow(term=1)),
-        messages.SettleQuestion(epoch=FAR),
-        messages.SettleAnswer(epoch=FAR, done_round=FAR, digest="ee", has_state=True),
+        messages.RoundStatusQuery(epoch=FAR),
+        messages.RoundStatusReply(epoch=FAR, done_round=FAR, digest="ee", has_state=True),
         messages.LeaveAnswer(incarnation=1, last_round=0, finished=True),
         messages.JoinAnswer(incarnation=1, accepted=False, final=True, reason="go away"),
         messages.ConnectOrder(negotiation="x", other=other, address="127.0.0.1:1", probe=True),
-        messages.Report(incarnation=1, epoch=FAR, done_round=FAR, active=True, transfer_bytes=0),
+        messages.SiteStatus(incarnation=1, epoch=FAR, done_round=FAR, active=True, transfer_bytes=0),
         messages.LeaveRequest(incarnation=1, reason="of somebody else"),
         messages.LinkRequest(request="x", other=other, add=False, reason="cut them"),
     ]  # fmt: skip
@@ -162,7 +162,7 @@ async def flood(hostile: Hostile) -> None:
 
 async def misbehave(hostile: Hostile) -> int:
     """Everything at once, link after link; the number of rules that were broken."""
-    forged = messages.Farewell(reason="forged")
+    forged = messages.Goodbye(reason="forged")
     other = hostile.cluster.sites[1].identity
 
     def control(data: bytes) -> Callable[[], None]:
@@ -185,7 +185,7 @@ async def misbehave(hostile: Hostile) -> int:
         lambda: hostile.say(hostile.envelope(report_of(other.site, up=False))),  # flooded, and not signed
         lambda: hostile.transport.send_control(hostile.target, unknown(hostile, 0, optional=False)),
         lambda: hostile.transport.send_control(
-            hostile.target, unknown(hostile, 0, message={"type": "Farewell", "reason": 7})
+            hostile.target, unknown(hostile, 0, message={"type": "Goodbye", "reason": 7})
         ),
         lambda: hostile.transport.send_bulk(hostile.target, 1, msgspec.msgpack.encode({"kind": "weather"}), b"x"),
         lambda: hostile.transport.send_bulk(

@@ -42,7 +42,7 @@ class Driver:
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         self.finished[tag] = (digest, weights)
 
-    def reduce_stalled(self, tag: Tag) -> None:
+    def round_came_up_empty(self, tag: Tag) -> None:
         self.stalled.append(tag)
 
     def result_fetched(self, round_number: int, digest: str) -> None:

@@ -25,7 +25,7 @@ def heart() -> tuple[ModuleType, ModuleType]:
 
 def read_rounds(*paths: Path) -> dict[int, dict[str, float]]:
     """Weights by round, from the rounds logs of several sites; what they tell of one round must be the same. A later
-    line about a round replaces an earlier one with an older epoch (a settled round that was done again)."""
+    line about a round replaces an earlier one with an older epoch (a resolved round that was done again)."""
     found: dict[int, tuple[int, dict[str, float], str]] = {}
     for path in paths:
         for line in path.read_text().splitlines():

@@ -297,7 +297,9 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
             assert status.state == "member" and {one.state for one in status.sites} == {"member"}
             assert len(status.sites) == 2 and status.round > round_before
             assert daemon.memory_info().rss - bytes_before < GROWTH_BYTES_MAX
-            bad = [event for event in site.events() if event.kind in ("scale-in", "settle", "pause", "disconnect-link")]
+            bad = [
+                event for event in site.events() if event.kind in ("scale-in", "resolve", "pause", "disconnect-link")
+            ]
             assert [event for event in bad if event.round > round_before] == [], "nobody was removed, nothing paused"
         refused = honest[0].events("refused")
         assert len(refused) >= breaches // 2, "a connection that ends takes the breaches after it along"

@@ -26,7 +26,7 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
     folder.mkdir()
     took_s = 0.0
     with cluster_of(folder, HOSPITALS, min_sites=3) as cluster:
-        cluster.wire(min_sites=len(cluster.sites), extra="mirror_every_rounds = 4")
+        cluster.wire(min_sites=len(cluster.sites), extra="memory_checkpoint_every_rounds = 4")
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
             train(site, number, gate=GATE if number == 3 else 0, rounds=LAST, pace_s=0.0)
@@ -44,7 +44,9 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
             later = [
                 event for site, known in zip(cluster.sites, before, strict=True) for event in site.events()[known:]
             ]
-            assert [event.kind for event in later if event.kind in ("transfer", "scale-out", "scale-in", "adopt")] == []
+            assert [
+                event.kind for event in later if event.kind in ("transfer", "scale-out", "scale-in", "restore-point")
+            ] == []
             (restored,) = [event for event in later if event.kind == "restore"]
             assert restored.outcome == "done" and f"round {GATE - 2}" in restored.reason, restored
             assert "mirror" in restored.reason and restored.duration_s < 5.0
@@ -97,7 +99,7 @@ def test_a_run_that_was_killed_everywhere_goes_on_from_its_newest_checkpoint(tmp
             site.start()
             train(site, number, pace_s=0.01)
         wait_for(lambda: all(site.is_member() for site in cluster.sites), "all train again", limit_s=60)
-        adopted = [event for site in cluster.sites for event in site.events("adopt")]
+        adopted = [event for site in cluster.sites for event in site.events("restore-point")]
         newest = max(adopted, key=lambda event: event.at_unix_s)
         assert f"from its checkpoint, at round {rounds[-1]}" in newest.reason
         restored = [event for site in cluster.sites for event in site.events("restore")]
@@ -123,7 +125,7 @@ def test_an_interrupted_daemon_leaves_nothing_of_a_mirror_or_checkpoint(tmp_path
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         cluster.wire(
             min_sites=len(cluster.sites),
-            extra='mirror_every_rounds = 1\ncheckpoint = "fixed"\ncheckpoint_every_rounds = 1',
+            extra='memory_checkpoint_every_rounds = 1\ncheckpoint = "fixed"\ncheckpoint_every_rounds = 1',
         )
         (site,) = cluster.sites
         site.start()

@@ -54,7 +54,7 @@ class Node:
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         self.finished[tag] = (digest, weights)
 
-    def reduce_stalled(self, tag: Tag) -> None:
+    def round_came_up_empty(self, tag: Tag) -> None:
         self.problems.append(f"{tag} stalled")
 
     def result_fetched(self, round_number: int, digest: str) -> None:

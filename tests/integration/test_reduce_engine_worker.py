@@ -36,7 +36,7 @@ class Lonely:
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         self.finished.append(tag)
 
-    def reduce_stalled(self, tag: Tag) -> None:
+    def round_came_up_empty(self, tag: Tag) -> None:
         raise AssertionError("somebody gave a weight")
 
     def result_fetched(self, round_number: int, digest: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.integration.transport_rig import LOOPS, Site, close, linked, run, until
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
-from chaosd.transport import LinkClosed, LocalProtocolError
+from chaosd.transport import LinkClosed, LinkUsageError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 
@@ -53,9 +53,9 @@ def test_control_frames_of_any_size_arrive_whole_and_in_order(loop_kind: str, tm
             assert a.transport.send_control(b.id, frame)
         await until(lambda: len(b.events.frames) == len(frames))
         assert b.events.frames == frames
-        with pytest.raises(LocalProtocolError):
+        with pytest.raises(LinkUsageError):
             a.transport.send_control(b.id, bytes(CONTROL_FRAME_BYTES_MAX + 1))
-        with pytest.raises(LocalProtocolError):
+        with pytest.raises(LinkUsageError):
             await a.transport.send_bulk(b.id, 0, b"", bytes(BULK_PAYLOAD_BYTES_MAX + 1))
         await close(a, b)
 

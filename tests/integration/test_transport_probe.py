@@ -14,7 +14,7 @@ from tests.integration.transport_rig import LOOPS, Recorder, Site, close, link, 
 from chaos_lab.links.shape import LinkShape
 from chaos_protocols.wire.probe import ProbeHeader, encode
 from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, report
-from chaosd.transport import RemoteProtocolError
+from chaosd.transport import PeerProtocolError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
 
@@ -148,7 +148,7 @@ def test_headers_that_break_the_rules_are_refused_and_the_rate_is_of_the_second_
             encode(ProbeHeader(kind="probe.else", id=1)),
             msgpack.packb({"kind": 1, "id": -1}),
         ):
-            with pytest.raises(RemoteProtocolError):
+            with pytest.raises(PeerProtocolError):
                 a.probe.bulk_received(b.id, 1, header)
         made = report(7, [0.0, 1.0, 2.0, 2.5, 3.0])  # slow at first
         assert made.rate_bytes_per_s == pytest.approx(2 * FRAME_BYTES) and made.seconds == 3.0

@@ -13,7 +13,7 @@ from chaos_lab.links.transport import LabTransport
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity
-from chaosd.transport import RemoteProtocolError, TransportSettings
+from chaosd.transport import PeerProtocolError, TransportSettings
 
 LOOPS = ("uvloop", "asyncio")
 RUN = "hearts"
@@ -89,7 +89,7 @@ class Recorder:
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         if header == b"refuse":
-            raise RemoteProtocolError("this test takes no such payload")
+            raise PeerProtocolError("this test takes no such payload")
         if header == b"discard":
             return None
         return self.buffers.get(header) or memoryview(bytearray(size_bytes))

@@ -5,7 +5,7 @@
     before b persists vote: kill b         the write fails: nothing of it is on the disk
     when c hears ReduceFinished: kill c    the event is there, c has not looked at it
     when b does ServeState: kill b         the effect is done (before: it is not)
-    when b sends SettleAnswer: kill b      the message is on its way (before: it is not)
+    when b sends RoundStatusReply: kill b      the message is on its way (before: it is not)
 
 SITE may be `any` or `scheduler`; in the command, `it` is the site at which the moment came, and commands may follow
 each other with `;`. A name with `=value` behind it asks for a field: `AddSite=d` is about site d.

@@ -22,7 +22,7 @@
     daemon kills the daemon and leaves its worker; worker the other way round; `scheduler` stands for whoever leads
     when|before ...        at an exact moment, see `moments`
     expect|never|until|within ...        what must come to hold, or never happens from here on, see `expectations`
-    detail                 the trace says how rounds were settled, and who sent state to whom
+    detail                 the trace says how rounds were resolved, and who sent state to whom
 
 The trace is made to stay the same as long as the story does: it has no times, sizes, numbers of rounds or terms. After
 each command comes what the sites saw (links down, pauses), then what the scheduler decided, in its order and told by
@@ -58,7 +58,7 @@ QUIET_S = 0.7
 QUIET_MAX_S = 6.0
 SLOW_DELAY_S = 0.15
 LOAD_STEP_S = 0.2
-OF_THE_SCHEDULER = ("election", "scale-in", "scale-out", "settle", "adopt", "connect-link", "disconnect-link")
+OF_THE_SCHEDULER = ("election", "scale-in", "scale-out", "resolve", "restore-point", "connect-link", "disconnect-link")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Stage:
 
     def _timeless(self, one: Told) -> str:
         text = one.text
-        if one.kind == "settle" and not self.detail:
+        if one.kind == "resolve" and not self.detail:
             return "the running round (" + text.split("(", 1)[1].split(")", 1)[0] + ")"
         if one.kind == "resume":
             return ""
@@ -208,8 +208,8 @@ class Stage:
                 self.expectations.check(line)
             case "detail":
                 self.detail = True
-            case "mirrors":
-                self._keep(mirror_every_rounds=int(names[0]))
+            case "memory-checkpoints":
+                self._keep(memory_checkpoint_every_rounds=int(names[0]))
             case "checkpoints":
                 self._keep(checkpoint="fixed", checkpoint_every_rounds=int(names[0]))
             case "disk":

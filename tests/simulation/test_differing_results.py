@@ -9,7 +9,7 @@ from tests.simulator.faults import begin
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
-from chaos_protocols.wire.control import SettleAnswer
+from chaos_protocols.wire.control import RoundStatusReply
 
 
 def training(names: str) -> World:
@@ -28,16 +28,16 @@ def done_at(node: Node) -> int:
 
 
 def answer_wrongly(node: Node) -> None:
-    """Once: this site's result of the round to be settled is another than it was."""
+    """Once: this site's result of the round to be resolved is another than it was."""
     machine = node.machine
     assert machine is not None
-    honest = machine.settle_answer
+    honest = machine.round_status
 
-    def wrong() -> SettleAnswer:
+    def wrong() -> RoundStatusReply:
         answer = honest()
         return msgspec.structs.replace(answer, digest="00" * 32 if answer.digest else "", has_state=False)
 
-    machine.settle_answer = wrong  # type: ignore[method-assign]
+    machine.round_status = wrong  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("wrong", ["b", "c", "scheduler"])
@@ -52,7 +52,7 @@ def test_the_site_with_another_result_is_removed_and_comes_back(wrong: str) -> N
     victim.kill()
     world.run(world.now_s + 2.0)
     assert liar.machine is not None
-    del liar.machine.settle_answer
+    del liar.machine.round_status
     others = [node for node in world.nodes.values() if node not in (liar, victim)]
 
     def trains_again() -> bool:

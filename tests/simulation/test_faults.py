@@ -231,7 +231,7 @@ def test_a_chunk_whose_round_is_over_when_its_last_byte_comes_changes_nothing() 
         network.drag(one, other, frame_s=0.4)
     world.schedule(0.5, world.node("c").kill)  # in the middle of a round, which is done again without it
     assert world.run_until(lambda: world.oracles.rounds_done > before + 3, limit_s=30.0), "\n".join(world.story[-20:])
-    assert told(world, "settle round")
+    assert told(world, "resolve round")
 
 
 def test_a_wrong_chunk_of_a_result_closes_the_link_and_comes_again() -> None:

@@ -11,11 +11,11 @@ from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
-from chaos_protocols.settings import KeepSettings, SiteSettings
+from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
 
 
-def three_sites(keep: KeepSettings, *, seed: int = 1) -> World:
+def three_sites(keep: CheckpointSettings, *, seed: int = 1) -> World:
     """a, b, c, fully meshed, training."""
     world = World(seed, settings=SiteSettings(keep=keep))
     for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
@@ -54,7 +54,7 @@ def restart_worker(world: World, node: Node, *, after_s: float = 0.2) -> None:
 
 @pytest.mark.parametrize("every", [1, 3, 10])
 def test_a_restarted_worker_gets_its_state_from_its_own_daemon(every: int) -> None:
-    world = three_sites(KeepSettings(mirror_every_rounds=every))
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=every))
     node, before = world.node("b"), transfers(world)
     begun = world.oracles.rounds_done
     restart_worker(world, node)
@@ -66,7 +66,7 @@ def test_a_restarted_worker_gets_its_state_from_its_own_daemon(every: int) -> No
 
 
 def test_without_a_mirror_the_neighbours_are_asked() -> None:
-    world = three_sites(KeepSettings())
+    world = three_sites(CheckpointSettings())
     node, before = world.node("b"), transfers(world)
     restart_worker(world, node)
     assert world.run_until(lambda: trains(node), limit_s=5.0)
@@ -75,7 +75,7 @@ def test_without_a_mirror_the_neighbours_are_asked() -> None:
 
 def test_all_workers_die_at_once_and_the_run_goes_on_where_it_was() -> None:
     """Nobody's worker has the state; every daemon has it."""
-    world = three_sites(KeepSettings(mirror_every_rounds=5))
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=5))
     before = transfers(world)
     for node in world.nodes.values():
         node.kill_worker()
@@ -85,11 +85,11 @@ def test_all_workers_die_at_once_and_the_run_goes_on_where_it_was() -> None:
         node.start_worker()
     assert world.run_until(lambda: all(trains(node) for node in world.nodes.values()), limit_s=5.0)
     assert world.run_until(lambda: world.oracles.rounds_done > done + 5, limit_s=10.0)
-    assert transfers(world) == before and not told(world, "adopt", since=20)
+    assert transfers(world) == before and not told(world, "restore-point", since=20)
 
 
 def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None:
-    world = three_sites(KeepSettings(mirror_every_rounds=4))
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=4))
     node = world.node("b")
     for one in world.nodes.values():
         one.contribution_bytes = RESULTS_BYTES_MAX // 10
@@ -108,13 +108,13 @@ def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None
 
 
 def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_state() -> None:
-    world = three_sites(KeepSettings(mirror_every_rounds=1000))
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1000))
     node = world.node("b")
     assert node.machine is not None
     memory, settings = node.machine.state.memory, node.machine.settings
     world.run_until(lambda: memory.round is not None, limit_s=1.0)
     if memory.round is None:  # the first copy would come with round 1000 (256 at most): ask for one now
-        every_round = dataclasses.replace(settings.keep, mirror_every_rounds=1)
+        every_round = dataclasses.replace(settings.keep, memory_checkpoint_every_rounds=1)
         node.machine.outbox.settings = dataclasses.replace(settings, keep=every_round)
         assert world.run_until(lambda: memory.round is not None, limit_s=1.0)
         node.machine.outbox.settings = settings
@@ -127,7 +127,7 @@ def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_st
 
 def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
     """The worker's state region belongs to the joiner: no mirror overwrites what is served (oracle 4 watches)."""
-    world = three_sites(KeepSettings(mirror_every_rounds=1))
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1))
     joiner = world.add("d", peers=("a", "b", "c"))
     begin(joiner)
     assert world.run_until(lambda: trains(joiner), limit_s=10.0)
@@ -139,7 +139,7 @@ def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
 
 def test_a_removed_site_forgets_its_mirror() -> None:
     """It joins again as a joiner: what it had is of a history that the run may have left."""
-    world = three_sites(KeepSettings(mirror_every_rounds=1))
+    world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1))
     node = world.node("b")
     for far in ("a", "c"):
         world.network.cut(node.site, world.site(far))
@@ -155,7 +155,7 @@ def test_a_removed_site_forgets_its_mirror() -> None:
 
 
 def test_the_run_goes_on_from_the_newest_checkpoint_when_all_sites_were_killed() -> None:
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=10))
     kill_all(world)
     newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
     assert newest >= 10
@@ -163,14 +163,16 @@ def test_the_run_goes_on_from_the_newest_checkpoint_when_all_sites_were_killed()
     for node in world.nodes.values():
         begin(node)
     assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
-    assert f"goes on from its checkpoint, at round {newest}" in "\n".join(told(world, "adopt", since=told_before))
+    assert f"goes on from its checkpoint, at round {newest}" in "\n".join(
+        told(world, "restore-point", since=told_before)
+    )
     assert sum(node.keeper.restored.count("checkpoint") for node in world.nodes.values()) == 1
     assert world.run_until(lambda: world.oracles.rounds_done > newest + 20, limit_s=20.0)
 
 
 def test_a_worker_that_is_back_first_does_not_begin_anew_what_others_have_on_disk() -> None:
     """Found by the test with real processes on a loaded machine: the first script was up a second before the others."""
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=10))
     kill_all(world)
     world.node("b").keeper.files = {}
     newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
@@ -180,12 +182,12 @@ def test_a_worker_that_is_back_first_does_not_begin_anew_what_others_have_on_dis
     for number, name in enumerate("bca"):
         world.schedule(1.5 + 1.5 * number, world.node(name).start_worker)
     assert world.run_until(lambda: all_are_members(world), limit_s=30.0)
-    adopted = told(world, "adopt", since=told_before)
+    adopted = told(world, "restore-point", since=told_before)
     assert len(adopted) == 1 and f"from its checkpoint, at round {newest}" in adopted[0]
 
 
 def test_a_damaged_checkpoint_is_passed_over() -> None:
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=5))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=5))
     assert world.run_until(lambda: world.oracles.rounds_done > 40, limit_s=20.0)
     kill_all(world)
     newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
@@ -200,7 +202,7 @@ def test_a_damaged_checkpoint_is_passed_over() -> None:
 
 def test_a_live_worker_is_better_than_any_checkpoint() -> None:
     """One worker outlives the daemons: its state is newer than what the disks have."""
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=10))
     world.run(world.now_s + 0.2)
     for node in world.nodes.values():
         node.kill(worker_too=node.name != "c")
@@ -211,12 +213,12 @@ def test_a_live_worker_is_better_than_any_checkpoint() -> None:
     for node in world.nodes.values():
         begin(node)
     assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
-    adopted = "\n".join(told(world, "adopt", since=told_before))
+    adopted = "\n".join(told(world, "restore-point", since=told_before))
     assert f"goes on from its worker, at round {had}" in adopted and "checkpoint" not in adopted
 
 
 def test_a_restarted_site_takes_no_checkpoint_while_others_train() -> None:
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=5))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=5))
     node = world.node("b")
     node.kill()
     world.run(world.now_s + 0.3)
@@ -226,7 +228,7 @@ def test_a_restarted_site_takes_no_checkpoint_while_others_train() -> None:
 
 
 def test_an_older_checkpoint_than_the_known_round_is_taken_late_and_said_aloud() -> None:
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=15))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=15))
     assert world.run_until(lambda: world.oracles.rounds_done > 27, limit_s=20.0)
     newest = max(checkpoint.round for node in world.nodes.values() for checkpoint in node.keeper.files)
     for node in world.nodes.values():
@@ -237,14 +239,14 @@ def test_an_older_checkpoint_than_the_known_round_is_taken_late_and_said_aloud()
         node.start_worker()
     assert world.run_until(lambda: all(trains(node) for node in world.nodes.values()), limit_s=60.0)
     assert world.now_s - killed_s > world.settings.transfer_stall_s
-    adopted = told(world, "adopt", since=told_before)[0]
+    adopted = told(world, "restore-point", since=told_before)[0]
     assert f"at round {newest}" in adopted and "are done again" in adopted
     assert world.run_until(lambda: world.oracles.rounds_done > newest + 40, limit_s=20.0)
 
 
 def test_a_branch_that_was_given_up_is_not_taken_up_again() -> None:
     """Checkpoints of a site that was away while the run went back to an older state are older, whatever their round."""
-    world = three_sites(KeepSettings(checkpoint="fixed", checkpoint_every_rounds=10))
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=10))
     assert world.run_until(lambda: world.oracles.rounds_done > 45, limit_s=20.0)
     kill_all(world)
     kept = {node.name: node.keeper for node in world.nodes.values()}
@@ -266,8 +268,8 @@ def test_a_branch_that_was_given_up_is_not_taken_up_again() -> None:
     assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
     branch = max(kept["a"].files | kept["b"].files)
     assert branch.lineage > newest.lineage and branch.round > older
-    assert "at round" in told(world, "adopt", since=told_before)[0]
-    assert f"at round {newest.round}" not in told(world, "adopt", since=told_before)[0]
+    assert "at round" in told(world, "restore-point", since=told_before)[0]
+    assert f"at round {newest.round}" not in told(world, "restore-point", since=told_before)[0]
 
 
 def kill_all(world: World) -> None:
@@ -279,7 +281,7 @@ def kill_all(world: World) -> None:
 
 def test_the_optimal_interval_is_that_of_the_equation() -> None:
     """FlashRecovery, equation (3): t* = sqrt(2 d k0 / m)."""
-    world = three_sites(KeepSettings(checkpoint="optimum", mean_time_between_failures_s=3600.0))
+    world = three_sites(CheckpointSettings(checkpoint="optimum", mean_time_between_failures_s=3600.0))
     machine = world.node("a").machine
     assert machine is not None
     assert machine.state.files.interval_s(0.5) == pytest.approx((2 * 3600 * 0.5) ** 0.5)

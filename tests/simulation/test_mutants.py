@@ -20,7 +20,7 @@ NAMED_BY_THE_PLAN = (
     "a learner counts in the quorum",
     "results are kept one round too short",
     "the contribution of a removed site is accepted",
-    "the settle rule is skipped after a failure",
+    "the resolve rule is skipped after a failure",
     "a snapshot is taken in the update phase",
     "a removed leader keeps leading",
     "two membership changes at once",

@@ -33,7 +33,7 @@ EARLY = (
         patches=(
             Patch(
                 "chaos_protocols.rounds.machine:RoundMachine._catch_up",
-                'self.completed_round, self.digest = roster.settled_round, ""  # on in standby: no round waits for it',
+                'self.completed_round, self.digest = roster.resolved_round, ""  # on in standby: no round waits for it',
                 "pass",
             ),
             Patch(
@@ -72,12 +72,12 @@ EARLY = (
         patches=(
             Patch(
                 f"{SCHEDULER}.proposals:removal_of",
-                "settle = asked.settle or (not asked.graceful and (roster.settling or not whole or counts))",
-                "settle = asked.settle",
+                "resolve = asked.resolve or (not asked.graceful and (roster.resolving or not whole or counts))",
+                "resolve = asked.resolve",
             ),
         ),
         stories=("97",),
-        test="test_proposals:test_a_failure_that_splits_the_overlay_is_settled_over_what_is_left",
+        test="test_proposals:test_a_failure_that_splits_the_overlay_is_resolved_over_what_is_left",
     ),
     Undone(
         row=8,
@@ -112,19 +112,19 @@ EARLY = (
             WAITS_FOR_EVER,
         ),
         stories=("104",),
-        test="test_participation:test_a_leaver_whose_last_round_was_settled_without_it_goes_after_a_bounded_time",
+        test="test_participation:test_a_leaver_whose_last_round_was_resolved_without_it_goes_after_a_bounded_time",
     ),
     Undone(
         row=11,
         patches=(
             Patch(
                 f"{PROGRESS}._leaver",
-                "if stands_still and not roster.settling:",
+                "if stands_still and not roster.resolving:",
                 "if False:",
             ),
         ),
         stories=("105",),
-        test="test_progress:test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left",
+        test="test_progress:test_a_leaver_whose_last_rounds_do_not_end_is_resolved_away_and_still_called_left",
     ),
     Undone(
         row=12,
@@ -142,7 +142,7 @@ EARLY = (
         row=13,
         patches=(
             Patch(
-                f"{SCHEDULER}.admission:Admission.level_reported",
+                f"{SCHEDULER}.admission:Admission.caught_up_reported",
                 'if not known and record is not None and record.state == "learner":',
                 "if False:",
             ),
@@ -195,12 +195,12 @@ EARLY = (
         row=18,
         patches=(
             Patch(
-                "chaos_protocols.links.link_state:OverlayView._judge",
+                "chaos_protocols.links.link_state:LinkStateTable._judge",
                 "up = envelope.message.up and envelope.incarnation == self._incarnations[key[0]]",
                 "up = envelope.message.up",
             ),
             Patch(
-                "chaos_protocols.links.link_state:OverlayView.silent", "return (self", "return False and (self"
+                "chaos_protocols.links.link_state:LinkStateTable.silent", "return (self", "return False and (self"
             ),  # row 49
         ),
         stories=("40", "69"),
@@ -231,8 +231,8 @@ EARLY = (
         patches=(
             Patch(
                 f"{REPORTS}.newest_round",
-                "roster.settled_round, *known)",
-                "roster.settled_round, *known, *(one.known_round for one, _ in self._newest.values()))",
+                "roster.resolved_round, *known)",
+                "roster.resolved_round, *known, *(one.known_round for one, _ in self._newest.values()))",
             ),
         ),
         stories=("103",),

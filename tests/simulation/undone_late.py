@@ -72,7 +72,7 @@ LATE = (
         row=36,
         patches=(Patch(f"{SCHEDULER}.proposals:removal_of", "or not whole or counts)", "or not whole)"),),
         stories=("94",),
-        test="test_proposals:test_a_learner_that_was_promoted_since_its_loss_was_seen_is_settled_without",
+        test="test_proposals:test_a_learner_that_was_promoted_since_its_loss_was_seen_is_resolved_without",
     ),
     Undone(
         row=37,
@@ -126,11 +126,11 @@ LATE = (
             WAITS_ALONE,
         ),
         stories=("96",),
-        test=f"{RESOLUTION}:test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies",
+        test=f"{RESOLUTION}:test_a_member_that_lacks_the_resolved_round_alone_is_a_measure_when_its_holder_dies",
     ),
     Undone(
         row=42,
-        patches=(Patch(OUTCOME, "default=known", "default=roster.settled_round"),),
+        patches=(Patch(OUTCOME, "default=known", "default=roster.resolved_round"),),
         stories=("99",),
         test=f"{RESOLUTION}:test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands",
     ),
@@ -196,7 +196,7 @@ LATE = (
     Undone(
         row=49,
         patches=(
-            Patch("chaos_protocols.links.link_state:OverlayView.silent", "return (self", "return False and (self"),
+            Patch("chaos_protocols.links.link_state:LinkStateTable.silent", "return (self", "return False and (self"),
         ),
         stories=("117",),
     ),
@@ -232,7 +232,7 @@ LATE = (
         row=54,
         patches=(Patch(OUTCOME, "+ 1) for site in held)", "+ 1) for site in holders)"),),
         stories=("128",),
-        test=f"{RESOLUTION}:test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less",
+        test=f"{RESOLUTION}:test_a_pending_member_holds_the_newest_round_if_another_one_that_counts_has_less",
     ),
     Undone(
         row=55,
@@ -254,7 +254,7 @@ LATE = (
         row=57,
         patches=(Patch(f"{SCHEDULER}.voters:transfer_leadership", "if not candidates:", "if True:"),),
         stories=("129",),
-        test=f"{RESOLUTION}:test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
+        test=f"{RESOLUTION}:test_a_pending_member_that_schedules_gives_the_role_to_a_member_that_can_let_it_go",
     ),
     Undone(
         row=58,

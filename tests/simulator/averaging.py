@@ -25,9 +25,7 @@ from chaos_protocols.rounds.reduce import (
     PartialRef,
     Place,
     ReduceEffect,
-    ReduceFinished,
     ReduceMachine,
-    ReduceStalled,
     ReleasePartials,
     ResultComplete,
     ResultEffect,
@@ -37,6 +35,8 @@ from chaos_protocols.rounds.reduce import (
     ResultUnavailable,
     ResultVerified,
     RetainedRounds,
+    RoundEmpty,
+    RoundReduced,
     SendBulk,
     lay_out,
 )
@@ -210,10 +210,10 @@ class Averaging:
                     opened = self._opened(effect.tag)
                     for key in [key for key in opened.partials if key[0] == tree and key[1] < below]:
                         del opened.partials[key]
-                case ReduceFinished():
+                case RoundReduced():
                     self._finished(effect)
-                case ReduceStalled(tag=tag):
-                    self._node.soon(events.ReduceStalled(tag=tag))
+                case RoundEmpty(tag=tag):
+                    self._node.soon(events.RoundCameUpEmpty(tag=tag))
                 case ResultLost(tag=tag):
                     self._close_round()
                     self._node.soon(events.ResultMissed(tag=tag))
@@ -268,7 +268,7 @@ class Averaging:
         own = (self._node.site, effect.weight, opened.own, index) if effect.weight is not None else None
         opened.partials[effect.tree, effect.chunk] = added(own, children)
 
-    def _finished(self, effect: ReduceFinished) -> None:
+    def _finished(self, effect: RoundReduced) -> None:
         opened = self._opened(effect.tag)
         self._open = None
         result = opened.result

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from chaos_protocols import effects, events
-from chaos_protocols.settings import KeepSettings
+from chaos_protocols.settings import CheckpointSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
 from chaos_protocols.wire.plans import CheckpointFacts
 
@@ -28,8 +28,8 @@ Snapshot = tuple[int, str]
 def keep_at_random(world: World, rng: random.Random) -> None:
     """All sites keep mirrors, checkpoints, both or neither; copies are fast or slow; contributions small, or so large
     that few results fit into the memory for them. To be called before the sites start."""
-    keep = KeepSettings(
-        mirror_every_rounds=rng.choice((0, 1, 2, 7)),
+    keep = CheckpointSettings(
+        memory_checkpoint_every_rounds=rng.choice((0, 1, 2, 7)),
         checkpoint=rng.choice(("off", "fixed")),
         checkpoint_every_rounds=rng.choice((3, 11)),
     )
@@ -61,13 +61,13 @@ class Keeper:
         """Every file gets a wrong byte."""
         self.files = dict.fromkeys(self.files)
 
-    def execute(self, effect: effects.KeepEffect) -> None:
+    def execute(self, effect: effects.CheckpointEffect) -> None:
         match effect:
-            case effects.KeepCopy(round=number):
+            case effects.SaveMemoryCheckpoint(round=number):
                 self._keep(number)
-            case effects.DropCopy():
+            case effects.DropMemoryCheckpoint():
                 self.memory = None
-            case effects.RestoreCopy(attempt=attempt):
+            case effects.RestoreMemoryCheckpoint(attempt=attempt):
                 memory = self.memory
                 self._later(self.copy_range_s, lambda: self._put(attempt, memory, "mirror"))
             case effects.WriteCheckpoint(checkpoint=checkpoint):
@@ -95,7 +95,7 @@ class Keeper:
 
         def copied() -> None:
             self.memory = (number, state if region.version == before else TORN)
-            node.handle(events.CopyKept(round=number))
+            node.handle(events.MemoryCheckpointSaved(round=number))
 
         self._later(self.copy_range_s, copied)
 

@@ -281,7 +281,7 @@ class Node:
                 self.later(0.02, lambda: self.handle(probed))
             case effects.DeliverResult(round=number):
                 self._apply(number)
-            case _ if isinstance(effect, effects.KeepEffect):
+            case _ if isinstance(effect, effects.CheckpointEffect):
                 self.keeper.execute(effect)
             case effects.ToWorker(message=message):
                 self._to_worker(message)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
-from chaos_protocols.agreement.commands import Settled
+from chaos_protocols.agreement.commands import RoundResolved
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveRequest, RaftEnvelope
@@ -62,8 +62,8 @@ class Oracles:
         return self.rounds.rounds_done
 
     def _committed(self, index: int, command: Any, roster: Roster) -> None:
-        if isinstance(command, Settled) and command.holders:
-            self.leaves.settled(self.rounds.eras[-1], command.round)
+        if isinstance(command, RoundResolved) and command.holders:
+            self.leaves.resolved(self.rounds.eras[-1], command.round)
         self.leaves.committed(roster)
         self.rounds.committed(index, command, roster)
 

@@ -194,15 +194,15 @@ class AgreementOracle:
         elif known != node.site:
             self._fail(1, f"term {core.term} has two schedulers: {known} and {node.site}")
         committed = max(core.commit_index, min(self.last, core.log.last_index))
-        settled = core.log.configuration_index <= committed
+        resolved = core.log.configuration_index <= committed
         if (
-            settled
+            resolved
             and core.log.configuration_index <= core.commit_index
             and node.site not in core.log.configuration.voters
         ):
             self._fail(1, f"{node.name} leads term {core.term}, but is no voter of the committed configuration")
         pending = (core.log.configuration_index, committed)
-        if not settled and core.term == max(self.leader_of_term) and pending != self._pending.get(node.site):
+        if not resolved and core.term == max(self.leader_of_term) and pending != self._pending.get(node.site):
             self._pending[node.site] = pending
             self._overlap(node, core.log.configurations_since(committed))
 

@@ -104,7 +104,7 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
         tuple(sorted(scheduler.term.resolution.answers.items())),
         (len(scheduler.term.negotiations.pending), scheduler.in_flight is None),
         tuple((site, report[0]) for site, report in sorted(scheduler.term.reports.newest.items())),
-        tuple((site, one.phase, one.wanted, one.farewell) for site, one in sorted(machine.links.neighbours.items())),
+        tuple((site, one.phase, one.wanted, one.goodbye) for site, one in sorted(machine.links.neighbours.items())),
         tuple(sorted(machine.network.incarnations.items())),
     )
 
@@ -139,11 +139,11 @@ class LeaveOracle:
             elif key in self.left:
                 self._fail(9, f"{gone.site} left gracefully, and is recorded as {gone.cause}")
 
-    def settled(self, previous: Any, settled_round: int) -> None:
+    def resolved(self, previous: Any, resolved_round: int) -> None:
         for site, incarnation in self._gone:
             era, number = self._rounds.completed.get((site, incarnation), (None, 0))
-            if era is previous and number > settled_round:
-                self._fail(9, f"{site} left with round {number}, and {settled_round} was settled: a round is lost")
+            if era is previous and number > resolved_round:
+                self._fail(9, f"{site} left with round {number}, and {resolved_round} was resolved: a round is lost")
 
     def recorded(self, node: Node, effect: effects.Record) -> None:
         """No event calls a site failed whose last life in the roster ended with a leave."""
@@ -180,7 +180,7 @@ class LeaveOracle:
             return
         rounds = machine.rounds
         self._gone[node.site, machine.incarnation] = rounds.completed_round
-        done = self._rounds.result(era, gone.last_round) is not None and gone.last_round > era.settled_round
+        done = self._rounds.result(era, gone.last_round) is not None and gone.last_round > era.resolved_round
         if (
             done
             and machine.membership.begun

@@ -64,11 +64,11 @@ class RecoveryOracle:
     # -- after the faults
 
     def newest_round(self) -> int:
-        """The newest round that a live member of the present roster knows to be done, or that was settled."""
+        """The newest round that a live member of the present roster knows to be done, or that was resolved."""
         roster = self._world.oracles.newest
         if roster is None:
             return 0
-        newest = roster.settled_round
+        newest = roster.resolved_round
         for record in roster.sites:
             machine = self._world.nodes[record.site].machine
             if record.state == "member" and machine is not None and machine.incarnation == record.incarnation:

@@ -1,9 +1,9 @@
 """Invariants 2, 3 and 4: what is applied, what is in it, and in which state it leaves a worker.
 
-The run's history is a chain of *eras*: one begins with each committed decision about rounds (`Settled`, `AdoptState`).
-The views of an era are all made with its decision or after it, so the epoch of a bulk tag names its era, and within
-one era a round has one result, under whatever tag, for whatever site. A new era keeps the rounds up to the one that
-was settled; later ones are void. States are chains of results: the oracle computes them itself.
+The run's history is a chain of *eras*: one begins with each committed decision about rounds (`RoundResolved`,
+`SetRestorePoint`). The views of an era are all made with its decision or after it, so the epoch of a bulk tag names its
+era, and within one era a round has one result, under whatever tag, for whatever site. A new era keeps the rounds up to
+the one that was resolved; later ones are void. States are chains of results: the oracle computes them itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import fsum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
-from chaos_protocols.agreement.commands import AdoptState, Settled
+from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import Numbers, digest_of, vector_digest
@@ -33,10 +33,10 @@ ROUNDS_KEPT = 512
 
 @dataclass(slots=True)
 class Era:
-    """`results`, `states`: of the rounds after `settled_round`. An adopted era begins with the state of one worker."""
+    """`results`, `states`: of the rounds after `resolved_round`. An adopted era begins with the state of one worker."""
 
     index: int
-    settled_round: int
+    resolved_round: int
     adopted: bool
     previous: Era | None
     results: dict[int, str] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class Era:
     def owner(self, number: int, *, state: bool = False) -> Era | None:
         """The era in which this round was, or will be, done; None: before the run took over a worker's state."""
         era: Era | None = self
-        while era is not None and number <= era.settled_round:
+        while era is not None and number <= era.resolved_round:
             if era.adopted:
-                return era if state and number == era.settled_round else None
+                return era if state and number == era.resolved_round else None
             era = era.previous
         return era
 
@@ -85,20 +85,20 @@ class RoundsOracle:
         for view in roster.views:
             self.views.setdefault(view.epoch, view)
         self._who_counts(index, roster)
-        if isinstance(command, Settled):
-            self._settled(index, command, roster)
-        if isinstance(command, AdoptState):
+        if isinstance(command, RoundResolved):
+            self._resolved(index, command, roster)
+        if isinstance(command, SetRestorePoint):
             self._adopted(index, command, roster)
-        if isinstance(command, Settled | AdoptState) or not self.eras:
+        if isinstance(command, RoundResolved | SetRestorePoint) or not self.eras:
             previous = self.eras[-1] if self.eras else None
-            adopted = not isinstance(command, Settled)
-            self.eras.append(Era(index, roster.settled_round, adopted, previous))
+            adopted = not isinstance(command, RoundResolved)
+            self.eras.append(Era(index, roster.resolved_round, adopted, previous))
             self._indices.append(index)
-            self.rounds_done = min(self.rounds_done, roster.settled_round)
+            self.rounds_done = min(self.rounds_done, roster.resolved_round)
 
     def _who_counts(self, index: int, roster: Roster) -> None:
         """Invariant 5: a round counts the members of the roster, and leavers up to their last round; nobody else."""
-        if roster.settling or not roster.views:
+        if roster.resolving or not roster.views:
             return
         for gone in roster.departed:
             if gone.cause == "left":
@@ -125,26 +125,26 @@ class RoundsOracle:
         owner = era.owner(number, state=True)
         return None if owner is None else owner.states.get(number)
 
-    def _settled(self, index: int, command: Settled, roster: Roster) -> None:
-        """Invariant 2: no survivor holds more than what was settled (its answer was a promise), the digest is that of
+    def _resolved(self, index: int, command: RoundResolved, roster: Roster) -> None:
+        """Invariant 2: no survivor holds more than what was resolved (its answer was a promise), the digest is that of
         the round, and at most one round is done again: more only where every member counts later, and those who did
         them are gone."""
         era = self.eras[-1]
         known = self.result(era, command.round)
         if command.digest and known != command.digest:
-            self._fail(2, f"entry {index} settles round {command.round} as {command.digest}, its result is {known}")
-        if command.round > max(era.newest, era.settled_round):
-            self._fail(2, f"entry {index} settles round {command.round}, which nobody has done")
+            self._fail(2, f"entry {index} resolves round {command.round} as {command.digest}, its result is {known}")
+        if command.round > max(era.newest, era.resolved_round):
+            self._fail(2, f"entry {index} resolves round {command.round}, which nobody has done")
         for record in roster.sites:
             of_era, number = self.completed.get((record.site, record.incarnation), (None, 0))
             if of_era is era and number > command.round:
-                self._fail(2, f"{record.name} has round {number}, but {command.round} was settled as the last one")
+                self._fail(2, f"{record.name} has round {number}, but {command.round} was resolved as the last one")
         if command.holders and era.newest > command.round + 1:
             before = self.roster_at[max(epoch for epoch in self.roster_at if epoch < index)]
             if any(before.counts(site, command.round + 1) for site in roster.member_ids()):
-                self._fail(2, f"round {era.newest} was done, {command.round} is settled: more than one round is lost")
+                self._fail(2, f"round {era.newest} was done, {command.round} is resolved: more than one round is lost")
 
-    def _adopted(self, index: int, command: AdoptState, roster: Roster) -> None:
+    def _adopted(self, index: int, command: SetRestorePoint, roster: Roster) -> None:
         """Invariant 2: the run goes on from a worker only where no member that trains is left, and not from more than
         one round before the newest that one of them knows of; from a checkpoint, from whatever that holds. What a
         removed site knows, which comes back with the state, is no measure (row 22)."""
@@ -161,7 +161,7 @@ class RoundsOracle:
                 self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
             worker = self._nodes[site].worker
             from_worker = worker is not None and worker.round == command.round
-            known = max(machine.rounds.known_round, self.eras[-1].settled_round)
+            known = max(machine.rounds.known_round, self.eras[-1].resolved_round)
             if from_worker and not self._nodes[site].keeper.files and known > command.round + 1:
                 self._fail(2, f"entry {index} goes back to round {command.round}; {node.name} knows {known}")
 
@@ -273,7 +273,7 @@ class RoundsOracle:
         life = (node.site, machine.incarnation)
         self.completed[life] = (era, rounds.completed_round)
         later = next((one for one in self.eras if one.index > era.index), None)
-        if later is None or later.adopted or rounds.completed_round <= later.settled_round:
+        if later is None or later.adopted or rounds.completed_round <= later.resolved_round:
             return
         record = self._roster_of(later).record(node.site)  # type: ignore[arg-type]
         if record is not None and record.incarnation == machine.incarnation:
@@ -287,12 +287,12 @@ class RoundsOracle:
         return self.roster_at[era.index]
 
     def _is_void(self, node: Node, number: int) -> bool:
-        """The site was removed, does not know it, and the run was settled before this round: whatever it has of it, it
+        """The site was removed, does not know it, and the run was resolved before this round: whatever it has of it, it
         gets another state before it takes part again."""
         newest = self.roster_at[max(self.roster_at)]
         record = newest.record(node.site)  # type: ignore[arg-type]
         there = record is not None and record.incarnation == node.disk.incarnation
-        return not there and number > newest.settled_round
+        return not there and number > newest.resolved_round
 
     # -- what the workers do
 

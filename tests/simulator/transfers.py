@@ -17,13 +17,13 @@ from chaos_protocols.state.transfer import (
     Block,
     CheckBlock,
     Comparison,
+    FetchFailed,
     JoinerEffect,
     SendHeader,
     SourceDropped,
     SourceEffect,
+    StateFetched,
     StreamBlocks,
-    TransferFailed,
-    TransferFinished,
     TransferMachine,
     TransferSettings,
     TransferSource,
@@ -240,9 +240,9 @@ class Transfers:
                 case SourceDropped(source=source, reason=reason, wrong=wrong):
                     node.world.oracles.source_dropped(node, source, wrong=wrong)
                     node.world.tell(f"{node.name}: source {source}: {reason}")
-                case TransferFinished():
+                case StateFetched():
                     node.later(HASH_S, lambda: self._finished(fetch))
-                case TransferFailed(reason=reason):
+                case FetchFailed(reason=reason):
                     self._end(fetch)
                     node.soon(events.TransferFailed(transfer=transfer, reason=reason))
                 case _:

@@ -25,16 +25,16 @@ from chaos_protocols.scheduler.negotiation import (
     DeadlinePassed,
     DisconnectLink,
     EverybodyDone,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     Negotiation,
     Order,
     ProposalLost,
     Propose,
+    Resolution,
     RoundNeverDone,
     ScaleIn,
     ScaleOut,
-    Settlement,
     SubjectGone,
     Tell,
 )
@@ -218,13 +218,13 @@ def _makers(kind: type[Negotiation], *, begin: bool = True) -> Iterator[Callable
         yield maker(joiner=SUBJECT, request=None)
         yield maker(joiner=SUBJECT, request=None, state=ScaleOutState.REPLICATING)
     elif kind is ScaleIn:
-        for graceful, settle in itertools.product((True, False), repeat=2):
-            yield maker(site=SUBJECT, incarnation=1, graceful=graceful, settle=settle)
+        for graceful, resolve in itertools.product((True, False), repeat=2):
+            yield maker(site=SUBJECT, incarnation=1, graceful=graceful, resolve=resolve)
     elif kind is ConnectLink:
         yield maker(one=ONE, other=OTHER, request=(ONE, "request"))
     else:
-        for settle in (True, False):
-            yield maker(one=ONE, other=OTHER, request=(ONE, "request"), settle=settle)
+        for resolve in (True, False):
+            yield maker(one=ONE, other=OTHER, request=(ONE, "request"), resolve=resolve)
 
 
 def _join_request() -> JoinRequest:
@@ -240,7 +240,7 @@ def _events() -> Iterator[NegotiationEvent]:
     for site, other in ((ONE, OTHER), (OTHER, ONE), (ONE, SUBJECT)):
         for ready in (True, False):
             yield replace(good, site=site, other=other, ready=ready)
-    yield from (Committed(), LevelReached(), Settlement(), EverybodyDone(), DeadlinePassed(), SubjectGone(reason=""))
+    yield from (Committed(), LearnerCaughtUp(), Resolution(), EverybodyDone(), DeadlinePassed(), SubjectGone(reason=""))
     yield RoundNeverDone(round=1)
     yield from (ProposalLost(reason="", final=final) for final in (True, False))
 

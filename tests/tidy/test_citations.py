@@ -43,14 +43,14 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\(\))?")
 SINGLE = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z]+_[A-Z_]+|[a-z]+_\w+(?:\(\))?")
 
 COMING = {
-    "CaughtUp": "LevelReport",
-    "Goodbye": "Farewell",
-    "LinkStateAdvertisement": "LinkReport",
-    "RetryRound": "RedoRound",
-    "RoundResolved": "Settled",
-    "RoundStatusQuery": "SettleQuestion",
-    "RoundStatusReply": "SettleAnswer",
-    "SetRestorePoint": "AdoptState",
+    "CaughtUp": "CaughtUp",
+    "Goodbye": "Goodbye",
+    "LinkStateAdvertisement": "LinkStateAdvertisement",
+    "RetryRound": "RetryRound",
+    "RoundResolved": "RoundResolved",
+    "RoundStatusQuery": "RoundStatusQuery",
+    "RoundStatusReply": "RoundStatusReply",
+    "SetRestorePoint": "SetRestorePoint",
 }
 """Names that the spec uses already, and what bears the meaning today. Empty when the code has them."""
 

@@ -36,7 +36,7 @@ BRANCHY_TODAY = {
     "_judge_events",
     "_judge_join",
     "_site_failed",
-    "adopt",
+    "restore-point",
     "choose",
     "find_failures",
     "find_progress",
@@ -44,7 +44,7 @@ BRANCHY_TODAY = {
     "pause_reason",
     "remove_site",
     "RoundMachine.advance",
-    "settle",
+    "resolve",
 }
 
 DOUBLE_NAMES_TODAY = {

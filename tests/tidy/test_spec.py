@@ -33,7 +33,15 @@ TODAY = {**COMING, "SiteStatus": "Report"}
 VALUES = {"control", "bulk", "learner", "member", "left", "failed", "banned"}
 """What a field may be, shown like a field."""
 
-UNTABLED = {"Farewell", "Heartbeat", "LinkReport", "RaftEnvelope", "Report", "SettleAnswer", "SettleQuestion"}
+UNTABLED = {
+    "Goodbye",
+    "Heartbeat",
+    "LinkStateAdvertisement",
+    "RaftEnvelope",
+    "Report",
+    "RoundStatusReply",
+    "RoundStatusQuery",
+}
 """Messages with a rule, or a table, of their own."""
 
 

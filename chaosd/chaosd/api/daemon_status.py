@@ -6,7 +6,7 @@ import os
 from importlib import metadata
 
 from chaos_protocols.names import SiteId
-from chaosd.api.status import EventRecord, LinkStatus, ProbingStatus, SiteStatus, Status, TransferStatus, WorkerStatus
+from chaosd.api.status import EventRecord, LinkStatus, ProbingStatus, SiteSummary, Status, TransferStatus, WorkerStatus
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
 from chaosd.storage.history import HistoryRecord
@@ -53,7 +53,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
     )
 
 
-def _sites(driver: Driver) -> tuple[SiteStatus, ...]:
+def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
     machine = driver.machine
     voters = machine.configuration.voters
     found = []
@@ -65,7 +65,7 @@ def _sites(driver: Driver) -> tuple[SiteStatus, ...]:
         elif (heard := machine.network.steps.get(record.site)) is not None:
             done, phase = heard
         found.append(
-            SiteStatus(
+            SiteSummary(
                 site=record.site,
                 name=record.name,
                 address=record.address,

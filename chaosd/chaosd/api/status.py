@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class SiteStatus(msgspec.Struct, frozen=True, kw_only=True):
+class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One site of the roster as this daemon sees it. `state`: learner, member, leaving."""
 
     site: str
@@ -80,7 +80,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     round_s: float | None
     result_digest: str
-    sites: tuple[SiteStatus, ...]
+    sites: tuple[SiteSummary, ...]
     links: tuple[LinkStatus, ...]
     worker: WorkerStatus
     transfer: TransferStatus | None
@@ -90,7 +90,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down,
-    settle, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint, adopt,
+    resolve, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint, adopt,
     round.
     `outcome`: done, failed, refused, or empty for a plain fact."""
 

@@ -41,7 +41,7 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Frame(Generic[K]):
-    """`key`: what it belongs to, for `Outbox.drop`. `buffer`: held until the frame is sent or dropped."""
+    """`key`: what it belongs to, for `SendQueue.drop`. `buffer`: held until the frame is sent or dropped."""
 
     key: K
     header: BulkHeader
@@ -65,7 +65,7 @@ class _Lane(Generic[K]):
     up: bool = True
 
 
-class Outbox(Generic[K]):
+class SendQueue(Generic[K]):
     """See the module. `overflow(site)` is called when a neighbour has too much waiting; its frames are dropped then."""
 
     def __init__(self, sender: BulkSender, stream: int, overflow: Callable[[SiteId], None]) -> None:

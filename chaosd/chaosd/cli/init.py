@@ -58,8 +58,8 @@ found = {found}
 # {texts[replication]}
 # replication = "chaos"
 
-# {texts[mirror_every_rounds]}
-# mirror_every_rounds = 0
+# {texts[memory_checkpoint_every_rounds]}
+# memory_checkpoint_every_rounds = 0
 # {texts[checkpoint]}
 # checkpoint = "off"
 # {texts[checkpoint_every_rounds]}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from chaos_planner.pipelines.estimates.timeline import Timeline
     from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
     from chaos_planner.pipelines.plans.execution import ExecutionPlan
-    from chaos_planner.pipelines.search.decisions import Decision
+    from chaos_planner.pipelines.search.decisions import RecoveryDecision
     from chaos_planner.pipelines.transfers.restorer import Restoration
 
 ROWS_MAX = 48
@@ -195,7 +195,7 @@ def _names(workers: frozenset[int]) -> str:
     return ", ".join(map(str, ordered[:NAMED_MAX])) + (", ..." if len(ordered) > NAMED_MAX else "")
 
 
-def _candidates(decision: Decision) -> Any:
+def _candidates(decision: RecoveryDecision) -> Any:
     columns = ("policy", "step", "samples/s", "transition", "state moved", "peak memory", "score")
     table = table_of(*columns, title="candidates (score: samples a second until the next failure)")
     for each in decision.candidates:
@@ -215,7 +215,7 @@ def _candidates(decision: Decision) -> Any:
     return table
 
 
-def _refusals(decision: Decision) -> list[Text]:
+def _refusals(decision: RecoveryDecision) -> list[Text]:
     from rich.text import Text
 
     refused = [each for each in decision.candidates if not each.available]
@@ -227,7 +227,7 @@ def _refusals(decision: Decision) -> list[Text]:
     return lines
 
 
-def _as_json(decision: Decision, found: Restoration) -> dict[str, object]:
+def _as_json(decision: RecoveryDecision, found: Restoration) -> dict[str, object]:
     candidates = [
         {
             "policy": each.policy.value,
@@ -264,7 +264,7 @@ def _as_json(decision: Decision, found: Restoration) -> dict[str, object]:
     }
 
 
-def _tell(decision: Decision, found: Restoration, drawn: Timeline) -> None:
+def _tell(decision: RecoveryDecision, found: Restoration, drawn: Timeline) -> None:
     from rich.text import Text
 
     head = Text(decision.reason, style="bold green")

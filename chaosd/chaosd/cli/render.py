@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos_protocols.names import short
-from chaosd.api.status import EventRecord, LinkStatus, SiteStatus, Status, TransferStatus
+from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, TransferStatus
 
 UNKNOWN = "–"
 STATE_STYLES = {"member": "green", "learner": "cyan", "joining": "cyan", "leaving": "yellow", "removed": "red"}
@@ -85,7 +85,7 @@ def _sites(status: Status) -> Table:
     return table
 
 
-def _site_cells(site: SiteStatus, status: Status) -> list[Text]:
+def _site_cells(site: SiteSummary, status: Status) -> list[Text]:
     marks = [mark for mark, here in (("this", status.site), ("scheduler", status.scheduler)) if here == site.site]
     name = printable(site.name) + (f" ({', '.join(marks)})" if marks else "")
     return [

@@ -43,7 +43,7 @@ def start(
     verify: Annotated[str | None, _flag("verify")] = None,
     replication: Annotated[str | None, _flag("replication")] = None,
     probe: Annotated[str | None, _flag("probe")] = None,
-    mirror_every_rounds: Annotated[int | None, _flag("mirror_every_rounds")] = None,
+    memory_checkpoint_every_rounds: Annotated[int | None, _flag("memory_checkpoint_every_rounds")] = None,
     checkpoint: Annotated[str | None, _flag("checkpoint")] = None,
     checkpoint_every_rounds: Annotated[int | None, _flag("checkpoint_every_rounds")] = None,
     checkpoint_every_s: Annotated[float | None, _flag("checkpoint_every_s")] = None,

@@ -40,7 +40,7 @@ FIELD_TEXTS = {
     "verify": "what a newcomer's state is checked by: hash, or witness (a second source names the same hash)",
     "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
     "replication": "how a newcomer's state is spread over its sources; all but chaos are baselines for experiments",
-    "mirror_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
+    "memory_checkpoint_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
     "checkpoint": "write the state to disk: off, fixed (the two intervals below) or optimum (computed)",
     "checkpoint_every_rounds": "fixed: rounds between two checkpoints; 0: only time counts",
     "checkpoint_every_s": "fixed: time between two checkpoints; 0: only rounds count",

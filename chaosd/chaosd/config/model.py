@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, Valid
 from pydantic_core import ErrorDetails
 
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
-from chaos_protocols.settings import KeepSettings, SiteSettings
+from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
@@ -124,7 +124,7 @@ class SiteConfig(_Frozen):
     verify: Literal["hash", "witness"] = Field(default="hash")
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
     replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
-    mirror_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
+    memory_checkpoint_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
     checkpoint: Literal["off", "fixed", "optimum"] = Field(default="off")
     checkpoint_every_rounds: Whole = Field(default=0, ge=0)
     checkpoint_every_s: Number = Field(default=600.0, ge=0)
@@ -138,8 +138,8 @@ class SiteConfig(_Frozen):
     @property
     def settings(self) -> SiteSettings:
         """The one timeout and the beat, from which the protocols derive all others."""
-        keep = KeepSettings(
-            mirror_every_rounds=self.mirror_every_rounds,
+        keep = CheckpointSettings(
+            memory_checkpoint_every_rounds=self.memory_checkpoint_every_rounds,
             checkpoint=self.checkpoint,
             checkpoint_every_rounds=self.checkpoint_every_rounds,
             checkpoint_every_s=self.checkpoint_every_s,

@@ -32,7 +32,7 @@ from chaos_protocols.wire.probe import (
     ProbeHeader,
     encode,
 )
-from chaosd.transport.errors import LinkClosed, RemoteProtocolError
+from chaosd.transport.errors import LinkClosed, PeerProtocolError
 
 FRAME_BYTES = 64 << 10
 """Resolution of the timing: 0.5 ms at 1 Gbit/s, 50 ms at 10 Mbit/s."""
@@ -129,13 +129,13 @@ class LinkProbe:
         return kind in PROBE_KINDS
 
     def bulk_received(self, site: SiteId, stream: int, header: bytes) -> None:
-        """A probe frame is complete. Raises RemoteProtocolError when it breaks the rules."""
+        """A probe frame is complete. Raises PeerProtocolError when it breaks the rules."""
         try:
             message = msgspec.msgpack.decode(header, type=ProbeHeader)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RemoteProtocolError(f"not a probe header: {error}") from None
+            raise PeerProtocolError(f"not a probe header: {error}") from None
         if message.kind not in PROBE_KINDS:
-            raise RemoteProtocolError(f"unknown probe frame {message.kind!r}")
+            raise PeerProtocolError(f"unknown probe frame {message.kind!r}")
         if message.kind == PROBE_PING:
             self._reply(site, stream, ProbeHeader(kind=PROBE_PONG, id=message.id))
         elif message.kind == PROBE_BURST:
@@ -194,7 +194,7 @@ class LinkProbe:
             burst = self._bursts[site] = _Burst(message.id)
         burst.arrivals_s.append(self._clock())
         if len(burst.arrivals_s) > FRAMES_MAX:
-            raise RemoteProtocolError(f"a probe of more than {FRAMES_MAX} frames")
+            raise PeerProtocolError(f"a probe of more than {FRAMES_MAX} frames")
         if message.last:
             del self._bursts[site]
             self._reply(site, stream, report(message.id, burst.arrivals_s))

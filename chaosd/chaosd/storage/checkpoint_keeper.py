@@ -65,14 +65,14 @@ class StateKeeper:
         if self.folder is not None:
             self._tell(events.CheckpointsFound(checkpoints=self.folder.found()))
 
-    def execute(self, effect: effects.KeepEffect, arena: Arena | None, hello: WorkerHello | None) -> None:
+    def execute(self, effect: effects.CheckpointEffect, arena: Arena | None, hello: WorkerHello | None) -> None:
         match effect:
-            case effects.KeepCopy(round=number):
+            case effects.SaveMemoryCheckpoint(round=number):
                 if arena is not None and hello is not None:
                     self._keep(number, arena.state, hello.state)
-            case effects.DropCopy():
+            case effects.DropMemoryCheckpoint():
                 self._kept = self._spare = None
-            case effects.RestoreCopy(attempt=attempt):
+            case effects.RestoreMemoryCheckpoint(attempt=attempt):
                 self._restore(attempt, arena)
             case effects.WriteCheckpoint(checkpoint=checkpoint, epoch=epoch):
                 self._write(checkpoint, epoch)
@@ -103,7 +103,7 @@ class StateKeeper:
 
         def done(copied: _Copy | None, reason: str) -> None:
             self._kept = copied
-            self._tell(events.CopyKept(round=number, reason=reason))
+            self._tell(events.MemoryCheckpointSaved(round=number, reason=reason))
 
         self._run(self._copy_thread(), copy, done)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from chaosd.transport.errors import (
     DialError,
     LinkClosed,
+    LinkUsageError,
     ListenError,
-    LocalProtocolError,
-    RemoteProtocolError,
+    PeerProtocolError,
     TransportError,
 )
 from chaosd.transport.settings import LinkInfo, TransportEvents, TransportSettings
@@ -17,9 +17,9 @@ __all__ = [
     "DialError",
     "LinkClosed",
     "LinkInfo",
+    "LinkUsageError",
     "ListenError",
-    "LocalProtocolError",
-    "RemoteProtocolError",
+    "PeerProtocolError",
     "Transport",
     "TransportError",
     "TransportEvents",

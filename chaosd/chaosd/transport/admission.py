@@ -51,7 +51,7 @@ class StandingLink:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class AdmissionFacts:
     """What the verdict depends on, apart from the hello."""
 
     own_site: SiteId
@@ -66,7 +66,7 @@ class Facts:
     """We are dialing this site, and our hello is on the way."""
 
 
-def judge(site: SiteId, hello: Hello, facts: Facts) -> tuple[Verdict, str]:
+def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, str]:
     """The verdict to send and the reason for our own log. `site` is proven."""
     if site == facts.own_site:
         return FIXED_REFUSAL, "it is this site itself"
@@ -98,7 +98,7 @@ def judge(site: SiteId, hello: Hello, facts: Facts) -> tuple[Verdict, str]:
     return (problem, problem.reason) if problem is not None else (accepted, "accepted")
 
 
-def _against_control(site: SiteId, hello: Hello, facts: Facts) -> Verdict | None:
+def _against_control(site: SiteId, hello: Hello, facts: AdmissionFacts) -> Verdict | None:
     link = facts.link
     if link is not None and hello.incarnation < link.incarnation:
         return _stale("a newer start of the dialing daemon is connected")
@@ -111,7 +111,7 @@ def _against_control(site: SiteId, hello: Hello, facts: Facts) -> Verdict | None
     return _against_ours(site, facts)
 
 
-def _against_ours(site: SiteId, facts: Facts) -> Verdict | None:
+def _against_ours(site: SiteId, facts: AdmissionFacts) -> Verdict | None:
     if facts.committed and facts.own_site < site:
         return _simultaneous("this side dials too, and has the smaller site id")
     return None

@@ -30,7 +30,7 @@ from chaos_protocols.wire.handshake import (
 from chaosd.addresses import split_address
 from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.errors import DialError, RemoteProtocolError
+from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
 from chaosd.transport.tls import TlsChannel
 
@@ -254,7 +254,7 @@ class _Handshake:
 
     def handshake_received(self, connection: PeerConnection, frame: bytes) -> None:
         if self._machine is None or self.outcome.done():
-            raise RemoteProtocolError("an unexpected handshake message")
+            raise PeerProtocolError("an unexpected handshake message")
         if not self._answered:
             connection.send_handshake(self._machine.answer(frame))
             self._answered = True

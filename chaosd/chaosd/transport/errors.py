@@ -7,11 +7,11 @@ class TransportError(Exception):
     """Any failure of the transport; the text can be shown to a user."""
 
 
-class LocalProtocolError(TransportError):
+class LinkUsageError(TransportError):
     """We used the transport wrongly (a frame longer than its limit, a stream that does not exist)."""
 
 
-class RemoteProtocolError(TransportError):
+class PeerProtocolError(TransportError):
     """The peer broke the rules; its connection is closed and the text becomes the reason."""
 
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaos_protocols.wire.handshake import HANDSHAKE_BYTES_MAX
-from chaosd.transport.errors import LocalProtocolError, RemoteProtocolError
+from chaosd.transport.errors import LinkUsageError, PeerProtocolError
 from chaosd.transport.nobody import NOBODY
 
 CONTROL_PREFIX = struct.Struct("!I")
@@ -57,7 +57,7 @@ class FrameSink(Protocol):
 
 
 class FrameReader:
-    """See the module. `received` raises RemoteProtocolError when the peer broke a limit; the reader is then useless."""
+    """See the module. `received` raises PeerProtocolError when the peer broke a limit; the reader is then useless."""
 
     def __init__(self, sink: FrameSink) -> None:
         self._sink: FrameSink = sink
@@ -148,7 +148,7 @@ class FrameReader:
         (length,) = CONTROL_PREFIX.unpack_from(self._staging, self._start)
         limit = HANDSHAKE_BYTES_MAX if self._mode is FrameMode.HANDSHAKE else CONTROL_FRAME_BYTES_MAX
         if length > limit:
-            raise RemoteProtocolError(f"a {self._mode.value} frame of {length} bytes; at most {limit} are allowed")
+            raise PeerProtocolError(f"a {self._mode.value} frame of {length} bytes; at most {limit} are allowed")
         begin = self._start + CONTROL_PREFIX.size
         if waiting >= CONTROL_PREFIX.size + length:
             frame = bytes(self._staging[begin : begin + length])
@@ -167,7 +167,7 @@ class FrameReader:
             return False
         header_bytes, payload_bytes = BULK_PREFIX.unpack_from(self._staging, self._start)
         if header_bytes > BULK_HEADER_BYTES_MAX or payload_bytes > BULK_PAYLOAD_BYTES_MAX:
-            raise RemoteProtocolError(
+            raise PeerProtocolError(
                 f"a bulk frame with a header of {header_bytes} and a payload of {payload_bytes} bytes; "
                 f"at most {BULK_HEADER_BYTES_MAX} and {BULK_PAYLOAD_BYTES_MAX} are allowed"
             )
@@ -185,7 +185,7 @@ class FrameReader:
         if target is not None:
             target = target if target.format == "B" and target.ndim == 1 else target.cast("B")
             if target.readonly or target.nbytes != payload_bytes:
-                raise LocalProtocolError(
+                raise LinkUsageError(
                     f"the buffer for a payload of {payload_bytes} bytes has {target.nbytes}"
                     f"{' and cannot be written' if target.readonly else ''}"
                 )

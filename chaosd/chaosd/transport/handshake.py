@@ -47,7 +47,7 @@ from chaos_protocols.wire.handshake import (
 )
 from chaos_protocols.wire.versions import BEFORE, SPOKEN, Versions, agreed, refusal
 from chaosd.identity import Identity, site_of, site_of_certificate, verify
-from chaosd.transport.errors import RemoteProtocolError
+from chaosd.transport.errors import PeerProtocolError
 
 LABEL = b"chaos transport hello, protocol version 1\x00"
 """Separates these signatures from all others. The number in it is no version: it stays, so that a daemon of any
@@ -78,17 +78,17 @@ class ListenerHandshake:
         return encode(Challenge(version=versions.newest, oldest=versions.oldest, nonce=self._nonce))
 
     def prove(self, frame: bytes) -> tuple[SiteId, Hello]:
-        """The site that the dialer has proven to be, and its hello. Raises RemoteProtocolError (for our log)."""
+        """The site that the dialer has proven to be, and its hello. Raises PeerProtocolError (for our log)."""
         proof = decode(frame, Proof)
         hello = decode(proof.hello, Hello)
         site = site_of(hello.public_key)
         if hello.site != site:
-            raise RemoteProtocolError(f"the hello names site {hello.site}, its key is that of {site}")
+            raise PeerProtocolError(f"the hello names site {hello.site}, its key is that of {site}")
         signed = signed_bytes(self._certificate_der, self._nonce, proof.hello)
         if not verify(hello.public_key, proof.signature, signed):
-            raise RemoteProtocolError(f"the signature of the hello of {site} is wrong")
+            raise PeerProtocolError(f"the signature of the hello of {site} is wrong")
         if hello.heard != self._own.versions and hello.versions != BEFORE:
-            raise RemoteProtocolError(
+            raise PeerProtocolError(
                 f"the hello of {site} heard that this site speaks protocol {hello.heard}, not {self._own.versions}"
             )
         return site, hello
@@ -108,10 +108,10 @@ class DialerHandshake:
         """The version that both use; None: they share none, or the challenge has not come yet."""
 
     def check_certificate(self, certificate_der: bytes | None) -> None:
-        """Raises RemoteProtocolError when another site answered than the one that was dialed."""
+        """Raises PeerProtocolError when another site answered than the one that was dialed."""
         site = site_of_certificate(certificate_der) if certificate_der else None
         if site != self._expected:
-            raise RemoteProtocolError(f"it is not site {self._expected} that answers there, but {site or 'no site'}")
+            raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site or 'no site'}")
         self._certificate_der = certificate_der or b""
 
     def answer(self, frame: bytes) -> bytes:
@@ -125,12 +125,12 @@ class DialerHandshake:
         return encode(Proof(hello=hello, signature=signature))
 
     def verdict(self, frame: bytes) -> Verdict:
-        """What the listener decided. Raises RemoteProtocolError if it takes another version than the highest of both.
+        """What the listener decided. Raises PeerProtocolError if it takes another version than the highest of both.
         A refusal for the versions is told in this end's own words, which know what both speak."""
         verdict = decode(frame, Verdict)
         self.listener = Speaker(versions=self.listener.versions, software=verdict.software)
         if verdict.code == ACCEPTED and verdict.version != self.version:
-            raise RemoteProtocolError(f"it takes protocol {verdict.version}, where {self.version} was to be taken")
+            raise PeerProtocolError(f"it takes protocol {verdict.version}, where {self.version} was to be taken")
         if verdict.code == REFUSED_VERSION:
             told = refusal(
                 self._hello.versions,
@@ -155,8 +155,8 @@ def encode(message: Challenge | Hello | Proof | Verdict) -> bytes:
 
 
 def decode(data: bytes, kind: type[_Message]) -> _Message:
-    """From msgpack, checked. Raises RemoteProtocolError."""
+    """From msgpack, checked. Raises PeerProtocolError."""
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"not a {kind.__name__}: {error}") from None
+        raise PeerProtocolError(f"not a {kind.__name__}: {error}") from None

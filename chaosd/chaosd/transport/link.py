@@ -19,7 +19,7 @@ from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX,
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.errors import LinkClosed, LocalProtocolError
+from chaosd.transport.errors import LinkClosed, LinkUsageError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo
@@ -252,7 +252,7 @@ class Link:
     def send_control(self, frame: bytes) -> bool:
         """False when the link is closed, or had to be closed since the neighbour takes nothing."""
         if len(frame) > CONTROL_FRAME_BYTES_MAX:
-            raise LocalProtocolError(f"a control frame of {len(frame)} bytes; at most {CONTROL_FRAME_BYTES_MAX}")
+            raise LinkUsageError(f"a control frame of {len(frame)} bytes; at most {CONTROL_FRAME_BYTES_MAX}")
         if self.state is not SocketLinkPhase.UP or self.control is None:
             return False
         taken = self.write_control(self.control, CONTROL_PREFIX.pack(len(frame)) + frame)
@@ -264,7 +264,7 @@ class Link:
     async def send_bulk(self, stream: int, header: bytes, payload: memoryview) -> None:
         """One bulk frame, whole. Raises LinkClosed."""
         if len(header) > BULK_HEADER_BYTES_MAX or len(payload) > BULK_PAYLOAD_BYTES_MAX:
-            raise LocalProtocolError(
+            raise LinkUsageError(
                 f"a bulk frame with a header of {len(header)} and a payload of {len(payload)} bytes; "
                 f"at most {BULK_HEADER_BYTES_MAX} and {BULK_PAYLOAD_BYTES_MAX} are allowed"
             )

@@ -30,7 +30,7 @@ from chaos_protocols.wire.handshake import (
 from chaosd.addresses import join_address
 from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
-from chaosd.transport.errors import ListenError, RemoteProtocolError
+from chaosd.transport.errors import ListenError, PeerProtocolError
 from chaosd.transport.handshake import ListenerHandshake, Speaker, encode
 from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings
 from chaosd.transport.tls import TlsChannel, server_context
@@ -154,11 +154,11 @@ class Listener:
     def handshake_received(self, connection: PeerConnection, frame: bytes) -> None:
         visitor = self._visitors.get(connection)
         if visitor is None or visitor.answered:
-            raise RemoteProtocolError("more than one hello")
+            raise PeerProtocolError("more than one hello")
         visitor.answered = True
         try:
             site, hello = visitor.handshake.prove(frame)
-        except RemoteProtocolError as error:
+        except PeerProtocolError as error:
             self._refuse(connection, FIXED_REFUSAL, f"a stranger: {error}")
             return
         verdict, reason = self._gatekeeper.judge(site, hello, connection)

@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Protocol, cast
 
 from chaosd.identity import Identity
-from chaosd.transport.errors import LinkClosed, RemoteProtocolError
+from chaosd.transport.errors import LinkClosed, PeerProtocolError
 from chaosd.transport.nobody import NOBODY
 from chaosd.transport.settings import CLOSE_FLUSH_TIMEOUT_S, WRITE_BUFFER_BYTES_MAX
 
@@ -65,7 +65,7 @@ class TlsSink(Protocol):
         """Whether that buffer may be filled with several records before `received`."""
 
     def received(self, size_bytes: int) -> None:
-        """So many bytes were put there. May raise RemoteProtocolError."""
+        """So many bytes were put there. May raise PeerProtocolError."""
 
     def writable(self) -> None:
         """The kernel took enough; senders may go on."""
@@ -275,7 +275,7 @@ class TlsChannel(asyncio.BufferedProtocol):
                 _log.warning("a connection is dropped: the peer broke TLS: %s", error.reason or error)
             self.abort(f"the peer broke TLS: {error.reason or error}")
             return
-        except RemoteProtocolError as error:
+        except PeerProtocolError as error:
             self.abort(f"the peer broke the protocol: {error}")
             return
         except Exception as error:  # a defect of ours must cost one connection, not the daemon, and must be seen

@@ -206,7 +206,7 @@ class Transport:
             return None, "nothing reaches this site"
         link = self._links.get(site)
         attempt = self._attempts.get(site)
-        facts = admission.Facts(
+        facts = admission.AdmissionFacts(
             own_site=self._identity.site,
             own_run=self._run,
             own_incarnation=self._incarnation,

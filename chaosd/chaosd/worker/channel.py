@@ -130,7 +130,7 @@ class Channel:
         return not self.closed
 
     def flush_for_close(self) -> None:
-        """One last attempt to hand over what is queued (a farewell), without waiting."""
+        """One last attempt to hand over what is queued (a goodbye), without waiting."""
         if not self.closed:
             self._flush()
 

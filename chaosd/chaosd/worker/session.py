@@ -2,7 +2,7 @@
 
 Decides nothing. `WorkerSessions` is what the worker server reports to: it makes a session of a hello that speaks this
 version, turns the worker's messages into events of the site's machine, and carries out what the machine wants of the
-worker. A `WorkerSession` holds what belongs to one worker's life (its hello, its arena); today that is one process. A
+worker. A `AttachedWorker` holds what belongs to one worker's life (its hello, its arena); today that is one process. A
 worker of several processes is one session still: one hello for all, several channels behind `send`, and the machine,
 the engines and the driver know no more of it than now.
 """
@@ -22,7 +22,6 @@ from chaos_protocols.wire.versions import SPOKEN, agreed
 from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
-    LeaveRequested,
     ResultApplied,
     RoundContributed,
     SnapshotMissed,
@@ -31,6 +30,7 @@ from chaos_protocols.wire.worker import (
     StateSpec,
     UpdateStarted,
     WorkerHello,
+    WorkerLeaveRequest,
     WorkerMessage,
     WorkerWelcome,
 )
@@ -45,7 +45,7 @@ time."""
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSession:
+class AttachedWorker:
     """One worker's life. `arena` outlives the worker: what it gave to a round lies there."""
 
     hello: WorkerHello
@@ -77,7 +77,7 @@ class WorkerSessions:
         self._vector_file = vector_file
         self._server = WorkerServer(socket, self)
         self._old_arenas: deque[Arena] = deque()
-        self.session: WorkerSession | None = None
+        self.session: AttachedWorker | None = None
         """The present one, or the last: a daemon without a worker still knows what it trains."""
 
     @property
@@ -158,7 +158,7 @@ class WorkerSessions:
             self._old_arenas.append(self.session.arena)
             while len(self._old_arenas) > OLD_ARENAS_MAX:
                 self._old_arenas.popleft().close()
-        self.session = session = WorkerSession(hello, arena)
+        self.session = session = AttachedWorker(hello, arena)
         self._averaging.configure(hello.contribution, arena.contribution)
         write_vector(self._vector_file, hello.contribution)
         self._server.send(WorkerWelcome(site=self._site, run=self._run, version=version))
@@ -180,7 +180,7 @@ class WorkerSessions:
                 self._feed(events.WorkerSnapshotMissed(round=number, now=now))
             case StateLoaded(round=number):
                 self._feed(events.WorkerLoaded(round=number))
-            case LeaveRequested(reason=reason, contributes=contributes):
+            case WorkerLeaveRequest(reason=reason, contributes=contributes):
                 self._feed(events.LeaveRequested(request="", reason=reason, contributes=contributes))
             case WorkerHello():
                 pass  # the server takes the first one, and refuses a second

@@ -48,7 +48,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     """The version that a site must speak to apply it; 0: all do. Filled in by `encode_command`."""
 
 
-class AdoptState(Stored, frozen=True, kw_only=True, tag=True):
+class SetRestorePoint(Stored, frozen=True, kw_only=True, tag=True):
     """The run's state is, from now on, that of the worker of `record`'s site at the end of `round`: how a run is
     founded, and how it goes on when every daemon was restarted and no other member has the state."""
 
@@ -86,7 +86,7 @@ class PromoteSite(Stored, frozen=True, kw_only=True, tag=True):
 
 class RenewSite(Stored, frozen=True, kw_only=True, tag=True):
     """A member's daemon was restarted before anybody missed it: the same site, a new incarnation, its worker not
-    level. The running round is settled, since what the old incarnation had of it is gone."""
+    level. The running round is resolved, since what the old incarnation had of it is gone."""
 
     site: Site
     incarnation: Count
@@ -102,10 +102,10 @@ class SetVoters(Stored, frozen=True, kw_only=True, tag=True):
 
 class RemoveSite(Stored, frozen=True, kw_only=True, tag=True):
     """`left`: contributes until `last_round`; `views` go on without it. `failed`, `banned`: the running round must be
-    settled."""
+    resolved."""
 
     departure: Departure
-    settle: bool
+    resolve: bool
     views: Views
 
 
@@ -117,25 +117,25 @@ class AddLink(Stored, frozen=True, kw_only=True, tag=True):
 
 
 class RemoveLink(Stored, frozen=True, kw_only=True, tag=True):
-    """`settle`: the link failed and the running round may hang on it."""
+    """`resolve`: the link failed and the running round may hang on it."""
 
     one: Site
     other: Site
-    settle: bool
+    resolve: bool
     views: Views
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class RedoRound(Stored, frozen=True, kw_only=True, tag=True):
+class RetryRound(Stored, frozen=True, kw_only=True, tag=True):
     """The running round ended without a result (every contribution had weight 0), and now a member has the state: it is
-    settled, and so begins again under a new epoch, to which that member contributes."""
+    resolved, and so begins again under a new epoch, to which that member contributes."""
 
     views: Views
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class Settled(Stored, frozen=True, kw_only=True, tag=True):
-    """The running round is settled: the result of `round` stands (its digest; who holds it), the views begin after
+class RoundResolved(Stored, frozen=True, kw_only=True, tag=True):
+    """The running round is resolved: the result of `round` stands (its digest; who holds it), the views begin after
     it."""
 
     round: Count
@@ -145,7 +145,7 @@ class Settled(Stored, frozen=True, kw_only=True, tag=True):
 
 
 Command = (
-    AdoptState
+    SetRestorePoint
     | AddSite
     | Replicate
     | PromoteSite
@@ -154,8 +154,8 @@ Command = (
     | RemoveSite
     | AddLink
     | RemoveLink
-    | RedoRound
-    | Settled
+    | RetryRound
+    | RoundResolved
 )
 
 COMMANDS_SINCE: dict[type[Stored], int] = {}
@@ -247,19 +247,19 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
     match command:
         case SetVoters():
             return roster
-        case AdoptState(record=record, links=links, model=model, round=adopted):
+        case SetRestorePoint(record=record, links=links, model=model, round=adopted):
             others = tuple(known for known in roster.sites if known.site != record.site)
             changed = replace(
                 roster,
                 sites=tuple(sorted((*others, record), key=lambda known: known.site)),
                 links=_with_links(roster.links, links),
                 model=model,
-                settling=False,
-                settled_round=adopted,
-                settled_digest="",
-                settled_epoch=index,
-                adopted_epoch=index,
-                adopted_from=(record.site, record.incarnation),
+                resolving=False,
+                resolved_round=adopted,
+                resolved_digest="",
+                resolved_epoch=index,
+                restore_epoch=index,
+                restored_from=(record.site, record.incarnation),
                 replication=None,
             )
         case AddSite(record=record, links=links, replication=replication):
@@ -282,25 +282,25 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 else record
                 for record in roster.sites
             )
-            changed = replace(roster, sites=sites, settling=True, replication=_unless_for(roster.replication, site))
-        case RemoveSite(departure=departure, settle=settle):
-            changed = _without_site(roster, departure, settle)
+            changed = replace(roster, sites=sites, resolving=True, replication=_unless_for(roster.replication, site))
+        case RemoveSite(departure=departure, resolve=resolve):
+            changed = _without_site(roster, departure, resolve)
         case AddLink(link=link):
             changed = replace(roster, links=_with_links(roster.links, (link,)))
-        case RemoveLink(one=one, other=other, settle=settle):
+        case RemoveLink(one=one, other=other, resolve=resolve):
             links = tuple(link for link in roster.links if link.key != (one, other))
-            changed = replace(roster, links=links, settling=roster.settling or settle)
-        case RedoRound():
-            changed = replace(roster, settling=True)
-        case Settled(round=settled, digest=digest):
+            changed = replace(roster, links=links, resolving=roster.resolving or resolve)
+        case RetryRound():
+            changed = replace(roster, resolving=True)
+        case RoundResolved(round=resolved, digest=digest):
             plan = roster.replication  # a snapshot of a round that is void would mix two histories
             changed = replace(
                 roster,
-                settling=False,
-                settled_round=settled,
-                settled_digest=digest,
-                settled_epoch=index,
-                replication=None if plan is not None and plan.round > settled else plan,
+                resolving=False,
+                resolved_round=resolved,
+                resolved_digest=digest,
+                resolved_epoch=index,
+                replication=None if plan is not None and plan.round > resolved else plan,
             )
         case _:
             assert_never(command)
@@ -316,14 +316,14 @@ def _installed(roster: Roster, command: Command, views: tuple[View, ...], index:
     return replace(roster, epoch=index, views=numbered, started=started, needs=needs)
 
 
-def _without_site(roster: Roster, departure: Departure, settle: bool) -> Roster:
+def _without_site(roster: Roster, departure: Departure, resolve: bool) -> Roster:
     site = departure.site
     departed = (*(gone for gone in roster.departed if gone.site != site), departure)[-DEPARTED_KEPT_MAX:]
     return msgspec.structs.replace(
         roster,
         sites=tuple(record for record in roster.sites if record.site != site),
         links=tuple(link for link in roster.links if site not in link.key),
-        settling=roster.settling or settle,
+        resolving=roster.resolving or resolve,
         departed=departed,
         banned=(*roster.banned, site) if departure.cause == "banned" else roster.banned,
         replication=_unless_for(roster.replication, site),

@@ -15,7 +15,7 @@ COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
 
 
-class Replica:
+class RosterReplica:
     """See the module."""
 
     def __init__(self, site: SiteId, raft: RaftMachine, roster: Roster, last_known: Roster, *, now_s: float) -> None:

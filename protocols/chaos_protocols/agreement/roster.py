@@ -2,8 +2,8 @@
 
 It is the state that the agreement replicates; `agreement/commands.py` holds the only ways to change it. `epoch` is the
 log index of the last command. A *view* says, from its `first_round` on, which sites contribute, which only listen
-(learners), and along which trees; a round belongs to the last view that begins at or before it. While `settling` is set
-no view is in force (spec 6.4).
+(learners), and along which trees; a round belongs to the last view that begins at or before it. While `resolving` is
+set no view is in force (spec 6.4).
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """See the module. `settled_round`, `settled_digest`: after a failure, the last round that stands, and its result's
-    digest. `settled_epoch`: when that was agreed; `adopted_epoch`: when the run last took over a worker's state. A site
-    compares these two with what it has acted on, so it makes no difference whether it hears the entry or a snapshot.
+    """See the module. `resolved_round`, `resolved_digest`: after a failure, the last round that stands, and its
+    result's digest. `resolved_epoch`: when that was agreed; `restore_epoch`: when the run last took over a worker's
+    state. A site compares these two with what it has acted on, so it makes no difference whether it hears the entry or
+    a snapshot.
 
     A roster stands for many messages, and is asked the same by each: what follows from it is found once (`dict`)."""
 
@@ -95,9 +96,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     epoch: Count
     min_sites: Annotated[int, msgspec.Meta(ge=1, le=SITES_MAX)]
     started: bool
-    settling: bool
-    settled_round: Count
-    settled_digest: Annotated[str, msgspec.Meta(max_length=64)]
+    resolving: bool
+    resolved_round: Count
+    resolved_digest: Annotated[str, msgspec.Meta(max_length=64)]
     model: ModelFacts | None
     sites: Annotated[tuple[SiteRecord, ...], msgspec.Meta(max_length=SITES_MAX)]
     links: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX * 8)]
@@ -105,9 +106,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     replication: ReplicationPlan | None
     departed: Annotated[tuple[Departure, ...], msgspec.Meta(max_length=DEPARTED_KEPT_MAX)]
     banned: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
-    settled_epoch: Count = 0
-    adopted_epoch: Count = 0
-    adopted_from: tuple[Site, Count] | None = None
+    resolved_epoch: Count = 0
+    restore_epoch: Count = 0
+    restored_from: tuple[Site, Count] | None = None
     needs: Version = 0
     """The highest version that a command applied so far needed: a site that does not speak it cannot read this."""
 
@@ -149,16 +150,16 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
 
     def counts(self, site: SiteId, round_number: int) -> bool:
-        """Whether a round cannot be done without the site, as far as the views go back; settling or not. A member that
-        still lacks the settled round is one round before the first view, and counts as in that."""
+        """Whether a round cannot be done without the site, as far as the views go back; resolving or not. A member that
+        still lacks the resolved round is one round before the first view, and counts as in that."""
         if not self.views:
             return site in self.member_ids()
         begun = [view for view in self.views if view.first_round <= round_number]
         return site in (begun or self.views)[-1 if begun else 0].members
 
     def view_of(self, round_number: int) -> View | None:
-        """The view in force for a round; None while settling or before the first view begins."""
-        if self.settling:
+        """The view in force for a round; None while resolving or before the first view begins."""
+        if self.resolving:
             return None
         chosen = None
         for view in self.views:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import AnswerRequest
 from chaos_protocols.events import LinkChangeRequested
@@ -17,7 +17,7 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.wire.control import Farewell, LinkAnswer, LinkRequest
+from chaos_protocols.wire.control import Goodbye, LinkAnswer, LinkRequest
 
 LINK_REQUEST_TRIES_MAX = 20
 """A link request is asked again at every retry; after so many without an answer the user is told so."""
@@ -40,7 +40,7 @@ class DesiredLinks:
     """See the module."""
 
     def __init__(
-        self, outbox: Outbox, replica: Replica, network: Network, membership: Membership, client: SchedulerClient
+        self, outbox: Outbox, replica: RosterReplica, network: Network, membership: Membership, client: SchedulerClient
     ) -> None:
         self._peers: dict[SiteId, str] = {}
         """The configured neighbours, with their addresses."""
@@ -105,7 +105,7 @@ class DesiredLinks:
         links = self._network.links
         neighbour = links.neighbours.get(site)
         up = links.is_up(site)
-        self._network.tell(site, Farewell(reason=reason))
+        self._network.tell(site, Goodbye(reason=reason))
         self._outbox.emit(links.unwant(site, reason))
         if up and neighbour is not None:
             self._network.report_link(site, neighbour.incarnation, up=False, reason=reason)
@@ -168,7 +168,7 @@ class DesiredLinks:
             else:
                 self._client.tell(pending.request)
         roster, site_here = self._replica.roster, self._replica.site
-        if not self._membership.is_member or roster.settling:
+        if not self._membership.is_member or roster.resolving:
             return
         for site in sorted(self._peers):
             request = f"auto-{short(site_here)}-{short(site)}"

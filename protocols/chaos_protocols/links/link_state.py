@@ -1,9 +1,9 @@
 """How control messages find a site that is not a neighbour, and what everybody knows of everybody's links.
 
-Both ends of a link flood a `LinkReport` when it comes up or goes down; so every site can route around a broken link at
-once, and the scheduler hears of it whichever way is left. Reports are ordered by the reporter's own sequence, so
-flooding ends by itself; a new or renewed link starts with all reports that its ends know. A link counts as up unless
-one of its ends says it is down.
+Both ends of a link flood a `LinkStateAdvertisement` when it comes up or goes down; so every site can route around a
+broken link at once, and the scheduler hears of it whichever way is left. Reports are ordered by the reporter's own
+sequence, so flooding ends by itself; a new or renewed link starts with all reports that its ends know. A link counts as
+up unless one of its ends says it is down.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from chaos_protocols.agreement.roster import LinkRecord, Roster
 from chaos_protocols.names import SITES_MAX, SiteId, link_key
-from chaos_protocols.wire.control import Envelope, LinkReport
+from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
 
 LinkKey = tuple[SiteId, SiteId]
 REPORTS_MAX = SITES_MAX * 8
@@ -66,7 +66,7 @@ class ReplayGuard:
             del self.strangers[oldest], self.incarnation[oldest], self.highest[oldest], self.seen[oldest]
 
 
-class OverlayView:
+class LinkStateTable:
     """What this site knows of all links. Own links are told by `report`, like everybody's.
 
     Kept so that news costs no look at all links: `_denied` holds the (reporter, neighbour) whose newest word is that
@@ -88,7 +88,7 @@ class OverlayView:
     def learn(self, envelope: Envelope) -> bool:
         """Take in a flooded report; True if it is news (and must be passed on)."""
         report = envelope.message
-        assert isinstance(report, LinkReport)
+        assert isinstance(report, LinkStateAdvertisement)
         source, key = envelope.source, (envelope.source, report.neighbour)
         known = self._reports.get(key)
         if known is not None and (known.incarnation, known.sequence) >= (envelope.incarnation, envelope.sequence):
@@ -108,7 +108,7 @@ class OverlayView:
     def _judge(self, key: LinkKey) -> None:
         """What the newest report of this end is worth now."""
         envelope = self._reports[key]
-        assert isinstance(envelope.message, LinkReport)
+        assert isinstance(envelope.message, LinkStateAdvertisement)
         up = envelope.message.up and envelope.incarnation == self._incarnations[key[0]]
         gained, lost = (self._claimed, self._denied) if up else (self._denied, self._claimed)
         if key not in gained:
@@ -140,11 +140,11 @@ class OverlayView:
         """All reports known: what a new neighbour is told first."""
         return tuple(self._reports[key] for key in sorted(self._reports))
 
-    def report(self, reporter: SiteId, neighbour: SiteId) -> LinkReport | None:
+    def report(self, reporter: SiteId, neighbour: SiteId) -> LinkStateAdvertisement | None:
         envelope = self._reports.get((reporter, neighbour))
         if envelope is None:
             return None
-        assert isinstance(envelope.message, LinkReport)
+        assert isinstance(envelope.message, LinkStateAdvertisement)
         return envelope.message
 
     def silent(self, neighbour: SiteId) -> bool:

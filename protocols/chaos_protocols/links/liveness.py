@@ -35,7 +35,7 @@ PHASE_CHANGES = {
     (LinkPhase.DOWN, LinkPhase.UP): "the neighbour has dialled",
     (LinkPhase.DIALLING, LinkPhase.DOWN): "nobody answers, or the neighbour refuses",
     (LinkPhase.DIALLING, LinkPhase.UP): "a connection is ready, whoever dialled",
-    (LinkPhase.UP, LinkPhase.DOWN): "silence, or the connection ended after a farewell",
+    (LinkPhase.UP, LinkPhase.DOWN): "silence, or the connection ended after a goodbye",
     (LinkPhase.UP, LinkPhase.REDIALLING): "the connection broke",
     (LinkPhase.REDIALLING, LinkPhase.DOWN): "the redial failed, or none came in time",
     (LinkPhase.REDIALLING, LinkPhase.UP): "a connection is ready again",
@@ -91,7 +91,7 @@ class Neighbour:
     retry_at_s: float = 0.0
     heard_sequence: int = 0
     rtt_s: float | None = None
-    farewell: str = ""
+    goodbye: str = ""
     failure: str = ""
     sent_at_s: dict[int, float] = field(default_factory=dict)
 
@@ -176,7 +176,7 @@ class LinkTable:
         neighbour.incarnation = incarnation
         neighbour.address = address or neighbour.address
         neighbour.heard_at_s = neighbour.echoed_at_s = now_s
-        neighbour.farewell = ""
+        neighbour.goodbye = ""
         if old_phase in (LinkPhase.UP, LinkPhase.REDIALLING):
             if old_incarnation == incarnation:
                 self.notices.append(LinkRenewed(site=site))
@@ -192,9 +192,9 @@ class LinkTable:
         neighbour = self.neighbours.get(site)
         if neighbour is None or neighbour.phase is not LinkPhase.UP or neighbour.incarnation != incarnation:
             return []
-        if neighbour.farewell:
+        if neighbour.goodbye:
             self._down(neighbour, now_s)
-            self._went_down(neighbour, incarnation, f"farewell: {neighbour.farewell}")
+            self._went_down(neighbour, incarnation, f"goodbye: {neighbour.goodbye}")
             return []
         self._enter(neighbour, LinkPhase.REDIALLING)
         neighbour.failure = reason
@@ -241,9 +241,9 @@ class LinkTable:
         known_s = neighbour.rtt_s
         neighbour.rtt_s = sample_s if known_s is None else known_s + RTT_SMOOTHING * (sample_s - known_s)
 
-    def farewell_received(self, site: SiteId, reason: str) -> None:
+    def goodbye_received(self, site: SiteId, reason: str) -> None:
         if site in self.neighbours:
-            self.neighbours[site].farewell = reason
+            self.neighbours[site].goodbye = reason
 
     def next_beat(self, *, now_s: float) -> int:
         """Sequence number for the heartbeats that the owner sends now to every live link."""

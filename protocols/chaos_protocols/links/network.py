@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections import deque
 
 from chaos_protocols import events
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.liveness import LinkTable
-from chaos_protocols.links.router import Courier
+from chaos_protocols.links.router import Router
 from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.wire.control import Heartbeat, LinkReport, Message
+from chaos_protocols.wire.control import Heartbeat, LinkStateAdvertisement, Message
 
 
 class Network:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: Replica) -> None:
+    def __init__(self, outbox: Outbox, replica: RosterReplica) -> None:
         facts = outbox.facts
         self.links = LinkTable(facts.site, outbox.settings, now_s=outbox.now_s)
-        self.courier = Courier(facts.site, facts.public_key, facts.incarnation)
+        self.router = Router(facts.site, facts.public_key, facts.incarnation)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that was seen, over whose link ever."""
         self.restarts_seen = 0
@@ -48,13 +48,13 @@ class Network:
             return
         outbox, roster = self._outbox, self._replica.roster
         outbox.emit(
-            self.courier.send(site, message, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id)
+            self.router.send(site, message, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id)
         )
 
     def report_link(self, site: SiteId, incarnation: int, *, up: bool, reason: str) -> None:
         """Tell everybody."""
         neighbour = self.links.neighbours.get(site)
-        report = LinkReport(
+        report = LinkStateAdvertisement(
             neighbour=site,
             incarnation=incarnation,
             up=up,
@@ -64,7 +64,7 @@ class Network:
             versions=self.versions.of(site) if up else None,
         )
         outbox, roster = self._outbox, self._replica.roster
-        outbox.emit(self.courier.flood(report, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id))
+        outbox.emit(self.router.flood(report, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id))
         self.overlay_changed()
 
     # -- events of the transport
@@ -84,7 +84,7 @@ class Network:
         """Nobody is there, or does not want us."""
         site, roster = event.site, self._replica.roster
         self._outbox.emit(self.links.dial_failed(site, event.reason, now_s=self._outbox.now_s))
-        if roster.link(self._site, site) is not None and self.courier.overlay.silent(site):
+        if roster.link(self._site, site) is not None and self.router.overlay.silent(site):
             self.report_link(site, 0, up=False, reason=event.reason)  # nobody saw it go down: all were restarted
 
     def link_progressed(self, event: events.LinkProgressed) -> None:
@@ -134,15 +134,15 @@ class Network:
 
     def reachable(self) -> set[SiteId]:
         """Sites of the roster to which a way is known."""
-        return self.courier.overlay.reachable(self._replica.roster, self.links.up_sites())
+        return self.router.overlay.reachable(self._replica.roster, self.links.up_sites())
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         """As far as its ends have said, or this site sees."""
         if self._site in (one, other):
             far = other if one == self._site else one
-            reported = self.courier.overlay.report(far, self._site)
+            reported = self.router.overlay.report(far, self._site)
             return self.links.is_up(far) and (reported is None or reported.up)
-        return self.courier.overlay.is_up(one, other)
+        return self.router.overlay.is_up(one, other)
 
     def restarted_as(self, site: SiteId) -> int | None:
         """The newest start of its daemon that was seen."""

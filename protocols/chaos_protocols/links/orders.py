@@ -5,7 +5,7 @@ Driven by `SiteMachine`.
 
 from __future__ import annotations
 
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.effects import ProbeLink
 from chaos_protocols.events import LinkProbed
 from chaos_protocols.links.network import Network
@@ -21,7 +21,7 @@ LINK_ORDERS_MAX = 64
 class LinkOrders:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: Replica, network: Network, client: SchedulerClient) -> None:
+    def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, client: SchedulerClient) -> None:
         self._outbox = outbox
         self._replica = replica
         self._network = network

@@ -1,7 +1,7 @@
 """How one site's messages leave and arrive: made into envelopes, routed over the overlay, flooded, each taken once.
 
-Driven by `SiteMachine`. What a message means is no concern of the courier's, save for `LinkReport`, from which it
-knows the ways.
+Driven by `SiteMachine`. What a message means is no concern of the router's, save for `LinkStateAdvertisement`, from
+which it knows the ways.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import msgspec
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import CloseLink, Effect, Record, SendEnvelope
-from chaos_protocols.links.link_state import OverlayView, ReplayGuard
+from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.control import (
     EVERYBODY,
@@ -18,7 +18,7 @@ from chaos_protocols.wire.control import (
     OPTIONAL,
     UNREADABLE_BYTES_MAX,
     Envelope,
-    LinkReport,
+    LinkStateAdvertisement,
     Message,
     Unreadable,
 )
@@ -31,12 +31,12 @@ UNREADABLE_KINDS_TOLD_MAX = 64
 """Kinds of messages that could not be read and were told of. Peers make them up: beyond that nothing is told."""
 
 
-class Courier:
+class Router:
     """See the module. `overlay`: what is known of all links."""
 
     def __init__(self, site: SiteId, public_key: bytes, incarnation: int) -> None:
         self.site = site
-        self.overlay = OverlayView(site)
+        self.overlay = LinkStateTable(site)
         self.undeliverable = 0
         self.unread = 0
         """Messages for this site that it could not read."""
@@ -65,7 +65,9 @@ class Courier:
             return []
         return [self._to(hop, self._envelope(destination, message, roster, event_id))]
 
-    def flood(self, report: LinkReport, *, roster: Roster, own_up: tuple[SiteId, ...], event_id: str) -> list[Effect]:
+    def flood(
+        self, report: LinkStateAdvertisement, *, roster: Roster, own_up: tuple[SiteId, ...], event_id: str
+    ) -> list[Effect]:
         """Tell everybody about one of our links."""
         envelope = self._envelope(EVERYBODY, report, roster, event_id)
         self.overlay.learn(envelope)
@@ -82,7 +84,7 @@ class Courier:
         if envelope.source == self.site:
             return None, []
         if envelope.destination == EVERYBODY:
-            if not isinstance(envelope.message, LinkReport) or len(envelope.raw) > FLOODED_BYTES_MAX:
+            if not isinstance(envelope.message, LinkStateAdvertisement) or len(envelope.raw) > FLOODED_BYTES_MAX:
                 return None, []
             if not self.overlay.learn(envelope):
                 return None, []

@@ -19,7 +19,7 @@ from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.fetch import StateFetch
-from chaos_protocols.wire.control import LevelReport
+from chaos_protocols.wire.control import CaughtUp
 
 LAPS_WITHOUT_GAIN_MAX = 2
 GROWTH_MAX = 8
@@ -108,7 +108,7 @@ class CatchUp:
             return
         level = rounds.caught_up
         if level or (self.needs_round_held and rounds.worker_round is not None):
-            self._client.tell(LevelReport(round=rounds.completed_round, transfer=plan.transfer, waits=not level))
+            self._client.tell(CaughtUp(round=rounds.completed_round, transfer=plan.transfer, waits=not level))
 
     # -- the one round
 

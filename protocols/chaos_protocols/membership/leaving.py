@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.effects import AnswerRequest, CloseLink, StopDaemon
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.joining import Joining
@@ -17,7 +17,7 @@ from chaos_protocols.membership.own import Membership, MembershipEvent
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.wire.control import Farewell, LeaveAnswer, LeaveRequest
+from chaos_protocols.wire.control import Goodbye, LeaveAnswer, LeaveRequest
 from chaos_protocols.wire.worker import Dismissed, LeaveOrdered
 
 
@@ -37,7 +37,7 @@ class Leaving:
     def __init__(
         self,
         outbox: Outbox,
-        replica: Replica,
+        replica: RosterReplica,
         network: Network,
         membership: Membership,
         joining: Joining,
@@ -116,7 +116,7 @@ class Leaving:
         if self._released_s is None:
             self._released_s = outbox.now_s
         if outbox.now_s >= self._released_s + outbox.settings.negotiation_timeout_s:
-            self.stop("left the run; its last round was settled without it", graceful=True)
+            self.stop("left the run; its last round was resolved without it", graceful=True)
             return
         behind = rounds.worker_round is not None and not rounds.caught_up
         lacks_last = rounds.completed_round < answer.last_round or behind
@@ -134,7 +134,7 @@ class Leaving:
             last_round = self._rounds.completed_round
             self._session.tell(Dismissed(last_round=last_round, graceful=graceful, reason=reason))
         for site in network.links.up_sites():
-            network.tell(site, Farewell(reason=reason))
+            network.tell(site, Goodbye(reason=reason))
             outbox.emit([CloseLink(site=site, reason=reason)])
         outbox.emit([AnswerRequest(request=request, done=True, reason=reason) for request in self._requests])
         outbox.emit([StopDaemon(graceful=graceful, reason=reason)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, RemoveLink
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import EndWorker
 from chaos_protocols.links.desired import DesiredLinks
@@ -27,13 +27,13 @@ from chaos_protocols.rounds.lost_results import LostResults
 from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.wire.control import Heartbeat, Report, SettleAnswer
+from chaos_protocols.wire.control import Heartbeat, RoundStatusReply, SiteStatus
 
 
 class Participation:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: Replica, network: Network, rounds: RoundMachine) -> None:
+    def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, rounds: RoundMachine) -> None:
         facts = outbox.facts
         self.membership = Membership(facts.site, facts.incarnation, replica.roster)
         self.client = SchedulerClient(outbox, replica, network, self.membership)
@@ -52,10 +52,10 @@ class Participation:
 
     # -- what others ask
 
-    def report(self) -> Report:
+    def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
         rounds, state = self._rounds, self.state
-        return Report(
+        return SiteStatus(
             incarnation=self._outbox.facts.incarnation,
             epoch=self._replica.roster.epoch,
             done_round=rounds.completed_round,
@@ -67,12 +67,12 @@ class Participation:
             mirror=state.memory.round is not None,
         )
 
-    def settle_answer(self) -> SettleAnswer:
-        """This site's answer; it may only be asked for once the settling entry is applied here (it is a promise)."""
+    def round_status(self) -> RoundStatusReply:
+        """This site's answer; it may only be asked for once the resolving entry is applied here (it is a promise)."""
         rounds, epoch = self._rounds, self._replica.roster.epoch
         if not self.membership.begun:
-            return SettleAnswer(epoch=epoch, done_round=0, digest="")
-        return SettleAnswer(
+            return RoundStatusReply(epoch=epoch, done_round=0, digest="")
+        return RoundStatusReply(
             epoch=epoch,
             done_round=rounds.completed_round,
             digest=rounds.digest,
@@ -81,10 +81,10 @@ class Participation:
         )
 
     def asked_how_far(self, source: SiteId, epoch: int) -> None:
-        """The scheduler asks for this site's answer, in the settling epoch `epoch`."""
+        """The scheduler asks for this site's answer, in the resolving epoch `epoch`."""
         roster = self._replica.roster
-        if epoch == roster.epoch and roster.settling:
-            self._network.tell(source, self.settle_answer())
+        if epoch == roster.epoch and roster.resolving:
+            self._network.tell(source, self.round_status())
 
     # -- the roster
 
@@ -92,7 +92,7 @@ class Participation:
         """The roster that is committed now is another than `old`; `command` made it, None: a snapshot brought it."""
         roster, membership, state = self._replica.roster, self.membership, self.state
         membership.follow(roster)
-        failed = isinstance(command, RemoveLink) and command.settle
+        failed = isinstance(command, RemoveLink) and command.resolve
         self.links.follow(old, roster, failed=failed, completed_round=self._rounds.completed_round)
         state.follow_agreed(roster)
         self.catch_up.promoted(command)
@@ -210,9 +210,9 @@ class Participation:
         """The result of a round is here."""
         self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights))
 
-    def reduce_stalled(self, event: events.ReduceStalled) -> None:
+    def round_came_up_empty(self, event: events.RoundCameUpEmpty) -> None:
         """It has none: every part had weight 0."""
-        self._rounds.reduce_stalled(event.tag)
+        self._rounds.round_came_up_empty(event.tag)
         reason = "no site has a worker with the state; training waits for one"
         self._outbox.record("pause", f"round {event.tag.round}", "every contribution has weight 0", "", None, reason)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership
@@ -19,7 +19,7 @@ class Pause:
     def __init__(
         self,
         outbox: Outbox,
-        replica: Replica,
+        replica: RosterReplica,
         network: Network,
         membership: Membership,
         joining: Joining,

@@ -6,7 +6,7 @@ is said by `joining.py`, `leaving.py` and the state's parts. Driven by `Particip
 
 from __future__ import annotations
 
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
@@ -17,7 +17,7 @@ from chaos_protocols.wire.control import Heartbeat, Message
 class SchedulerClient:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: Replica, network: Network, membership: Membership) -> None:
+    def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, membership: Membership) -> None:
         self._outbox = outbox
         self._replica = replica
         self._network = network

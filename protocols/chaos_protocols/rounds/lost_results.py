@@ -5,7 +5,7 @@ Driven by `Participation`, at every beat.
 
 from __future__ import annotations
 
-from chaos_protocols.agreement.replica import Replica
+from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -14,7 +14,7 @@ from chaos_protocols.rounds.machine import RoundMachine
 class LostResults:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: Replica, network: Network, rounds: RoundMachine) -> None:
+    def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, rounds: RoundMachine) -> None:
         self._outbox = outbox
         self._replica = replica
         self._network = network
@@ -22,7 +22,7 @@ class LostResults:
         self._fetching_since_s = outbox.now_s
 
     def give_up_fetching(self) -> None:
-        """Whoever holds a settled result is no neighbour: the others must not wait for this site's contribution."""
+        """Whoever holds a resolved result is no neighbour: the others must not wait for this site's contribution."""
         outbox = self._outbox
         if self._rounds.fetching is None:
             self._fetching_since_s = outbox.now_s

@@ -2,7 +2,7 @@
 
 The rule behind everything: a round belongs to exactly one view of the committed roster, its bulk messages carry that
 view's epoch, and a site that learns of a newer view for the running round starts it again under the new tag (its
-contribution still lies in the arena). While the roster is settling no round is open. So each round is applied once, by
+contribution still lies in the arena). While the roster is resolving no round is open. So each round is applied once, by
 all final members, with the same result.
 
 Driven by `SiteMachine`; executed by the reduce engine and the worker. A site whose worker is missing, or has not caught
@@ -80,7 +80,7 @@ class RoundMachine:
         self.takes_part = False
         """False for a site that was removed: it gives to no round, not even to one that it knows."""
         self.fetching: int | None = None
-        """The settled round whose result is being fetched."""
+        """The resolved round whose result is being fetched."""
         self.notices: list[RoundNotice] = []
         self.own = OwnContribution()
         self.delivery = ResultDelivery()
@@ -126,12 +126,12 @@ class RoundMachine:
         self.roster = roster
         self.takes_part = True
         effects: list[Effect] = []
-        if roster.settling:
+        if roster.resolving:
             self.fetching = None
             effects += self._stop()
         return effects + self.advance()
 
-    def settled(self, round_number: int) -> list[Effect]:
+    def resolved(self, round_number: int) -> list[Effect]:
         """The round that stands was agreed. Whoever counted further without having held a result begins there."""
         if self.completed_round <= round_number:
             return []
@@ -262,12 +262,12 @@ class RoundMachine:
         self.own.round_ended()
         return self._complete(tag.round, tag.epoch, digest, weights)
 
-    def reduce_stalled(self, tag: Tag) -> None:
+    def round_came_up_empty(self, tag: Tag) -> None:
         """Every site of the round gave weight 0: it has no result."""
         self.empty_round = tag
 
     def result_fetched(self, round_number: int, digest: str) -> list[Effect]:
-        agreed = (self.roster.settled_round, self.roster.settled_digest)
+        agreed = (self.roster.resolved_round, self.roster.resolved_digest)
         if (
             self.fetching != round_number
             or round_number != self.completed_round + 1
@@ -286,7 +286,7 @@ class RoundMachine:
         return self.advance()
 
     def give_up_fetching(self) -> list[Effect]:
-        """Nobody near keeps the settled result."""
+        """Nobody near keeps the resolved result."""
         assert self.fetching is not None
         self.fall_behind(f"the result of round {self.fetching} is not kept any more")
         self.completed_round, self.digest, self.fetching = self.fetching, "", None  # on in standby: nobody waits for it
@@ -312,9 +312,9 @@ class RoundMachine:
     def advance(self) -> list[Effect]:
         """Open the next round if it can be, and contribute to it if we may."""
         roster = self.roster
-        if not self.takes_part or roster.settling or not roster.started or roster.model is None:
+        if not self.takes_part or roster.resolving or not roster.started or roster.model is None:
             return []
-        if self.completed_round < roster.settled_round:
+        if self.completed_round < roster.resolved_round:
             return self._catch_up(roster)
         effects: list[Effect] = []
         if self.worker_round is None:
@@ -354,17 +354,17 @@ class RoundMachine:
         return [] if part is None else [Contribute(tag=tag, weight=part[0], has_bytes=part[1])]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
-        if self.fetching == roster.settled_round:
+        if self.fetching == roster.resolved_round:
             return []
         effects = self._stop()
-        if self.completed_round != roster.settled_round - 1 or not roster.settled_digest:
+        if self.completed_round != roster.resolved_round - 1 or not roster.resolved_digest:
             self.fall_behind(
-                f"round {roster.settled_round} was settled while this site held only {self.completed_round}"
+                f"round {roster.resolved_round} was resolved while this site held only {self.completed_round}"
             )
-            self.completed_round, self.digest = roster.settled_round, ""  # on in standby: no round waits for it
+            self.completed_round, self.digest = roster.resolved_round, ""  # on in standby: no round waits for it
             return effects + self.advance()
-        self.fetching = roster.settled_round
-        return [*effects, FetchResult(round=roster.settled_round, digest=roster.settled_digest)]
+        self.fetching = roster.resolved_round
+        return [*effects, FetchResult(round=roster.resolved_round, digest=roster.resolved_digest)]
 
     def _deliver_next(self) -> list[Effect]:
         """Give the worker the next result, or let it train when it has caught up and this site is a member."""

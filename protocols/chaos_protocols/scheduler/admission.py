@@ -15,7 +15,7 @@ from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.negotiation import (
     ConnectLink,
     DisconnectLink,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     ScaleIn,
     ScaleOut,
@@ -133,8 +133,8 @@ class Admission:
 
     def _judge(self, site: SiteId, request: JoinRequest) -> JoinAnswer | None:
         """Whether the run can take anybody at the moment."""
-        if self._facts.roster.settling:
-            return _not_now(request, "a failure is being settled")
+        if self._facts.roster.resolving:
+            return _not_now(request, "a failure is being resolved")
         if not self._reports.anybody_active():
             self._restore_point.offered_outside(site, request)
             reason = "no member has the training state at the moment; waiting for one that has the newest"
@@ -168,7 +168,7 @@ class Admission:
         self._negotiations.restore(site, cause=cause, now_s=now_s)
         return None
 
-    def level_reported(self, site: SiteId, transfer: str, *, waits: bool, now_s: float) -> None:
+    def caught_up_reported(self, site: SiteId, transfer: str, *, waits: bool, now_s: float) -> None:
         """Its worker has applied all results of a transfer; or (`waits`) its first round as a member is to wait."""
         record = self._facts.roster.record(site)
         known = site in self._negotiations.joining_sites()
@@ -177,7 +177,7 @@ class Admission:
             self._negotiations.resume_transfer(transfer, site, cause=cause, now_s=now_s)
         one = self._negotiations.all.get(transfer)
         if isinstance(one, ScaleOut) and one.joiner == site and one.transfers:
-            self._negotiations.feed(transfer, LevelReached(waits=waits))
+            self._negotiations.feed(transfer, LearnerCaughtUp(waits=waits))
 
     # -- leaves
 
@@ -198,7 +198,7 @@ class Admission:
             site=site,
             incarnation=record.incarnation,
             graceful=True,
-            settle=False,
+            resolve=False,
             cause=request.reason or "asked to leave",
             now_s=now_s,
         )
@@ -260,7 +260,7 @@ class Admission:
             one=site,
             other=request.other,
             request=(site, request.request),
-            settle=False,
+            resolve=False,
             cause=request.reason,
             now_s=now_s,
         )

@@ -16,7 +16,7 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.wire.control import Message, Report, SettleAnswer
+from chaos_protocols.wire.control import Message, RoundStatusReply, SiteStatus
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
 
@@ -86,8 +86,8 @@ class Facts(Protocol):
         """The newest incarnation of the site's daemon that was seen; None: never seen."""
         ...
 
-    def settle_answer(self) -> SettleAnswer: ...
-    def own_report(self) -> Report: ...
+    def round_status(self) -> RoundStatusReply: ...
+    def own_report(self) -> SiteStatus: ...
     def versions_of(self, site: SiteId) -> Versions:
         """Which protocol versions the newest start of the site's daemon speaks, as far as was heard."""
         ...

@@ -102,7 +102,7 @@ class FailureDetector:
         ended = {site for site in gone.intersection(chain.from_iterable(down)) if self._may_have_ended(site, now_s)}
         suspects = {key for key in down if not ended.intersection(key)}
         self._suspects = {key: self._suspects.get(key, now_s) for key in sorted(suspects)}
-        if roster.settling:
+        if roster.resolving:
             return []
         grace_s = facts.settings.link_grace_s
         return [

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import assert_never
 
-from chaos_protocols.agreement.commands import Command, Settled, SetVoters
+from chaos_protocols.agreement.commands import Command, RoundResolved, SetVoters
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.decisions import Decision
@@ -31,16 +31,16 @@ from chaos_protocols.scheduler.round_resolution import RoundResolution
 from chaos_protocols.scheduler.running import RunningNegotiations
 from chaos_protocols.scheduler.voters import VoterChoice
 from chaos_protocols.wire.control import (
+    CaughtUp,
     JoinAnswer,
     JoinRequest,
     LeaveAnswer,
     LeaveRequest,
-    LevelReport,
     LinkAnswer,
     LinkReady,
     LinkRequest,
-    Report,
-    SettleAnswer,
+    RoundStatusReply,
+    SiteStatus,
     StateRequest,
 )
 
@@ -48,11 +48,13 @@ STEPS_MAX = 8
 """In one go, after one event: a lone voter commits at once, so that one step may follow another. What is left is done
 after the next event."""
 
-ForScheduler = JoinRequest | StateRequest | LevelReport | LeaveRequest | LinkRequest | LinkReady | Report | SettleAnswer
+ForScheduler = (
+    JoinRequest | StateRequest | CaughtUp | LeaveRequest | LinkRequest | LinkReady | SiteStatus | RoundStatusReply
+)
 """Messages that only a scheduler acts on."""
 
 
-class Phase(Enum):
+class SchedulerPhase(Enum):
     """Where this site stands as the scheduler of the present term."""
 
     FOLLOWING = "following"
@@ -84,7 +86,7 @@ class SchedulerMachine:
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.phase = Phase.FOLLOWING
+        self.phase = SchedulerPhase.FOLLOWING
         self.pace = Pace()
         """Kept over the terms, as are those that were turned back: each says why."""
         self.turned_back = TurnedBack()
@@ -96,28 +98,28 @@ class SchedulerMachine:
     def lead(self, *, now_s: float) -> None:
         """This site became the leader. It begins when its roster is the newest (`at_work`)."""
         self.term = Term(self.host, self.pace, self.turned_back, since_s=now_s)
-        self.phase = Phase.ELECTED
+        self.phase = SchedulerPhase.ELECTED
 
     def retire(self) -> None:
         """Not the leader any more: forget everything."""
         self.term = Term(self.host, self.pace, self.turned_back, since_s=0.0)
-        self.phase = Phase.FOLLOWING
+        self.phase = SchedulerPhase.FOLLOWING
 
     def at_work(self, *, now_s: float) -> bool:
         """Whether this site leads and its roster is the newest. Before that it answers nobody: in an older roster a
         member may be missing, or a leaver still be there."""
-        if self.phase is Phase.ELECTED and self.host.roster_is_newest():
-            self.phase = Phase.AT_WORK
+        if self.phase is SchedulerPhase.ELECTED and self.host.roster_is_newest():
+            self.phase = SchedulerPhase.AT_WORK
             self.term.negotiations.take_over(now_s=now_s)
-        return self.phase is Phase.AT_WORK
+        return self.phase is SchedulerPhase.AT_WORK
 
     @property
     def leading(self) -> bool:
-        return self.phase is not Phase.FOLLOWING
+        return self.phase is not SchedulerPhase.FOLLOWING
 
     @property
     def taken_over(self) -> bool:
-        return self.phase is Phase.AT_WORK
+        return self.phase is SchedulerPhase.AT_WORK
 
     @property
     def in_flight(self) -> InFlight | None:
@@ -133,7 +135,7 @@ class SchedulerMachine:
         """When to look again though nothing happens."""
         if not self.leading:
             return None
-        term, resolving = self.term, self.host.roster.settling
+        term, resolving = self.term, self.host.roster.resolving
         if not (resolving or term.negotiations.all or term.failures.waits):
             return None
         deadlines = (
@@ -150,28 +152,28 @@ class SchedulerMachine:
         admission = self.term.admission
         answer: JoinAnswer | LeaveAnswer | LinkAnswer | None = None
         match message:
-            case Report():
+            case SiteStatus():
                 self._reported(source, message, now_s)
             case JoinRequest():
                 answer = admission.join_requested(source, message, now_s=now_s)
             case StateRequest():
                 answer = admission.state_requested(source, message, now_s=now_s)
-            case LevelReport(transfer=transfer, waits=waits):
-                admission.level_reported(source, transfer, waits=waits, now_s=now_s)
+            case CaughtUp(transfer=transfer, waits=waits):
+                admission.caught_up_reported(source, transfer, waits=waits, now_s=now_s)
             case LeaveRequest():
                 answer = admission.leave_requested(source, message, now_s=now_s)
             case LinkRequest():
                 answer = admission.link_requested(source, message, now_s=now_s)
             case LinkReady():
                 admission.link_ready(source, message)
-            case SettleAnswer():
+            case RoundStatusReply():
                 self.term.resolution.answered(source, message)
             case _:
                 assert_never(message)
         if answer is not None:
             self.host.tell(source, answer)
 
-    def _reported(self, source: SiteId, report: Report, now_s: float) -> None:
+    def _reported(self, source: SiteId, report: SiteStatus, now_s: float) -> None:
         roster = self.host.roster
         known = roster.record(source) or roster.departure(source, report.incarnation)
         if known is not None and known.incarnation == report.incarnation:  # a leaver may be the root of its last round
@@ -190,7 +192,7 @@ class SchedulerMachine:
         if flight is not None and flight.negotiation is not None:
             last_round = self._last_round_of(flight.negotiation)
             term.negotiations.feed(flight.negotiation, Committed(last_round=last_round))
-        if isinstance(command, Settled):
+        if isinstance(command, RoundResolved):
             term.negotiations.round_resolved()
 
     def _last_round_of(self, identifier: str) -> int:
@@ -221,7 +223,7 @@ class SchedulerMachine:
 
     def _step(self, now_s: float) -> bool:
         term = self.term
-        if self.host.roster.settling:
+        if self.host.roster.resolving:
             return (
                 self._propose_pending(now_s, resolving=True)
                 or self._carry_out(term.failures.renewal(), now_s)

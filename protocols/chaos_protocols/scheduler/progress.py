@@ -13,7 +13,7 @@ from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.running import RunningNegotiations
-from chaos_protocols.wire.control import Report
+from chaos_protocols.wire.control import SiteStatus
 
 LOAD_RATE_MIN_BYTES_PER_S = 50e6
 """A worker is given so long to load a state that it has, and `transfer_stall_s` besides."""
@@ -80,7 +80,7 @@ class ProgressWatch:
             return [*findings, Inform(negotiation=leave.identifier, event=EverybodyDone())]
         limit_s = facts.settings.negotiation_timeout_s
         stands_still = self._stands_still(leave.identifier, (facts.done_round, 0), limit_s, now_s)
-        if stands_still and not roster.settling:
+        if stands_still and not roster.resolving:
             # Its last rounds do not end (nobody else contributes to them): they are resolved without it.
             del self._moved[leave.identifier]
             findings.append(SiteFailed(site=leave.site, reason="its last rounds do not end"))
@@ -113,7 +113,7 @@ class ProgressWatch:
             RestoreAgain(site=transfer.joiner, reason=reason),
         ]
 
-    def _report_of(self, site: SiteId) -> Report | None:
+    def _report_of(self, site: SiteId) -> SiteStatus | None:
         """The newest word of a site; what its former life has said counts until the new one speaks."""
         if site == self._facts.site:
             return self._facts.own_report()

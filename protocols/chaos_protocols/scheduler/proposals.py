@@ -78,7 +78,7 @@ class Removal:
     """It asked to leave, and takes part until its last round."""
     left: bool
     """It is recorded as left, not as failed."""
-    settle: bool
+    resolve: bool
     """The running round must be resolved without it."""
     reason: str
 
@@ -200,15 +200,15 @@ def removal_of(situation: Situation, asked: Removal) -> Removal:
         if not any(site in view.members for view in roster.views):
             raise CannotPropose("it is out of the roster already", final=True)
         gone = next((one for one in roster.departed if one.site == site), None)
-        if gone is not None:  # its name stays: who left is not called failed because its last round was settled
+        if gone is not None:  # its name stays: who left is not called failed because its last round was resolved
             left, incarnation = gone.cause == "left", gone.incarnation
     whole = stays_whole_without(roster, site)
     counts = any(site in view.members for view in roster.views_in_force(situation.done))
     # More than this site is cut off, or it was promoted since its loss was seen: no round may wait for it.
-    settle = asked.settle or (not asked.graceful and (roster.settling or not whole or counts))
-    if not settle and not whole:
+    resolve = asked.resolve or (not asked.graceful and (roster.resolving or not whole or counts))
+    if not resolve and not whole:
         raise CannotPropose("its leaving would split the overlay", final=False, split=True)
-    return replace(asked, left=left, incarnation=incarnation, settle=settle)
+    return replace(asked, left=left, incarnation=incarnation, resolve=resolve)
 
 
 def stays_whole_without(roster: Roster, site: SiteId) -> bool:
@@ -222,7 +222,7 @@ def stays_whole_without(roster: Roster, site: SiteId) -> bool:
 def remove_site(situation: Situation, removal: Removal) -> Proposal:
     """`removal`: as `removal_of` made it from the same situation."""
     roster, site = situation.roster, removal.site
-    if removal.settle:
+    if removal.resolve:
         views = roster.views
     else:
         left = [link for link in roster.links if site not in link.key]
@@ -245,9 +245,9 @@ def remove_site(situation: Situation, removal: Removal) -> Proposal:
     if removal.graceful:  # goes on hearing what is agreed until it is released
         configuration = with_learner(configuration, site)
     return Proposal(
-        command=RemoveSite(departure=departure, settle=removal.settle, views=views),
+        command=RemoveSite(departure=departure, resolve=removal.resolve, views=views),
         configuration=configuration,
-        first_round=None if removal.settle else situation.first_round,
+        first_round=None if removal.resolve else situation.first_round,
     )
 
 
@@ -270,15 +270,15 @@ def add_link(situation: Situation, link: LinkRecord) -> Proposal:
     return Proposal(command=AddLink(link=link, views=views), first_round=situation.first_round)
 
 
-def remove_link(situation: Situation, key: LinkKey, *, asked: bool, settle: bool, reason: str) -> Proposal:
+def remove_link(situation: Situation, key: LinkKey, *, asked: bool, resolve: bool, reason: str) -> Proposal:
     """`asked`: somebody wants it gone, but not at the price of a split overlay. Otherwise it is dead, whatever hangs on
-    it. `settle`: a round depended on it."""
+    it. `resolve`: a round depended on it."""
     roster = situation.roster
-    if roster.link(*key) is None and not settle:
+    if roster.link(*key) is None and not resolve:
         raise CannotPropose("there is no such link any more", final=True)
     left = [link for link in roster.links if link.key != key]
     whole = connects(roster.member_ids(), roster.learner_ids(), left)
-    resolves = settle or (not whole and not asked)
+    resolves = resolve or (not whole and not asked)
     if not resolves and not whole:
         raise CannotPropose(SPLITS_OVERLAY, final=True)
     if resolves:
@@ -289,7 +289,7 @@ def remove_link(situation: Situation, key: LinkKey, *, asked: bool, settle: bool
         )
     one, other = key
     return Proposal(
-        command=RemoveLink(one=one, other=other, settle=resolves, views=views, reason=reason[:REASON_CHARACTERS_MAX]),
+        command=RemoveLink(one=one, other=other, resolve=resolves, views=views, reason=reason[:REASON_CHARACTERS_MAX]),
         first_round=None if resolves else situation.first_round,
     )
 

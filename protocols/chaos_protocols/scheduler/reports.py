@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.facts import Facts
-from chaos_protocols.wire.control import Report
+from chaos_protocols.wire.control import SiteStatus
 
 
 class Reports:
@@ -15,27 +15,27 @@ class Reports:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._newest: dict[SiteId, tuple[Report, float]] = {}
+        self._newest: dict[SiteId, tuple[SiteStatus, float]] = {}
         self._stalled: set[SiteId] = set()
         """Sites whose newest report names a round in which every contribution had weight 0."""
 
     @property
-    def newest(self) -> Mapping[SiteId, tuple[Report, float]]:
+    def newest(self) -> Mapping[SiteId, tuple[SiteStatus, float]]:
         return self._newest
 
-    def take(self, site: SiteId, report: Report, *, now_s: float) -> None:
+    def take(self, site: SiteId, report: SiteStatus, *, now_s: float) -> None:
         self._newest[site] = (report, now_s)
         if report.stalled is None:
             self._stalled.discard(site)
         else:
             self._stalled.add(site)
 
-    def of(self, record: SiteRecord) -> Report | None:
+    def of(self, record: SiteRecord) -> SiteStatus | None:
         """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
         report, _ = self._newest.get(record.site, (None, 0.0))
         return report if report is not None and report.incarnation == record.incarnation else None
 
-    def of_members(self) -> dict[SiteId, Report]:
+    def of_members(self) -> dict[SiteId, SiteStatus]:
         """Of every member that has reported, and of this site."""
         facts = self._facts
         found = {facts.site: facts.own_report()}
@@ -60,7 +60,7 @@ class Reports:
     def newest_round(self) -> int:
         """The newest round that a member knows to have been done."""
         known = (report.known_round for report in self.of_members().values())
-        return max(self._facts.roster.settled_round, *known)
+        return max(self._facts.roster.resolved_round, *known)
 
     def done_rounds(self) -> dict[SiteId, int]:
         """Until which round every site that has reported is, and this one."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from chaos_protocols.agreement.commands import AdoptState
+from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, SiteRecord, View
 from chaos_protocols.agreement.views import connects, make_view
 from chaos_protocols.names import SiteId, link_key
@@ -95,7 +95,7 @@ class RestorePoint:
         newest state. An older state is never taken silently: the run waits until a site that has the newest one is
         back; after a while one that is a single round older will do."""
         facts, roster = self._facts, self._facts.roster
-        if roster.settling or (roster.model is not None and facts.active) or self._reports.anybody_active():
+        if roster.resolving or (roster.model is not None and facts.active) or self._reports.anybody_active():
             self._inactive_since_s = None
             return None
         if self._inactive_since_s is None:
@@ -155,7 +155,9 @@ class RestorePoint:
     def _adoption(self, chosen: Candidate, view: View, newest: int) -> Decision:
         configuration, site = self._facts.configuration, chosen.record.site
         member = msgspec.structs.replace(chosen.record, state="member")
-        command = AdoptState(record=member, links=chosen.links, round=chosen.round, model=chosen.model, views=(view,))
+        command = SetRestorePoint(
+            record=member, links=chosen.links, round=chosen.round, model=chosen.model, views=(view,)
+        )
         known_here = site in configuration.voters or site in configuration.learners
         proposal = Proposal(command=command, configuration=None if known_here else with_learner(configuration, site))
         repeated = ""
@@ -166,7 +168,7 @@ class RestorePoint:
             repeated = f"; rounds {first} to {newest} are done again, their results died with their workers"
         reason = f"the run goes on from its {chosen.source}, at round {chosen.round}{repeated}"
         note = Note(
-            kind="adopt", subject=chosen.record.name, cause="no member has the training state", outcome="done",
+            kind="restore-point", subject=chosen.record.name, cause="no member has the training state", outcome="done",
             reason=reason,
         )  # fmt: skip
         return Decision(reason=reason, proposal=proposal, note=note)
@@ -186,7 +188,7 @@ class RestorePoint:
         if worker is None or stored is None:
             return worker or stored
         assert stored.checkpoint is not None
-        lineage, present = stored.checkpoint.lineage, self._facts.roster.adopted_epoch
+        lineage, present = stored.checkpoint.lineage, self._facts.roster.restore_epoch
         if worker.round == 0:  # a fresh one: it would begin anew
             return stored if lineage >= present else worker
         return stored if lineage == present and stored.round > worker.round else worker

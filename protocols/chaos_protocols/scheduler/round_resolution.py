@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from chaos_protocols.agreement.commands import RedoRound, Settled
+from chaos_protocols.agreement.commands import RetryRound, RoundResolved
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.agreement.views import settled_views
+from chaos_protocols.agreement.views import resolved_views
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
@@ -23,11 +23,11 @@ from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.voters import transfer_leadership
-from chaos_protocols.wire.control import SettleAnswer, SettleQuestion
+from chaos_protocols.wire.control import RoundStatusQuery, RoundStatusReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RoundOutcome:
     """What all answers together say."""
 
     furthest: int
@@ -40,15 +40,15 @@ class Outcome:
     """Only members whose first round has not come hold anything: rounds may have been done without them."""
 
 
-def outcome_of(roster: Roster, answers: Mapping[SiteId, SettleAnswer]) -> Outcome:
+def outcome_of(roster: Roster, answers: Mapping[SiteId, RoundStatusReply]) -> RoundOutcome:
     """`answers`: of every site of the roster. Who has neither the result nor the state (a newcomer that waits for it)
     counts from a round that may never have been done. If nobody has either, a worker that comes back may: of no older
     round than anybody knows to be done."""
     held = {site: answer.done_round for site, answer in answers.items() if answer.digest or answer.has_state}
-    known = max(roster.settled_round, *(answer.known_round for answer in answers.values()))
+    known = max(roster.resolved_round, *(answer.known_round for answer in answers.values()))
     furthest = max(held.values(), default=known)
     holders = tuple(sorted(site for site, done in held.items() if done == furthest))
-    return Outcome(
+    return RoundOutcome(
         furthest=furthest,
         holders=holders,
         digests={site: answers[site].digest for site in holders if answers[site].digest},
@@ -61,7 +61,7 @@ class RoundResolution:
 
     def __init__(self, facts: Facts, reports: Reports) -> None:
         self._facts, self._reports = facts, reports
-        self._answers: dict[SiteId, SettleAnswer] = {}
+        self._answers: dict[SiteId, RoundStatusReply] = {}
         """Of the present epoch."""
         self._asked_s = float("-inf")
         """When those were asked last that had not answered."""
@@ -69,15 +69,15 @@ class RoundResolution:
         """When an empty round was begun anew last."""
 
     @property
-    def answers(self) -> Mapping[SiteId, SettleAnswer]:
+    def answers(self) -> Mapping[SiteId, RoundStatusReply]:
         return self._answers
 
     @property
     def asks_again_s(self) -> float:
         return max(self._asked_s, self._facts.now_s) + self._facts.settings.retry_s
 
-    def answered(self, site: SiteId, answer: SettleAnswer) -> None:
-        if answer.epoch == self._facts.roster.epoch and self._facts.roster.settling:
+    def answered(self, site: SiteId, answer: RoundStatusReply) -> None:
+        if answer.epoch == self._facts.roster.epoch and self._facts.roster.resolving:
             self._answers[site] = answer
 
     def epoch_changed(self) -> None:
@@ -93,7 +93,7 @@ class RoundResolution:
         questions = self._questions(asked, now_s)
         if any(site not in connected for site in roster.site_ids()):
             return Decision(reason="a site that is cut off is removed first", tells=questions)
-        answers = {**self._answers, facts.site: facts.settle_answer()}
+        answers = {**self._answers, facts.site: facts.round_status()}
         missing = [site for site in asked if site not in answers]
         if missing:
             return Decision(reason=f"{len(missing)} of {len(asked) + 1} have not answered", tells=questions)
@@ -103,10 +103,10 @@ class RoundResolution:
         if now_s < self._asked_s + self._facts.settings.retry_s:
             return ()
         self._asked_s = now_s
-        question = SettleQuestion(epoch=self._facts.roster.epoch)
+        question = RoundStatusQuery(epoch=self._facts.roster.epoch)
         return tuple(Tell(site=site, message=question) for site in asked if site not in self._answers)
 
-    def _resolve(self, answers: Mapping[SiteId, SettleAnswer]) -> Decision:
+    def _resolve(self, answers: Mapping[SiteId, RoundStatusReply]) -> Decision:
         facts, roster = self._facts, self._facts.roster
         outcome = outcome_of(roster, answers)
         furthest = outcome.furthest
@@ -116,16 +116,16 @@ class RoundResolution:
         digests = set(outcome.digests.values())
         if len(digests) > 1:
             return self._outvote(outcome.digests, furthest)
-        views = settled_views(roster, facts.planner, first_round=furthest + 1)
+        views = resolved_views(roster, facts.planner, first_round=furthest + 1)
         digest = digests.pop() if digests else ""
-        command = Settled(round=furthest, digest=digest, holders=outcome.holders, views=views)
+        command = RoundResolved(round=furthest, digest=digest, holders=outcome.holders, views=views)
         reason = (
             f"round {furthest} stands, held by {len(outcome.holders)} of {len(answers)}; going on with {furthest + 1}"
         )
         if outcome.pending:  # nobody else is a member: what they have is what there is
             reason += "; if it was done before, its result died with those who did it"
         note = Note(
-            kind="settle", subject=f"round {furthest + 1}", cause="a site or link failed", outcome="done",
+            kind="resolve", subject=f"round {furthest + 1}", cause="a site or link failed", outcome="done",
             reason=reason,
         )  # fmt: skip
         return Decision(reason=reason, proposal=Proposal(command=command), note=note)
@@ -167,8 +167,8 @@ class RoundResolution:
         self._retried_s = now_s
         reason = "every contribution had weight 0; now a member has the state"
         note = Note(
-            kind="settle", subject=f"round {facts.done_round + 1}", cause=reason, outcome="", reason="it is done again"
+            kind="resolve", subject=f"round {facts.done_round + 1}", cause=reason, outcome="", reason="it is done again"
         )
         return Decision(
-            reason=reason, proposal=Proposal(command=RedoRound(views=roster.views, reason=reason)), note=note
+            reason=reason, proposal=Proposal(command=RetryRound(views=roster.views, reason=reason)), note=note
         )

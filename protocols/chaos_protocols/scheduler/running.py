@@ -21,9 +21,9 @@ from chaos_protocols.scheduler.negotiation import (
     Negotiation,
     Order,
     Propose,
+    Resolution,
     ScaleIn,
     ScaleOut,
-    Settlement,
     SubjectGone,
     Tell,
 )
@@ -131,7 +131,7 @@ class RunningNegotiations:
 
     def round_resolved(self) -> None:
         for identifier in list(self._running):
-            self.feed(identifier, Settlement())
+            self.feed(identifier, Resolution())
 
     def may_propose(self, negotiation: Negotiation) -> bool:
         """One state transfer at a time: a site has one snapshot (architecture.md, the path of the state)."""
@@ -172,7 +172,7 @@ class RunningNegotiations:
             site=site,
             incarnation=record.incarnation if record else (gone.incarnation if gone else 0),
             graceful=False,
-            settle=concerned,
+            resolve=concerned,
             cause=lost.reason if not left else "left, and ended before its last round was everywhere",
             now_s=now_s,
             left=left,  # stays so (invariant 9), but the round that it is missing from is resolved at once
@@ -187,7 +187,7 @@ class RunningNegotiations:
             one=lost.key[0],
             other=lost.key[1],
             request=None,
-            settle=self._host.roster.plan_uses(*lost.key),
+            resolve=self._host.roster.plan_uses(*lost.key),
             cause=lost.reason,
             now_s=now_s,
         )
@@ -236,7 +236,7 @@ class RunningNegotiations:
                     site=gone.site,
                     incarnation=gone.incarnation,
                     graceful=True,
-                    settle=False,
+                    resolve=False,
                     cause=gone.reason,
                     now_s=now_s,
                     last_round=gone.last_round,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import DropCopy, KeepCopy, ToWorker, WriteCheckpoint
+from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, ToWorker, WriteCheckpoint
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -59,7 +59,7 @@ class MemoryCheckpoint:
 
     def is_due(self, round_number: int) -> bool:
         """The state of that round is to be kept in memory."""
-        every = min(self._outbox.settings.keep.mirror_every_rounds, self._rounds.delivery.results_max)
+        every = min(self._outbox.settings.keep.memory_checkpoint_every_rounds, self._rounds.delivery.results_max)
         return every > 0 and round_number % every == 0
 
     def applied(self, round_number: int) -> None:
@@ -92,7 +92,7 @@ class MemoryCheckpoint:
         self.round = None  # its memory is overwritten
         self.spec_digest = self._session.spec_digest
         self._rounds.delivery.log.keep_after(round_number)
-        self._outbox.emit([KeepCopy(round=round_number)])
+        self._outbox.emit([SaveMemoryCheckpoint(round=round_number)])
 
     def snapshot_missed(self, round_number: int) -> None:
         """The worker has gone on."""
@@ -117,7 +117,7 @@ class MemoryCheckpoint:
 
     def written(self) -> None:
         """Where only files are kept the copy is of no use beyond the one that is written from it."""
-        if self._outbox.settings.keep.mirror_every_rounds <= 0:
+        if self._outbox.settings.keep.memory_checkpoint_every_rounds <= 0:
             self.round = None
             self._rounds.delivery.log.keep_after(None)
 
@@ -133,7 +133,7 @@ class MemoryCheckpoint:
         self._discarded = self._copying is not None
         self._rounds.delivery.log.keep_after(None)
         if self._copying is None and self.round is not None:
-            self._outbox.emit([DropCopy()])
+            self._outbox.emit([DropMemoryCheckpoint()])
         self.round = None
 
 
@@ -188,7 +188,7 @@ class CheckpointFiles:
     def write(self, round_number: int, spec_digest: str, roster: Roster) -> None:
         """Write the copy in memory, which is of that round."""
         # Not the epoch alone: a run whose journals were lost goes on from checkpoints of its old epochs.
-        lineage = max(roster.adopted_epoch, *(one.lineage for one in self.offers), 0)
+        lineage = max(roster.restore_epoch, *(one.lineage for one in self.offers), 0)
         checkpoint = CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
         self._writing = checkpoint
         self._last_s, self._last_round = self._outbox.now_s, round_number

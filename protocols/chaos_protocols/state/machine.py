@@ -51,9 +51,9 @@ class WorkerState:
         self._outbox = outbox
         self._membership = membership
         self._rounds = rounds
-        self._restore_epoch = membership.roster.adopted_epoch
+        self._restore_epoch = membership.roster.restore_epoch
         """Of the newest agreement on a state that the run goes on from, as far as it was followed."""
-        self._settled_epoch = membership.roster.settled_epoch
+        self._resolved_epoch = membership.roster.resolved_epoch
 
     # -- what others ask
 
@@ -83,28 +83,28 @@ class WorkerState:
 
     def follow_agreed(self, roster: Roster) -> None:
         """The run was agreed to go on from a state, or a round to stand."""
-        if roster.adopted_epoch > self._restore_epoch:
+        if roster.restore_epoch > self._restore_epoch:
             self._go_on_from(roster)
-        elif roster.settled_epoch > self._settled_epoch and self._membership.begun and not roster.settling:
+        elif roster.resolved_epoch > self._resolved_epoch and self._membership.begun and not roster.resolving:
             self._rounds.learn(roster)
-            self._outbox.emit(self._rounds.settled(roster.settled_round))
-        self._restore_epoch, self._settled_epoch = roster.adopted_epoch, roster.settled_epoch
+            self._outbox.emit(self._rounds.resolved(roster.resolved_round))
+        self._restore_epoch, self._resolved_epoch = roster.restore_epoch, roster.resolved_epoch
 
     def _go_on_from(self, roster: Roster) -> None:
         """The run goes on from a worker's state: ours, or another's."""
         facts, rounds, session = self._outbox.facts, self._rounds, self.session
         self.fetch.cancel()
         self.restore.abandon()
-        own = roster.adopted_from == (facts.site, facts.incarnation)
+        own = roster.restored_from == (facts.site, facts.incarnation)
         in_roster = self._membership.in_roster
         self._membership.begin(begun=in_roster)
         rounds.learn(roster)
-        if own and session.present and session.round == roster.settled_round:
-            self._outbox.emit(rounds.adopt_worker(roster.settled_round))
+        if own and session.present and session.round == roster.resolved_round:
+            self._outbox.emit(rounds.adopt_worker(roster.resolved_round))
         elif in_roster:
-            self._outbox.emit(rounds.begin_at(roster.settled_round))
+            self._outbox.emit(rounds.begin_at(roster.resolved_round))
             if own:
-                self.restore.from_disk(roster.settled_round)
+                self.restore.from_disk(roster.resolved_round)
 
     def begin_if_new(self, roster: Roster) -> bool:
         """In the roster: take up a plan by which this site gets the state, or begin where the roster stands. Whether a
@@ -120,8 +120,8 @@ class WorkerState:
             self.restore.abandon()
             self.fetch.take(plan)
             return self._start_fetch()
-        if not membership.begun and membership.is_member and not roster.settling:
-            self._outbox.emit(rounds.begin_at(roster.settled_round))
+        if not membership.begun and membership.is_member and not roster.resolving:
+            self._outbox.emit(rounds.begin_at(roster.resolved_round))
             membership.begin()
         return False
 
@@ -249,7 +249,7 @@ class WorkerState:
 
     # -- checkpoints
 
-    def copied(self, event: events.CopyKept) -> None:
+    def copied(self, event: events.MemoryCheckpointSaved) -> None:
         """The daemon's memory holds the state of that round, or could not take it."""
         if self.memory.copied(event.round, event.reason):
             self.restore.new_copy()

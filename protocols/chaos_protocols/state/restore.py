@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos_protocols.effects import LoadCheckpoint, RestoreCopy
+from chaos_protocols.effects import LoadCheckpoint, RestoreMemoryCheckpoint
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
@@ -83,7 +83,7 @@ class StateRestore:
             return False
         self._tries += 1
         attempt = self._begin(memory.round, None, self._lost_because)
-        self._outbox.emit([RestoreCopy(attempt=attempt)])
+        self._outbox.emit([RestoreMemoryCheckpoint(attempt=attempt)])
         return True
 
     def from_disk(self, round_number: int) -> None:

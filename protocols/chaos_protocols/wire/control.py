@@ -2,11 +2,12 @@
 
 Who says what to whom; which part of a site handles it stands in `dispatch.py`:
 
-    neighbour to neighbour   Heartbeat, Farewell
-    flooded                  LinkReport
-    site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, Report, SettleAnswer,
-                             LevelReport
-    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, SettleQuestion
+    neighbour to neighbour   Heartbeat, Goodbye
+    flooded                  LinkStateAdvertisement
+    site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, SiteStatus,
+    RoundStatusReply,
+                             CaughtUp
+    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, RoundStatusQuery
     agreement                RaftEnvelope
 
 Every field is typed and bounded: what does not fit reaches no machine.
@@ -59,13 +60,13 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Whether the receiver is in the sender's roster."""
 
 
-class Farewell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """This daemon ends on purpose, or closes this link on purpose: its end-of-file is no failure."""
 
     reason: Reason
 
 
-class LinkReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class LinkStateAdvertisement(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One end of a link says that it came up or went down. Flooded, so that everybody routes around it and the
     scheduler knows."""
 
@@ -117,7 +118,7 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     checkpoint: CheckpointFacts | None = None
 
 
-class LevelReport(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class CaughtUp(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The learner's worker has applied every result that the learner has: it can be promoted. `waits`: it has not, and
     cannot as things are: the round from which it is promoted is to wait for it (leveling.py)."""
 
@@ -174,7 +175,7 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Reason
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
     trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
     last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
@@ -191,16 +192,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     mirror: bool = False
 
 
-class SettleQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How far are you? Asked in the settling epoch `epoch`."""
+class RoundStatusQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far are you? Asked in the resolving epoch `epoch`."""
 
     epoch: Count
 
 
-class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RoundStatusReply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A promise: from now on this site takes nothing more of an epoch older than `epoch`. It counts from `done_round`.
     `digest`: of the result of that round, empty where this site does not hold it; `has_state`: this site is a member
-    whose worker has the state of the end of that round; `known_round`: as in `Report`."""
+    whose worker has the state of the end of that round; `known_round`: as in `SiteStatus`."""
 
     epoch: Count
     done_round: Count
@@ -215,21 +216,21 @@ class RaftEnvelope(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 Message = (
     Heartbeat
-    | Farewell
-    | LinkReport
+    | Goodbye
+    | LinkStateAdvertisement
     | JoinRequest
     | JoinAnswer
     | StateRequest
-    | LevelReport
+    | CaughtUp
     | LeaveRequest
     | LeaveAnswer
     | LinkRequest
     | LinkAnswer
     | ConnectOrder
     | LinkReady
-    | Report
-    | SettleQuestion
-    | SettleAnswer
+    | SiteStatus
+    | RoundStatusQuery
+    | RoundStatusReply
     | RaftEnvelope
 )
 

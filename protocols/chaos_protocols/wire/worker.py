@@ -155,7 +155,7 @@ class StateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     round: Round
 
 
-class LeaveRequested(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class WorkerLeaveRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The user wants to leave (Ctrl+C in the script, `request_node_exit`). The worker goes on until `Dismissed`: it
     applies results, and if `contributes`, it gives contributions too; if not, its site takes part with weight 0 from
     now on."""
@@ -172,7 +172,7 @@ WorkerMessage = (
     | SnapshotTaken
     | SnapshotMissed
     | StateLoaded
-    | LeaveRequested
+    | WorkerLeaveRequest
 )
 
 # ---- daemon -> worker

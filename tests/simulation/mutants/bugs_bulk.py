@@ -102,7 +102,7 @@ BULK = (
         patches=(
             Patch(
                 f"{TRANSFER}.assignment:Assignment.take_back",
-                "self._homeless += source.owed()",
+                "self._unassigned += source.owed()",
                 "[self._verified.add(*one) for one in source.owed()]",
             ),
         ),

@@ -115,7 +115,7 @@ ROSTERS = (
         name="reports of dead links are ignored",
         patches=(
             Patch(
-                "chaos_protocols.links.link_state:OverlayView.is_up",
+                "chaos_protocols.links.link_state:LinkStateTable.is_up",
                 "return (one, other) not in self._denied and (other, one) not in self._denied",
                 "return True",
             ),

@@ -1,7 +1,7 @@
-"""Planted in rounds and states: what is taken, given, kept, applied, settled, handed over.
+"""Planted in rounds and states: what is taken, given, kept, applied, resolved, handed over.
 
-Not planted: that `Settled` keeps a replication plan of a round it voids. A source of the roster that has taken that
-snapshot has done its round, would have said so, and the round would stand; one that has not takes it after the new
+Not planted: that `RoundResolved` keeps a replication plan of a round it voids. A source of the roster that has taken
+that snapshot has done its round, would have said so, and the round would stand; one that has not takes it after the new
 result.
 """
 
@@ -41,9 +41,9 @@ ROUNDS = (
     Bug(
         name="a site that has promised goes on with the older epoch",
         patches=(
-            Patch(f"{ROUNDS_MODULE}.install", "if roster.settling:", "if False:"),
-            Patch("chaos_protocols.agreement.roster:Roster.view_of", "if self.settling:", "if False:"),
-            Patch(f"{ROUNDS_MODULE}.advance", "or roster.settling", ""),
+            Patch(f"{ROUNDS_MODULE}.install", "if roster.resolving:", "if False:"),
+            Patch("chaos_protocols.agreement.roster:Roster.view_of", "if self.resolving:", "if False:"),
+            Patch(f"{ROUNDS_MODULE}.advance", "or roster.resolving", ""),
         ),
         breaks=(2,),
     ),
@@ -64,19 +64,19 @@ ROUNDS = (
         breaks=(2, 3, 8),
     ),
     Bug(
-        name="settled without asking",
+        name="resolved without asking",
         patches=(
             Patch(
                 f"{RESOLUTION}:RoundResolution.step",
-                "answers = {**self._answers, facts.site: facts.settle_answer()}",
-                "answers = {**dict.fromkeys(asked, facts.settle_answer()), **self._answers,"
-                " facts.site: facts.settle_answer()}",
+                "answers = {**self._answers, facts.site: facts.round_status()}",
+                "answers = {**dict.fromkeys(asked, facts.round_status()), **self._answers,"
+                " facts.site: facts.round_status()}",
             ),
         ),
         breaks=(2,),
     ),
     Bug(
-        name="settled at the slowest site's round",
+        name="resolved at the slowest site's round",
         patches=(Patch(f"{RESOLUTION}:outcome_of", "max(held.values()", "min(held.values()"),),
         breaks=(2,),
     ),
@@ -85,7 +85,7 @@ ROUNDS = (
         patches=(
             Patch(f"{RESOLUTION}:outcome_of", "if answer.digest or answer.has_state", ""),
             Patch(
-                "chaos_protocols.membership.participation:Participation.settle_answer",
+                "chaos_protocols.membership.participation:Participation.round_status",
                 "if not self.membership.begun:",
                 "if False:",
             ),
@@ -93,10 +93,10 @@ ROUNDS = (
         breaks=(2, 8),
     ),
     Bug(
-        name="the settle rule is skipped after a failure",
+        name="the resolve rule is skipped after a failure",
         patches=(
-            Patch("chaos_protocols.scheduler.proposals:remove_site", "settle=removal.settle,", "settle=False,"),
-            Patch("chaos_protocols.scheduler.proposals:remove_site", "if removal.settle:", "if False:"),
+            Patch("chaos_protocols.scheduler.proposals:remove_site", "resolve=removal.resolve,", "resolve=False,"),
+            Patch("chaos_protocols.scheduler.proposals:remove_site", "if removal.resolve:", "if False:"),
         ),
         breaks=(2, 5, 8),
     ),
@@ -206,8 +206,8 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{RESTORE_POINT}.step",
-                "if roster.settling or (roster.model is not None and facts.active) or self._reports.anybody_active():",
-                "if roster.settling:",
+                "if roster.resolving or (roster.model is not None and facts.active) or self._reports.anybody_active():",
+                "if roster.resolving:",
             ),
             # The second fence: a worker without the newest round is not taken.
             Patch(f"{RESTORE_POINT}._best_worker", "if one.round >= newest]", "]"),

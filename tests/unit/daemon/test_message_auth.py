@@ -10,7 +10,7 @@ import pytest
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import EVERYBODY, Envelope, Farewell, JoinRequest, Message, signed_bytes
+from chaos_protocols.wire.control import EVERYBODY, Envelope, Goodbye, JoinRequest, Message, signed_bytes
 from chaos_protocols.wire.versions import NEWEST
 from chaosd.identity import Identity
 from chaosd.message_auth import check_source
@@ -50,12 +50,12 @@ def request_with(key: bytes, name: str) -> JoinRequest:
 
 def test_a_relayed_message_with_its_own_key_and_signature_is_taken(identities: tuple[Identity, Identity]) -> None:
     source, relay = identities
-    check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=source))
+    check_source(HERE, relay.site, envelope_of(source, Goodbye(reason="x"), key=source.public_key, signer=source))
 
 
 def test_a_neighbours_own_message_needs_no_signature(identities: tuple[Identity, Identity]) -> None:
     source, _ = identities
-    bare = envelope_of(source, Farewell(reason="x"), key=b"", signer=source)
+    bare = envelope_of(source, Goodbye(reason="x"), key=b"", signer=source)
     check_source(HERE, source.site, msgspec.structs.replace(bare, signature=b""))
 
 
@@ -64,7 +64,7 @@ def test_what_is_to_be_handed_on_must_be_signed_by_the_neighbour_that_made_it(
     identities: tuple[Identity, Identity], destination: SiteId
 ) -> None:
     source, _ = identities
-    bare = envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=source)
+    bare = envelope_of(source, Goodbye(reason="x"), key=source.public_key, signer=source)
     onward = msgspec.structs.replace(bare, destination=destination)
     with pytest.raises(RemoteProtocolError, match="wrong signature"):
         check_source(HERE, source.site, onward)
@@ -77,15 +77,15 @@ def test_a_key_of_another_length_is_refused_and_breaks_nothing(
 ) -> None:
     source, relay = identities
     with pytest.raises(RemoteProtocolError, match="another site's key"):
-        check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=b"k" * key_bytes, signer=source))
+        check_source(HERE, relay.site, envelope_of(source, Goodbye(reason="x"), key=b"k" * key_bytes, signer=source))
 
 
 def test_what_the_relay_made_itself_is_refused(identities: tuple[Identity, Identity]) -> None:
     source, relay = identities
     with pytest.raises(RemoteProtocolError, match="wrong signature"):
-        check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=source.public_key, signer=relay))
+        check_source(HERE, relay.site, envelope_of(source, Goodbye(reason="x"), key=source.public_key, signer=relay))
     with pytest.raises(RemoteProtocolError, match="another site's key"):
-        check_source(HERE, relay.site, envelope_of(source, Farewell(reason="x"), key=relay.public_key, signer=relay))
+        check_source(HERE, relay.site, envelope_of(source, Goodbye(reason="x"), key=relay.public_key, signer=relay))
 
 
 def test_nobody_enters_the_roster_with_anothers_key(identities: tuple[Identity, Identity]) -> None:

@@ -14,7 +14,7 @@ from tests.unit.sdk.line import ShortFolder
 
 from chaos_protocols import effects, events
 from chaos_protocols.names import PROTOCOL_VERSION, SiteId
-from chaos_protocols.wire.control import Envelope, LevelReport
+from chaos_protocols.wire.control import CaughtUp, Envelope
 from chaos_protocols.wire.plans import ReplicationPlan, Tag
 from chaos_protocols.wire.worker import LoadState, TrainFrom
 from chaosd import metrics as module
@@ -49,7 +49,7 @@ def test_facts_are_counted_by_what_they_mean() -> None:
     metrics = Metrics()
     for event in (
         events.ReduceFinished(tag=TAG, digest="", weights=()),
-        events.ReduceStalled(tag=TAG),
+        events.RoundCameUpEmpty(tag=TAG),
         events.ResultFetched(round=1, digest=""),
         events.ResultMissed(tag=TAG),
         events.LinkUp(site=A, incarnation=1, address=""),
@@ -134,7 +134,7 @@ REPORT = effects.SendEnvelope(
         hops=0,
         public_key=b"",
         signature=b"",
-        message=LevelReport(round=3, transfer="t", waits=False),
+        message=CaughtUp(round=3, transfer="t", waits=False),
     ),
 )
 

@@ -75,7 +75,7 @@ def shaper_of(**shape: Any) -> LinkShaper:
     return LinkShaper(LinkShape(**shape))
 
 
-async def settle(shaper: LinkShaper) -> None:
+async def resolve(shaper: LinkShaper) -> None:
     while not shaper.is_empty:  # noqa: ASYNC110 - virtual time costs nothing
         await asyncio.sleep(0.001)
 
@@ -91,7 +91,7 @@ def test_bytes_arrive_at_the_rate_and_after_the_latency(rate: float) -> None:
         data = random.Random(1).randbytes(int(rate / 10))
         for start in range(0, len(data), 256 << 10):
             await shaper.bulk(link, data[start : start + (256 << 10)])  # type: ignore[arg-type]
-        await settle(shaper)
+        await resolve(shaper)
         assert link.received == data
         assert link.last_s == pytest.approx(0.1 + 0.05, rel=0.02)
         half_s = next(
@@ -108,7 +108,7 @@ def test_a_control_frame_passes_the_bulk_that_waits() -> None:
         sending = asyncio.ensure_future(shaper.bulk(bulk, bytes(1_000_000)))  # type: ignore[arg-type]
         await asyncio.sleep(0.3)
         assert shaper.control(control, b"now")  # type: ignore[arg-type]
-        await settle(shaper)
+        await resolve(shaper)
         await sending
         assert 0.3 <= control.last_s <= 0.32
         assert bulk.last_s == pytest.approx(1.0, rel=0.02)
@@ -120,7 +120,7 @@ def test_two_streams_share_one_bucket() -> None:
     async def main() -> None:
         shaper, one, other = shaper_of(rate_bytes_per_s=1e6), FakeConnection(), FakeConnection()
         await asyncio.gather(*(shaper.bulk(link, bytes(500_000)) for link in (one, other)))  # type: ignore[arg-type]
-        await settle(shaper)
+        await resolve(shaper)
         assert max(one.last_s, other.last_s) == pytest.approx(1.0, rel=0.02)
 
     run(main)
@@ -131,7 +131,7 @@ def test_an_idle_link_saves_up_no_rate() -> None:
         shaper, link = shaper_of(rate_bytes_per_s=1e6), FakeConnection()
         await asyncio.sleep(5)
         await shaper.bulk(link, bytes(1_000_000))  # type: ignore[arg-type]
-        await settle(shaper)
+        await resolve(shaper)
         assert link.last_s == pytest.approx(6.0, rel=0.01)
 
     run(main)
@@ -159,7 +159,7 @@ def test_shortening_the_latency_keeps_the_order() -> None:
         shaper.control(link, b"second")  # type: ignore[arg-type]
         shaper.change(LinkShape())
         shaper.control(link, b"third")  # type: ignore[arg-type]
-        await settle(shaper)
+        await resolve(shaper)
         assert link.received == b"firstsecondthird"
 
     run(main)
@@ -188,7 +188,7 @@ def test_a_close_comes_after_what_was_queued_and_ends_the_waiting_sends() -> Non
         shaper.close(link, "over")  # type: ignore[arg-type]
         with pytest.raises(LinkClosed, match="over"):
             await waiting
-        await settle(shaper)
+        await resolve(shaper)
         assert link.closed_s is not None and link.closed_s >= link.last_s == pytest.approx(1.0)
 
     run(main)

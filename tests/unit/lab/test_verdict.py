@@ -17,7 +17,7 @@ from chaos_lab.scenario import Scenario
 from chaos_lab.site import LabSite
 from chaos_lab.table import render
 from chaos_lab.watching import Incident, Watch
-from chaosd.api.status import EventRecord, LinkStatus, SiteStatus, Status, WorkerStatus
+from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, WorkerStatus
 
 CHECKS = {"rounds_at_least": 3, "survivors_go_on_within_s": 1.0, "mean_auc_at_least_alone_minus": 0.05}
 
@@ -160,7 +160,7 @@ def test_the_table_shows_sites_links_and_events(watch: Watch) -> None:
         version="1", run="recorded", site=ids[0], name="a", address="h:1", pid=1, incarnation=1, state="member",
         paused="", epoch=7, term=2, scheduler=ids[0], round=42, round_s=0.1, result_digest="", transfer=None,
         uptime_s=1.0, worker=WorkerStatus(connected=True, pid=2, round=42, phase="computing"),
-        sites=(SiteStatus(site=ids[0], name="a", address="h:1", state="member", voter=True, round=42, phase=None),),
+        sites=(SiteSummary(site=ids[0], name="a", address="h:1", state="member", voter=True, round=42, phase=None),),
         links=(LinkStatus(one=ids[0], other=ids[1], rate_bytes_per_s=1_250_000, rtt_s=0.004, up=True),),
     )  # fmt: skip
     watch.events.append(("a", event(kind="scale-out", subject="b")))

@@ -175,7 +175,7 @@ class Bench:
     ) -> messages.Envelope:
         """As `source` would send it, each with a number of its own."""
         self.sequence += 1
-        flooded = messages.EVERYBODY if isinstance(message, messages.LinkReport) else self.site
+        flooded = messages.EVERYBODY if isinstance(message, messages.LinkStateAdvertisement) else self.site
         return messages.Envelope(
             version=NEWEST,
             source=source,

@@ -20,11 +20,11 @@ from tests.unit.protocols.one_site import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import AddLink, PromoteSite, RemoveSite, Settled
+from chaos_protocols.agreement.commands import AddLink, PromoteSite, RemoveSite, RoundResolved
 from chaos_protocols.agreement.roster import Departure
-from chaos_protocols.agreement.views import make_view, settled_views
+from chaos_protocols.agreement.views import make_view, resolved_views
 from chaos_protocols.effects import OpenRound
-from chaos_protocols.links.link_state import ROUTES_CACHED_MAX, OverlayView
+from chaos_protocols.links.link_state import ROUTES_CACHED_MAX, LinkStateTable
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.wire.control import (
     JoinAnswer,
@@ -41,9 +41,9 @@ def test_a_new_reason_for_the_same_pause_is_told_to_the_worker_and_not_recorded_
     bench.handle(events.WorkerReady(model=MODEL, round=0))
     bench.wait(0.3)
     bench.taken()
-    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="resolving"))
     bench.wait(0.3)
-    assert [one.reason for one in to_worker(bench.out, RunPaused)] == ["settling"]
+    assert [one.reason for one in to_worker(bench.out, RunPaused)] == ["resolving"]
     assert not records(bench.out, "pause")
 
 
@@ -101,12 +101,12 @@ def test_a_site_that_trains_contributes_nothing_before_its_worker_does() -> None
     assert bench.machine.rounds.phase.value == "reduce"
 
 
-def test_the_fetching_of_a_settled_result_is_begun_once() -> None:
+def test_the_fetching_of_a_resolved_result_is_begun_once() -> None:
     bench = training_member()
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
-    bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(Settled(round=2, digest="ee", holders=(A,), views=(new,)))
+    bench.agreed(RoundResolved(round=2, digest="ee", holders=(A,), views=(new,)))
     assert bench.machine.rounds.fetching == 2 and bench.machine.rounds.advance() == []
 
 
@@ -137,15 +137,15 @@ def test_a_leaver_that_is_promoted_on_its_way_out_does_not_train() -> None:
 # ---- small rules
 
 
-def test_views_of_later_rounds_survive_a_settling_with_the_members_that_are_left() -> None:
+def test_views_of_later_rounds_survive_a_resolving_with_the_members_that_are_left() -> None:
     roster = roster_of(A, B, C)
     later = msgspec.structs.replace(roster.views[0], first_round=9, epoch=8)
-    settled = settled_views(msgspec.structs.replace(roster, views=(*roster.views, later)), PLANNER, first_round=4)
-    assert [view.first_round for view in settled] == [4, 9]
+    resolved = resolved_views(msgspec.structs.replace(roster, views=(*roster.views, later)), PLANNER, first_round=4)
+    assert [view.first_round for view in resolved] == [4, 9]
 
 
 def test_routes_that_are_kept_are_bounded_in_number() -> None:
-    overlay, roster = OverlayView(A), roster_of(A, B, C)
+    overlay, roster = LinkStateTable(A), roster_of(A, B, C)
     for number in range(ROUTES_CACHED_MAX + 5):
         overlay.next_hops(roster, (B,) * (number + 1))
     assert len(overlay._hops) <= ROUTES_CACHED_MAX
@@ -160,7 +160,7 @@ def test_a_member_hears_of_a_change_that_does_not_concern_it() -> None:
     bench = Follower(B, roster_of(A, B, C))
     out = bench.agreed(RemoveSite(
         departure=Departure(site=C, incarnation=1, last_round=3, cause="left", reason="done"),
-        settle=False,
+        resolve=False,
         views=views(bench, 4, remove=C, links=(link(A, B),)),
     ))  # fmt: skip
     assert bench.roster.site_ids() == (A, B) and not of(out, OpenRound)

@@ -1,14 +1,14 @@
-"""What the simulator's seeds taught, one claim each: connectivity, link reports, the hold, the settling of a round."""
+"""What the simulator's seeds taught, one claim each: connectivity, link reports, the hold, the resolving of a round."""
 
 from __future__ import annotations
 
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
 from chaos_protocols.agreement.views import connected_with, connects
 from chaos_protocols.effects import Contribute, FetchResult, OpenRound
-from chaos_protocols.links.link_state import OverlayView, ReplayGuard
+from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
-from chaos_protocols.wire.control import Envelope, LinkReport
+from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.versions import NEWEST
 
@@ -22,7 +22,7 @@ def link(one: SiteId, other: SiteId) -> LinkRecord:
 
 
 def roster(
-    *views: View, epoch: int = 1, settling: bool = False, settled_round: int = 0, settled_digest: str = ""
+    *views: View, epoch: int = 1, resolving: bool = False, resolved_round: int = 0, resolved_digest: str = ""
 ) -> Roster:
     sites = tuple(
         SiteRecord(site=site, name=site, address=site, public_key=b"", incarnation=1, state="member") for site in (A, B)
@@ -32,9 +32,9 @@ def roster(
         epoch=epoch,
         min_sites=1,
         started=True,
-        settling=settling,
-        settled_round=settled_round,
-        settled_digest=settled_digest,
+        resolving=resolving,
+        resolved_round=resolved_round,
+        resolved_digest=resolved_digest,
         model=MODEL,
         sites=sites,
         links=(link(A, B),),
@@ -61,7 +61,9 @@ def report(source: SiteId, neighbour: SiteId, *, up: bool, incarnation: int, seq
         hops=0,
         public_key=b"",
         signature=b"",
-        message=LinkReport(neighbour=neighbour, incarnation=1, up=up, rtt_s=0, rate_bytes_per_s=0, reason=""),
+        message=LinkStateAdvertisement(
+            neighbour=neighbour, incarnation=1, up=up, rtt_s=0, rate_bytes_per_s=0, reason=""
+        ),
     )
 
 
@@ -72,7 +74,7 @@ def test_members_that_meet_only_in_a_learner_are_apart() -> None:
 
 
 def test_a_link_told_by_a_former_life_of_a_site_counts_as_down() -> None:
-    overlay = OverlayView(A)
+    overlay = LinkStateTable(A)
     overlay.learn(report(B, C, up=True, incarnation=1, sequence=1))
     assert overlay.is_up(B, C)
     overlay.learn(report(B, D, up=True, incarnation=2, sequence=1))
@@ -80,14 +82,14 @@ def test_a_link_told_by_a_former_life_of_a_site_counts_as_down() -> None:
 
 
 def test_an_older_report_is_no_news() -> None:
-    overlay = OverlayView(A)
+    overlay = LinkStateTable(A)
     assert overlay.learn(report(B, C, up=False, incarnation=1, sequence=5))
     assert not overlay.learn(report(B, C, up=True, incarnation=1, sequence=4))
     assert not overlay.is_up(B, C)
 
 
 def test_routes_follow_the_reports() -> None:
-    overlay, known = OverlayView(A), roster(view(1, 1))
+    overlay, known = LinkStateTable(A), roster(view(1, 1))
     overlay.learn(report(B, C, up=True, incarnation=1, sequence=1))
     assert overlay.next_hops(known, (B,)) == {B: B, C: B}
     overlay.learn(report(B, C, up=False, incarnation=1, sequence=2))
@@ -117,18 +119,18 @@ def test_a_result_of_an_older_epoch_changes_nothing() -> None:
     assert rounds.completed_round == 0
 
 
-def test_while_settling_no_round_is_open() -> None:
+def test_while_resolving_no_round_is_open() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
     rounds.advance()
-    rounds.install(roster(view(1, 1), epoch=2, settling=True))
+    rounds.install(roster(view(1, 1), epoch=2, resolving=True))
     assert rounds.running is None
     assert rounds.reduce_finished(Tag(epoch=1, round=1), "x", ()) == []
 
 
-def test_one_round_behind_the_settled_one_its_result_is_fetched() -> None:
+def test_one_round_behind_the_resolved_one_its_result_is_fetched() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
-    settled = roster(view(3, 2), epoch=3, settled_round=1, settled_digest="x")
-    assert FetchResult(round=1, digest="x") in rounds.install(settled)
+    resolved = roster(view(3, 2), epoch=3, resolved_round=1, resolved_digest="x")
+    assert FetchResult(round=1, digest="x") in rounds.install(resolved)
     assert rounds.result_fetched(1, "other") == []
     rounds.result_fetched(1, "x")
     assert rounds.completed_round == 1
@@ -136,14 +138,14 @@ def test_one_round_behind_the_settled_one_its_result_is_fetched() -> None:
 
 def test_further_behind_it_goes_on_in_standby_and_asks_for_the_state() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
-    effects = rounds.install(roster(view(3, 6), epoch=3, settled_round=5, settled_digest="x"))
+    effects = rounds.install(roster(view(3, 6), epoch=3, resolved_round=5, resolved_digest="x"))
     assert rounds.completed_round == 5
     assert any(isinstance(notice, StateLost) for notice in rounds.notices)
     assert any(isinstance(effect, Contribute) and not effect.has_bytes for effect in effects)
 
 
-def test_who_counted_ahead_of_the_settled_round_begins_there() -> None:
+def test_who_counted_ahead_of_the_resolved_round_begins_there() -> None:
     rounds = RoundMachine(B, roster(view(1, 1)))
     rounds.begin_at(7)
-    rounds.settled(3)
+    rounds.resolved(3)
     assert rounds.completed_round == 3

@@ -14,12 +14,12 @@ import numpy as np
 from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
-    LeaveRequested,
     ResultApplied,
     RoundContributed,
     TrainFrom,
     UpdateStarted,
     WorkerHello,
+    WorkerLeaveRequest,
     WorkerMessage,
     WorkerWelcome,
     decode_from_worker,
@@ -118,8 +118,8 @@ class FakeDaemon:
         assert started.round == applied.round == round
         return applied
 
-    def expect_leave(self) -> LeaveRequested:
-        return self.expect(LeaveRequested)
+    def expect_leave(self) -> WorkerLeaveRequest:
+        return self.expect(WorkerLeaveRequest)
 
     # ---- for tests
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from chaos.connection import Connection, Wakeup
-from chaos.errors import RemoteProtocolError
+from chaos.errors import DaemonProtocolError
 from chaos_protocols.wire.worker import TrainFrom, encode
 
 
@@ -47,5 +47,5 @@ def test_a_field_that_a_newer_daemon_adds_is_left_out_of_account(ends: tuple[Con
 def test_what_may_not_be_skipped_ends_the_conversation_with_the_remedy(ends: tuple[Connection, socket.socket]) -> None:
     connection, daemon = ends
     daemon.sendall(framed(type="Advice", text="stop"))
-    with pytest.raises(RemoteProtocolError, match="install both from the same version"):
+    with pytest.raises(DaemonProtocolError, match="install both from the same version"):
         connection.receive(30.0)

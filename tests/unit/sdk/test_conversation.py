@@ -10,13 +10,12 @@ import pytest
 from tests.unit.sdk.fake_daemon import FakeDaemon
 from tests.unit.sdk.line import Line
 
-from chaos import DaemonLost, LeftRun, NoDaemon, Refused, RemoteProtocolError, conversation
+from chaos import DaemonLost, DaemonProtocolError, LeftRun, NoDaemon, Refused, conversation
 from chaos_protocols.wire.state_spec import state_digest
 from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
     LeaveOrdered,
-    LeaveRequested,
     LoadState,
     ResultApplied,
     RoundContributed,
@@ -28,6 +27,7 @@ from chaos_protocols.wire.worker import (
     TakeSnapshot,
     TrainFrom,
     UpdateStarted,
+    WorkerLeaveRequest,
     WorkerRefused,
     WorkerWelcome,
 )
@@ -203,7 +203,7 @@ def test_result_of_a_round_out_of_order_is_refused_and_changes_nothing(socket_fi
 
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
         line.register()
-        with pytest.raises(RemoteProtocolError, match="result of round 3"):
+        with pytest.raises(DaemonProtocolError, match="result of round 3"):
             line.step()
         assert line.weights.tolist() == [0.0] * 3
 
@@ -228,7 +228,7 @@ def test_leave_applies_what_is_still_decided_and_contributes_nothing(socket_file
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
         daemon.echo_round()
-        assert daemon.expect(LeaveRequested) == LeaveRequested(reason="enough", contributes=False)
+        assert daemon.expect(WorkerLeaveRequest) == WorkerLeaveRequest(reason="enough", contributes=False)
         daemon.array("result", np.float64)[...] = 2.0
         daemon.apply(2)
         daemon.send(TakeSnapshot(round=2))
@@ -248,7 +248,7 @@ def test_leave_does_not_wait_for_a_silent_daemon_for_ever(socket_file: Path, mon
 
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
-        daemon.expect(LeaveRequested)
+        daemon.expect(WorkerLeaveRequest)
         assert daemon.at_end_of_file()
 
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
@@ -261,7 +261,7 @@ def test_order_of_the_daemon_to_leave_sets_the_exit_event(socket_file: Path) -> 
         daemon.founder()
         daemon.send(LeaveOrdered(reason="chaosd leave"))
         daemon.echo_round()
-        assert daemon.expect(LeaveRequested).reason == "chaosd leave"
+        assert daemon.expect(WorkerLeaveRequest).reason == "chaosd leave"
         daemon.send(GONE)
 
     with FakeDaemon(socket_file, script), Line(socket_file) as line:

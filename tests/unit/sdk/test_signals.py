@@ -19,9 +19,9 @@ import chaos
 from chaos import Coordinator
 from chaos_protocols.wire.worker import (
     Dismissed,
-    LeaveRequested,
     RoundContributed,
     TrainFrom,
+    WorkerLeaveRequest,
     WorkerRefused,
     WorkerWelcome,
 )
@@ -43,7 +43,7 @@ def test_listing_of_the_paper_ends_cleanly_on_the_first_signal(socket_file: Path
         daemon.founder()
         daemon.echo_round()
         daemon.echo_round()
-        assert number_name in daemon.expect(LeaveRequested).reason
+        assert number_name in daemon.expect(WorkerLeaveRequest).reason
         daemon.send(GONE)
         assert daemon.at_end_of_file()
 
@@ -106,7 +106,7 @@ def test_ctrl_c_while_waiting_to_join_leaves_cleanly(socket_file: Path) -> None:
         daemon.accept()
         daemon.send(WorkerWelcome(site="here", run="test"))
         interrupt()
-        daemon.expect(LeaveRequested)
+        daemon.expect(WorkerLeaveRequest)
         daemon.send(GONE)
         assert daemon.at_end_of_file()
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Optimizer = torch.optim.Optimizer
 
 WARM_UPS = 2
-"""Runs before the clock counts: allocators, autotuners and caches settle in the first (seen on cpu and cuda)."""
+"""Runs before the clock counts: allocators, autotuners and caches resolve in the first (seen on cpu and cuda)."""
 
 REPEATS = 7
 """Runs whose median is the fact; odd, so that the median is a measured value."""

@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
-from chaos_planner.pipelines.search.decisions import Decision, NoPlan, PolicyCandidate, Settings
+from chaos_planner.pipelines.search.decisions import NoPlan, PolicyCandidate, RecoveryDecision, Settings
 from chaos_planner.pipelines.search.planner import RecoveryPlanner
 
 ENTRIES_MAX = 256
@@ -41,7 +41,7 @@ class PlanCache:
         self._settings = settings or Settings()
         self._planner = RecoveryPlanner(model, cluster, self._settings)
         self._current = current
-        self._known: OrderedDict[frozenset[int], Decision | NoPlan] = OrderedDict()
+        self._known: OrderedDict[frozenset[int], RecoveryDecision | NoPlan] = OrderedDict()
         self._representative: dict[Kind, int] = {}
         self._kind_of: dict[int, Kind] = _kinds(current, cluster, self._settings)
         self.hits = self.misses = 0
@@ -69,7 +69,7 @@ class PlanCache:
                 self._representative[kind] = worker
                 yield worker
 
-    def decide(self, failed: frozenset[int]) -> Decision:
+    def decide(self, failed: frozenset[int]) -> RecoveryDecision:
         """The decision for this loss, from the cache if it is there. Raises as `planner.plan` does."""
         found = self._known.get(failed)
         if found is None and len(failed) == 1:
@@ -85,8 +85,8 @@ class PlanCache:
             raise NoPlan(str(found))
         return found
 
-    def _compute(self, failed: frozenset[int]) -> Decision | NoPlan:
-        found: Decision | NoPlan
+    def _compute(self, failed: frozenset[int]) -> RecoveryDecision | NoPlan:
+        found: RecoveryDecision | NoPlan
         try:
             found = self._planner.plan(self._current, failed)
         except NoPlan as error:
@@ -100,7 +100,7 @@ class PlanCache:
             self._representative = {k: w for k, w in self._representative.items() if {w} != forgotten}
         return found
 
-    def _alike(self, worker: int) -> Decision | NoPlan | None:
+    def _alike(self, worker: int) -> RecoveryDecision | NoPlan | None:
         """The decision for a worker of the same kind, with the two pipelines' workers exchanged."""
         other = self._representative.get(self._kind_of.get(worker, ()))
         if other is None:
@@ -115,7 +115,7 @@ class PlanCache:
         return _exchanged(found, ways)
 
 
-def _exchanged(found: Decision, ways: dict[int, int]) -> Decision:
+def _exchanged(found: RecoveryDecision, ways: dict[int, int]) -> RecoveryDecision:
     plans: dict[int, ExecutionPlan] = {}
 
     def renamed(plan: ExecutionPlan) -> ExecutionPlan:

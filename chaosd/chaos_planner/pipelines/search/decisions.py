@@ -73,7 +73,7 @@ class PolicyCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class RecoveryDecision:
     """The plan to go on with.
 
     `complete`: the search for `dynamic` ran over its whole space (`search`), so no re-partition has a shorter step

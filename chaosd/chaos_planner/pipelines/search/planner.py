@@ -21,12 +21,12 @@ from chaos_planner.pipelines.facts.checks import InvalidPlan
 from chaos_planner.pipelines.facts.site import ClusterFacts, ModelProfile
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
 from chaos_planner.pipelines.plans.layout import Policy
-from chaos_planner.pipelines.search.decisions import Decision, NoPlan, PolicyCandidate, Settings
+from chaos_planner.pipelines.search.decisions import NoPlan, PolicyCandidate, RecoveryDecision, Settings
 from chaos_planner.pipelines.search.partition import Partition, partition
 from chaos_planner.pipelines.search.reroute import layers_without_holder, route_around
 from chaos_planner.pipelines.streams.compile import check_fits
 
-__all__ = ["Decision", "NoPlan", "PolicyCandidate", "RecoveryPlanner", "Settings", "plan"]
+__all__ = ["NoPlan", "PolicyCandidate", "RecoveryDecision", "RecoveryPlanner", "Settings", "plan"]
 
 
 def plan(
@@ -35,7 +35,7 @@ def plan(
     current: ExecutionPlan,
     failed: frozenset[int],
     settings: Settings | None = None,
-) -> Decision:
+) -> RecoveryDecision:
     """The best way on after `failed` (workers lost now; those in `current.lost` stay lost unless `returned`).
 
     Raises `NoPlan` if no policy can go on, and `ValueError` if facts and plan do not fit each other or `failed` names
@@ -52,7 +52,7 @@ class RecoveryPlanner:
         self.costs = Costs(model, cluster)
         self.tables = Tables(self.costs)
 
-    def plan(self, current: ExecutionPlan, failed: frozenset[int]) -> Decision:
+    def plan(self, current: ExecutionPlan, failed: frozenset[int]) -> RecoveryDecision:
         """As the function `plan`."""
         check_fits(current, self.model, self.cluster)
         unknown = sorted(failed - self.cluster.workers)
@@ -70,7 +70,7 @@ class RecoveryPlanner:
             raise NoPlan(self._no_plan(current, gone, candidates))
         chosen = max(able, key=lambda each: (each.score, -each.transition_s, -_ORDER.index(each.policy)))
         assert chosen.plan is not None
-        return Decision(
+        return RecoveryDecision(
             policy=chosen.policy,
             plan=chosen.plan,
             candidates=candidates,

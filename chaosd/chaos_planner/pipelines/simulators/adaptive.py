@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
 from chaos_planner.pipelines.plans.layout import Policy
-from chaos_planner.pipelines.search.decisions import Decision, NoPlan, Settings
+from chaos_planner.pipelines.search.decisions import NoPlan, RecoveryDecision, Settings
 from chaos_planner.pipelines.search.planner import RecoveryPlanner
 from chaos_planner.pipelines.simulators.baselines import Change, Setting, move, transition_s
 
@@ -53,7 +53,7 @@ class Adaptive:
         self.step_s = self.ruler.step_s(self.plan)
         return Change(transition_s=pause_s, step_s=self.step_s)
 
-    def _decide(self, mtbf_s: float) -> Decision:
+    def _decide(self, mtbf_s: float) -> RecoveryDecision:
         planner = self.ruler.planners.get(mtbf_s)
         if planner is None:
             cluster = replace(self.ruler.cluster, mtbf_s=mtbf_s)

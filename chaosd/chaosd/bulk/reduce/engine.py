@@ -25,9 +25,7 @@ from chaos_protocols.rounds.reduce import (
     PartialRef,
     Place,
     ReduceEffect,
-    ReduceFinished,
     ReduceMachine,
-    ReduceStalled,
     ReleasePartials,
     ResultComplete,
     ResultEffect,
@@ -36,6 +34,8 @@ from chaos_protocols.rounds.reduce import (
     ResultRefuted,
     ResultUnavailable,
     ResultVerified,
+    RoundEmpty,
+    RoundReduced,
     SendBulk,
 )
 from chaos_protocols.wire.bulk import (
@@ -56,7 +56,7 @@ from chaos_protocols.wire.bulk import (
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, OwnPart, Result, RoundMemory, VectorMemory
-from chaosd.bulk.send_queue import BulkSender, Frame, Outbox
+from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
 
@@ -66,7 +66,7 @@ class ReduceEvents(Protocol):
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         """`result(tag.round)` is there."""
 
-    def reduce_stalled(self, tag: Tag) -> None:
+    def round_came_up_empty(self, tag: Tag) -> None:
         """All members gave weight 0."""
 
     def result_fetched(self, round_number: int, digest: str) -> None:
@@ -87,7 +87,7 @@ class ReduceEngine:
         self._events = events
         self._machine = ReduceMachine(site)
         self._exchange = ResultExchange(site)
-        self._outbox: Outbox[Tag | None] = Outbox(
+        self._outbox: SendQueue[Tag | None] = SendQueue(
             sender,
             STREAM_AVERAGING,
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
@@ -181,7 +181,7 @@ class ReduceEngine:
             self._forget(self._vectors, self._vectors.results.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
-        """Get a result that was settled; ends with `result_fetched`. Links that come up later are asked too."""
+        """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""
         holders = tuple(holders)
         vectors = self._vectors
         if vectors is None:
@@ -291,10 +291,10 @@ class ReduceEngine:
                     self._open_memory(effect.tag).finalise(effect)
                 case ReleasePartials():
                     self._open_memory(effect.tag).release_partials(effect)
-                case ReduceFinished():
+                case RoundReduced():
                     self._round_finished(effect)
-                case ReduceStalled(tag=tag):
-                    self._tell(self._events.reduce_stalled, tag)
+                case RoundEmpty(tag=tag):
+                    self._tell(self._events.round_came_up_empty, tag)
                 case ResultLost(tag=tag):
                     self._close_round()
                     reason = f"the result of round {tag.round} is no longer held by the neighbour that sends it"
@@ -328,7 +328,7 @@ class ReduceEngine:
             header, (buffer, view) = vectors.with_hash(header, reference), vectors.payload(reference)
         self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer))
 
-    def _round_finished(self, effect: ReduceFinished) -> None:
+    def _round_finished(self, effect: RoundReduced) -> None:
         memory = self._open_memory(effect.tag)
         self._memory = None
         memory.close(keep_result=True)

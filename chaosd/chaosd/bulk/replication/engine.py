@@ -23,12 +23,12 @@ from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer import (
     CheckBlock,
+    FetchFailed,
     JoinerEffect,
     Replan,
     SendHeader,
     SourceDropped,
-    TransferFailed,
-    TransferFinished,
+    StateFetched,
     TransferMachine,
     TransferSettings,
     split_by_rate,
@@ -50,7 +50,7 @@ from chaos_protocols.wire.bulk import (
 from chaos_protocols.wire.plans import ReplicationPlan
 from chaosd.bulk.replication.blocks import HashThreads, hash_of
 from chaosd.bulk.replication.source import StateSource
-from chaosd.bulk.send_queue import BulkSender, Frame, Outbox
+from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 
 PROGRESS_INTERVAL_S = 0.1
 """Between two reports of progress."""
@@ -110,7 +110,7 @@ class ReplicationEngine:
         self._events = events
         self._settings = settings
         self._replan = replan
-        self._outbox: Outbox[None] = Outbox(sender, STREAM_REPLICATION, self._overflowed)
+        self._outbox: SendQueue[None] = SendQueue(sender, STREAM_REPLICATION, self._overflowed)
         self._links: set[SiteId] = set()
         self._hashing = HashThreads()
         self._source = StateSource(sender, self._outbox, self._hashing)
@@ -241,10 +241,10 @@ class ReplicationEngine:
                     self._hashing.submit(partial(hash_of, place), partial(self._checked, fetch, effect))
                 case SourceDropped():
                     self._tell(self._events.source_dropped, transfer, effect.source, effect.reason, effect.wrong)
-                case TransferFinished():
+                case StateFetched():
                     self._end_fetch(fetch)
                     self._tell(self._events.transfer_finished, transfer)
-                case TransferFailed(reason=reason):
+                case FetchFailed(reason=reason):
                     self._end_fetch(fetch)
                     self._tell(self._events.transfer_failed, transfer, reason)
                 case _:

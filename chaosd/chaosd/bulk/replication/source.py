@@ -18,7 +18,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer import Block, Comparison, SendHeader, SourceEffect, StreamBlocks, TransferSource
 from chaos_protocols.wire.bulk import BlockData, WantHeader, encode_bulk_header
 from chaosd.bulk.replication.blocks import HashThreads, hash_of
-from chaosd.bulk.send_queue import BulkSender, Frame, Outbox
+from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.transport.errors import LinkClosed
 
 HASHED_AHEAD = 3
@@ -49,7 +49,7 @@ class _Lane:
 class StateSource:
     """See the module. `close` must be awaited before the loop ends."""
 
-    def __init__(self, sender: BulkSender, outbox: Outbox[None], hashing: HashThreads) -> None:
+    def __init__(self, sender: BulkSender, outbox: SendQueue[None], hashing: HashThreads) -> None:
         self._sender = sender
         self._outbox = outbox
         self._hashing = hashing

@@ -27,7 +27,7 @@ from chaos_protocols.agreement.raft.effects import HardState, Persist
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
 from chaosd.storage.journal.files import DataFile, DiskFolder, Folder
 from chaosd.storage.journal.records import BadFileError, DamagedError, file_header, new_salt, scan
-from chaosd.storage.journal.state import NOTHING, Opened, Persisted, State, framed
+from chaosd.storage.journal.state import NOTHING, JournalState, Opened, Persisted, framed
 
 FILE = "journal"
 FILE_NEW = "journal.new"
@@ -73,7 +73,7 @@ class Journal:
     def __init__(self, folder: Folder, incarnation_floor: int = 0) -> None:
         """Use `Journal.open`. `folder` is locked already, and unlocked again if this fails."""
         self._folder = folder
-        self._state = State()
+        self._state = JournalState()
         self._broken = ""
         self._file: DataFile | None = None
         self._salt = b""

@@ -39,7 +39,7 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Opened | Persisted)
 
 
-class State:
+class JournalState:
     """What the records add up to so far."""
 
     def __init__(self) -> None:

@@ -103,7 +103,7 @@ class ReleasePartials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceFinished:
+class RoundReduced:
     """All chunks of all trees are here. `weights`: by ascending site."""
 
     tag: Tag
@@ -111,7 +111,7 @@ class ReduceFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReduceStalled:
+class RoundEmpty:
     """Every member gave weight 0: there is nothing to average. Told once, by the roots only."""
 
     tag: Tag
@@ -157,5 +157,5 @@ class ResultUnavailable:
     digest: str
 
 
-ReduceEffect = SendBulk | Combine | Finalise | ReleasePartials | ReduceFinished | ReduceStalled | ResultLost
+ReduceEffect = SendBulk | Combine | Finalise | ReleasePartials | RoundReduced | RoundEmpty | ResultLost
 ResultEffect = SendBulk | ResultComplete | ResultVerified | ResultRefuted | ResultUnavailable

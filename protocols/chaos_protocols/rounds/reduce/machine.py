@@ -25,10 +25,10 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.rounds.reduce.effects import (
     ChildRef,
     ReduceEffect,
-    ReduceFinished,
-    ReduceStalled,
     ResultLost,
     ResultRef,
+    RoundEmpty,
+    RoundReduced,
     SendBulk,
 )
 from chaos_protocols.rounds.reduce.topology import TreePlace, places_of
@@ -143,7 +143,7 @@ class ReduceMachine:
             raise LocalProtocolError(f"weight {weight} with{'' if has_bytes else 'out'} bytes is no contribution")
         current.contributed = True
         current.note((self.site,), (weight,))
-        return self._settled([effect for flow in current.trees.values() for effect in flow.contribute(weight)])
+        return self._resolved([effect for flow in current.trees.values() for effect in flow.contribute(weight)])
 
     def stop(self, tag: Tag) -> list[ReduceEffect]:
         """Take nothing more of `tag`. Finished rounds still serve their children."""
@@ -193,10 +193,10 @@ class ReduceMachine:
                 return self._position_told(site, header)
             case ChunkUp():
                 flow = self._flow(self._current, header)
-                return self._settled(flow.received_up(site, header)) if flow is not None else []
+                return self._resolved(flow.received_up(site, header)) if flow is not None else []
             case ChunkDown():
                 flow = self._flow(self._current, header)
-                return self._settled(flow.received_down(site, header, found)) if flow is not None else []
+                return self._resolved(flow.received_down(site, header, found)) if flow is not None else []
             case ChunkGone(tag=tag):
                 return self._parent_has_dropped(site, tag)
             case _:
@@ -209,7 +209,7 @@ class ReduceMachine:
                 assert flow is not None, "its tag is that of the header"
                 if isinstance(header, ChunkWant):
                     return flow.wanted(site, header)
-                return self._settled(flow.granted(site, header)) if one is self._current else []
+                return self._resolved(flow.granted(site, header)) if one is self._current else []
         if self._newest is None or header.tag > self._newest:
             key = (site, header.tree, isinstance(header, ChunkWant))
             known = self._early.get(key)
@@ -261,16 +261,16 @@ class ReduceMachine:
                     continue
         return effects
 
-    def _settled(self, effects: list[ReduceEffect]) -> list[ReduceEffect]:
+    def _resolved(self, effects: list[ReduceEffect]) -> list[ReduceEffect]:
         """Tell the end of the round, once."""
         current = self._current
         assert current is not None
         told = current.stalled
         current.stalled = any(flow.stalled for flow in current.trees.values())
         if current.stalled:
-            effects = [effect for effect in effects if not isinstance(effect, ReduceStalled)]
+            effects = [effect for effect in effects if not isinstance(effect, RoundEmpty)]
             if not told:
-                effects.append(ReduceStalled(tag=current.tag))
+                effects.append(RoundEmpty(tag=current.tag))
         if not any(flow.finished < flow.count for flow in current.trees.values()):
             self._current = None
             self._kept.append(current)
@@ -278,7 +278,7 @@ class ReduceMachine:
                 self._evict(self._kept[0])
             members = next(iter(current.trees.values())).place.members
             weights = tuple((member, current.weights[member]) for member in members)
-            effects = [*effects, ReduceFinished(tag=current.tag, weights=weights)]
+            effects = [*effects, RoundReduced(tag=current.tag, weights=weights)]
         return effects
 
     def _places_in(self, plan: SyncPlan, listeners: frozenset[SiteId]) -> tuple[TreePlace, ...]:

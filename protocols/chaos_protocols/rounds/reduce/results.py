@@ -1,4 +1,4 @@
-"""Whole results handed from site to site: for one that lacks a result when a round is settled, or that lags.
+"""Whole results handed from site to site: for one that lacks a result when a round is resolved, or that lags.
 
 One machine per site plays both parts. Fetching: every holder named is asked whether it has the result of `round` with
 this `digest`; the first that says so is pulled from, the others stay in reserve: if the link is lost, the holder lets

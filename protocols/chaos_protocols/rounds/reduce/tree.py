@@ -22,9 +22,9 @@ from chaos_protocols.rounds.reduce.effects import (
     Finalise,
     PartialRef,
     ReduceEffect,
-    ReduceStalled,
     ReleasePartials,
     ResultRef,
+    RoundEmpty,
     SendBulk,
 )
 from chaos_protocols.rounds.reduce.topology import TreePlace
@@ -171,7 +171,7 @@ class TreeFlow:
     def _nothing_to_sum(self) -> list[ReduceEffect]:
         if self.place.parent is None:
             self.stalled = True
-            return [ReduceStalled(tag=self.tag)]
+            return [RoundEmpty(tag=self.tag)]
         self.combined = self.count
         return [self._send_empty()]
 

@@ -49,15 +49,15 @@ class ProposalLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelReached:
+class LearnerCaughtUp:
     """The learner's worker has applied all results; or (`waits`) its first round as a member waits until it has."""
 
     waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settlement:
-    """The running round was settled."""
+class Resolution:
+    """The running round was resolved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +88,8 @@ NegotiationEvent = (
     LinkAnswered
     | Committed
     | ProposalLost
-    | LevelReached
-    | Settlement
+    | LearnerCaughtUp
+    | Resolution
     | EverybodyDone
     | RoundNeverDone
     | SubjectGone

@@ -1,5 +1,5 @@
 """Connect-link and disconnect-link (Chaos IV-B, figures 5c and 5d). Training never pauses for a link that somebody
-adds or removes; a link that fails under a running round makes that round settle on the links that are left."""
+adds or removes; a link that fails under a running round makes that round resolve on the links that are left."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from chaos_protocols.scheduler.negotiation.base import (
     Committed,
     DeadlinePassed,
     EverybodyDone,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     Negotiation,
     Order,
     ProposalLost,
     Propose,
-    Settlement,
+    Resolution,
     SubjectGone,
     Tell,
 )
@@ -33,14 +33,14 @@ from chaos_protocols.wire.control import ConnectOrder, LinkAnswer
 class LinkState(Enum):
     CONNECTING = "connecting"
     COMMITTING = "committing"
-    SETTLING = "settling"
+    SETTLING = "resolving"
     DONE = "done"
     FAILED = "failed"
 
 
 S = LinkState
 _NEVER_MATTERS: dict[tuple[Enum, type], str | None] = {
-    **{(state, LevelReached): None for state in LinkState},
+    **{(state, LearnerCaughtUp): None for state in LinkState},
     **{(state, EverybodyDone): None for state in LinkState},
 }
 
@@ -90,12 +90,12 @@ class ConnectLink(LinkNegotiation):
         (S.CONNECTING, LinkAnswered): "_answered",
         (S.CONNECTING, DeadlinePassed): "_too_late",
         (S.CONNECTING, SubjectGone): "_lost",
-        (S.CONNECTING, Settlement): None,
+        (S.CONNECTING, Resolution): None,
         (S.COMMITTING, LinkAnswered): None,
         (S.COMMITTING, Committed): "_committed",
         (S.COMMITTING, ProposalLost): "_not_proposed",
         (S.COMMITTING, SubjectGone): "_lost",
-        (S.COMMITTING, Settlement): None,
+        (S.COMMITTING, Resolution): None,
         **_NEVER_MATTERS,
     }
     COMMANDS: ClassVar[Mapping[Enum, str]] = {S.COMMITTING: "_add"}
@@ -173,10 +173,10 @@ class DisconnectLink(LinkNegotiation):
         (S.COMMITTING, Committed): "_committed",
         (S.COMMITTING, ProposalLost): "_not_proposed",
         (S.COMMITTING, SubjectGone): "_lost",
-        (S.COMMITTING, Settlement): None,
+        (S.COMMITTING, Resolution): None,
         (S.COMMITTING, LinkAnswered): None,
         (S.COMMITTING, DeadlinePassed): None,
-        (S.SETTLING, Settlement): "_settled",
+        (S.SETTLING, Resolution): "_resolved",
         (S.SETTLING, SubjectGone): None,
         (S.SETTLING, LinkAnswered): None,
         (S.SETTLING, DeadlinePassed): None,
@@ -191,21 +191,21 @@ class DisconnectLink(LinkNegotiation):
         one: SiteId,
         other: SiteId,
         request: tuple[SiteId, str] | None,
-        settle: bool,
+        resolve: bool,
         cause: str,
         now_s: float,
     ) -> None:
         super().__init__(
             identifier, one=one, other=other, request=request, cause=cause, now_s=now_s, state=S.COMMITTING
         )
-        self.settle = settle
+        self.resolve = resolve
         """A round depended on the link when it failed, and is resolved before this ends. Never taken back."""
 
     def begin(self) -> list[Order]:
         return [Propose(command=RemoveLink)]
 
     def _committed(self, event: Committed) -> list[Order]:
-        if self.settle:
+        if self.resolve:
             self.state = S.SETTLING
             return []
         return self._end(S.DONE, "done", "disconnected")
@@ -215,13 +215,13 @@ class DisconnectLink(LinkNegotiation):
             return self._end(S.FAILED, "refused", event.reason)
         return [Propose(command=RemoveLink)]
 
-    def _settled(self, event: Settlement) -> list[Order]:
+    def _resolved(self, event: Resolution) -> list[Order]:
         return self._end(S.DONE, "done", self.cause)
 
     def _remove(self, situation: Situation) -> Proposal:
         proposal = proposals.remove_link(
-            situation, self.key, asked=self.request is not None, settle=self.settle, reason=self.cause
+            situation, self.key, asked=self.request is not None, resolve=self.resolve, reason=self.cause
         )
         assert isinstance(proposal.command, RemoveLink)
-        self.settle = proposal.command.settle
+        self.resolve = proposal.command.resolve
         return proposal

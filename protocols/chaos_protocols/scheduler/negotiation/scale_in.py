@@ -1,7 +1,7 @@
 """Scale-in: a site leaves gracefully, or is removed because it failed (Chaos IV-B, figure 5b).
 
 `left` is never `failed`: a leaver takes part until the last round that was agreed for it, and goes when everybody has
-that round. A failed site is removed at once, and the round that it left half-finished is settled.
+that round. A failed site is removed at once, and the round that it left half-finished is resolved.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from chaos_protocols.scheduler.negotiation.base import (
     Committed,
     DeadlinePassed,
     EverybodyDone,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     Negotiation,
     Order,
     ProposalLost,
     Propose,
+    Resolution,
     RoundNeverDone,
-    Settlement,
     SubjectGone,
     Tell,
 )
@@ -37,7 +37,7 @@ from chaos_protocols.wire.control import LeaveAnswer
 class ScaleInState(Enum):
     REMOVING = "removing"
     FINISHING = "finishing"
-    SETTLING = "settling"
+    SETTLING = "resolving"
     RELEASING = "releasing"
     DONE = "done"
     FAILED = "failed"
@@ -54,21 +54,21 @@ class ScaleIn(Negotiation):
         (S.REMOVING, Committed): "_removed",
         (S.REMOVING, ProposalLost): "_not_removed",
         (S.REMOVING, SubjectGone): "_failed_meanwhile",
-        (S.REMOVING, Settlement): None,
+        (S.REMOVING, Resolution): None,
         (S.FINISHING, EverybodyDone): "_finished",
         (S.FINISHING, SubjectGone): "_gone_early",
         (S.FINISHING, RoundNeverDone): "_need_not_wait",
-        (S.FINISHING, Settlement): None,
-        (S.SETTLING, Settlement): "_settled",
+        (S.FINISHING, Resolution): None,
+        (S.SETTLING, Resolution): "_resolved",
         (S.SETTLING, SubjectGone): None,
         (S.RELEASING, Committed): "_released",
         (S.RELEASING, ProposalLost): "_not_released",
         (S.RELEASING, SubjectGone): None,
-        (S.RELEASING, Settlement): None,
+        (S.RELEASING, Resolution): None,
         (S.RELEASING, EverybodyDone): None,
         (S.REMOVING, EverybodyDone): None,
         (S.SETTLING, EverybodyDone): None,
-        **{(state, LevelReached): None for state in ScaleInState},
+        **{(state, LearnerCaughtUp): None for state in ScaleInState},
         **{(state, LinkAnswered): None for state in ScaleInState},
         **{(state, DeadlinePassed): None for state in ScaleInState},
     }
@@ -81,7 +81,7 @@ class ScaleIn(Negotiation):
         site: SiteId,
         incarnation: int,
         graceful: bool,
-        settle: bool,
+        resolve: bool,
         cause: str,
         now_s: float,
         left: bool | None = None,
@@ -94,7 +94,7 @@ class ScaleIn(Negotiation):
         self.incarnation = incarnation
         self.graceful = graceful
         """It asked to leave, and takes part until its last round."""
-        self.settle = settle
+        self.resolve = resolve
         """A round depended on it when it failed, and is resolved before this ends. Never taken back."""
         self.left = graceful if left is None else left
         """It is recorded as left, not as failed."""
@@ -133,7 +133,7 @@ class ScaleIn(Negotiation):
             self.last_round = event.last_round
             answer = LeaveAnswer(incarnation=self.incarnation, last_round=self.last_round, finished=False)
             return [Tell(site=self.site, message=answer)]
-        if self.settle:
+        if self.resolve:
             self.state = S.SETTLING
             return []
         return self._conclude(S.DONE, "done", self.cause)
@@ -162,7 +162,7 @@ class ScaleIn(Negotiation):
     def _gone_early(self, event: SubjectGone) -> list[Order]:
         return self._conclude(S.DONE, "done", f"left; gone before its last round was everywhere ({event.reason})")
 
-    def _settled(self, event: Settlement) -> list[Order]:
+    def _resolved(self, event: Resolution) -> list[Order]:
         return self._conclude(S.DONE, "done", self.cause)
 
     def _not_released(self, event: ProposalLost) -> list[Order]:
@@ -179,11 +179,11 @@ class ScaleIn(Negotiation):
             incarnation=self.incarnation,
             graceful=self.graceful,
             left=self.left,
-            settle=self.settle,
+            resolve=self.resolve,
             reason=self.cause,
         )
         removal = proposals.removal_of(situation, asked)
-        self.incarnation, self.left, self.settle = removal.incarnation, removal.left, removal.settle
+        self.incarnation, self.left, self.resolve = removal.incarnation, removal.left, removal.resolve
         return proposals.remove_site(situation, removal)
 
     def _release(self, situation: Situation) -> Proposal:

@@ -19,13 +19,13 @@ from chaos_protocols.scheduler.negotiation.base import (
     Committed,
     DeadlinePassed,
     EverybodyDone,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     Negotiation,
     Order,
     ProposalLost,
     Propose,
-    Settlement,
+    Resolution,
     SubjectGone,
     Tell,
 )
@@ -53,22 +53,22 @@ class ScaleOut(Negotiation):
         (S.CONNECTING, LinkAnswered): "_answered",
         (S.CONNECTING, DeadlinePassed): "_enough_waited",
         (S.CONNECTING, SubjectGone): "_lost",
-        (S.CONNECTING, Settlement): None,
+        (S.CONNECTING, Resolution): None,
         (S.ADMITTING, LinkAnswered): "_late_answer",
         (S.ADMITTING, Committed): "_admitted",
         (S.ADMITTING, ProposalLost): "_not_proposed",
         (S.ADMITTING, SubjectGone): "_lost",
-        (S.ADMITTING, Settlement): None,
+        (S.ADMITTING, Resolution): None,
         (S.REPLICATING, LinkAnswered): None,
-        (S.REPLICATING, LevelReached): "_level",
+        (S.REPLICATING, LearnerCaughtUp): "_level",
         (S.REPLICATING, SubjectGone): "_lost",
-        (S.REPLICATING, Settlement): None,
+        (S.REPLICATING, Resolution): None,
         (S.PROMOTING, LinkAnswered): None,
-        (S.PROMOTING, LevelReached): "_level_again",
+        (S.PROMOTING, LearnerCaughtUp): "_level_again",
         (S.PROMOTING, Committed): "_promoted",
         (S.PROMOTING, ProposalLost): "_not_promoted",
         (S.PROMOTING, SubjectGone): "_lost",
-        (S.PROMOTING, Settlement): None,
+        (S.PROMOTING, Resolution): None,
         **{(state, EverybodyDone): None for state in ScaleOutState},
     }
     COMMANDS: ClassVar[Mapping[Enum, str]] = {S.ADMITTING: "_admit", S.PROMOTING: "_promote"}
@@ -160,12 +160,12 @@ class ScaleOut(Negotiation):
             return self._conclude(S.FAILED, "failed", event.reason)
         return [Propose(command=Replicate if self.request is None else AddSite)]
 
-    def _level(self, event: LevelReached) -> list[Order]:
+    def _level(self, event: LearnerCaughtUp) -> list[Order]:
         self.state = S.PROMOTING
         self._waits = event.waits
         return [Propose(command=PromoteSite)]
 
-    def _level_again(self, event: LevelReached) -> list[Order]:
+    def _level_again(self, event: LearnerCaughtUp) -> list[Order]:
         """It says so at every beat; the last word counts when its turn comes."""
         self._waits = event.waits
         return []
@@ -177,7 +177,7 @@ class ScaleOut(Negotiation):
 
     def _promoted(self, event: Committed) -> list[Order]:
         sources = ", ".join(short(site) for site in sorted(self.links)) or "its neighbours"
-        return self._conclude(S.DONE, "done", f"level and promoted; links to {sources}")
+        return self._conclude(S.DONE, "done", f"caught up and promoted; links to {sources}")
 
     def _lost(self, event: SubjectGone) -> list[Order]:
         return self._conclude(S.FAILED, "failed", event.reason)

@@ -2,13 +2,13 @@
 
 from chaos_protocols.state.transfer.effects import (
     CheckBlock,
+    FetchFailed,
     JoinerEffect,
     SendHeader,
     SourceDropped,
     SourceEffect,
+    StateFetched,
     StreamBlocks,
-    TransferFailed,
-    TransferFinished,
 )
 from chaos_protocols.state.transfer.joiner import TransferMachine
 from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, split_by_rate
@@ -19,6 +19,7 @@ __all__ = [
     "Block",
     "CheckBlock",
     "Comparison",
+    "FetchFailed",
     "JoinerEffect",
     "Range",
     "RangeSet",
@@ -28,9 +29,8 @@ __all__ = [
     "SourceEffect",
     "SourceRate",
     "SourceState",
+    "StateFetched",
     "StreamBlocks",
-    "TransferFailed",
-    "TransferFinished",
     "TransferMachine",
     "TransferSettings",
     "TransferSource",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer.effects import JoinerEffect, SendHeader
-from chaos_protocols.state.transfer.held import Held
+from chaos_protocols.state.transfer.held import LocalCells
 from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, cut, joined, size_of
 from chaos_protocols.state.transfer.sources import Source, SourceState
 from chaos_protocols.wire.bulk import BlockDrop, BlockWant
@@ -29,12 +29,12 @@ LATE_FACTOR = 1.2
 class Assignment:
     """See the module."""
 
-    def __init__(self, plan: ReplicationPlan, replan: Replan, verified: RangeSet, held: Held | None) -> None:
+    def __init__(self, plan: ReplicationPlan, replan: Replan, verified: RangeSet, held: LocalCells | None) -> None:
         self._plan = plan
         self._replan = replan
         self._verified = verified
         self._held = held
-        self._homeless: list[Range] = []
+        self._unassigned: list[Range] = []
         self.planned_s = 0.0
         self.plans_made = 0
         self.sources: dict[SiteId, Source] = {}
@@ -55,11 +55,11 @@ class Assignment:
 
     def return_range(self, start: int, stop: int) -> None:
         """To be fetched again, from whomever."""
-        self._homeless.append((start, stop))
+        self._unassigned.append((start, stop))
 
     def take_back(self, source: Source) -> None:
         """What it owes has no source now. Blocks being checked are not touched: they are here."""
-        self._homeless += source.owed()
+        self._unassigned += source.owed()
 
     def spread(self, now_s: float) -> None:
         """Plan everything anew that was not asked for yet."""
@@ -67,12 +67,12 @@ class Assignment:
         if not usable:
             return
         for source in self.sources.values():
-            self._homeless += source.todo
+            self._unassigned += source.todo
             source.todo.clear()
         self.planned_s = now_s
         self.plans_made += 1
-        left = [gap for start, stop in joined(self._homeless) for gap in self._verified.missing(start, stop)]
-        self._homeless.clear()
+        left = [gap for start, stop in joined(self._unassigned) for gap in self._verified.missing(start, stop)]
+        self._unassigned.clear()
         if left:
             rates = tuple(SourceRate(site=one.site, rate_bytes_per_s=self._rate_of(one)) for one in usable)
             for piece in self._replan(tuple(left), rates):
@@ -91,7 +91,7 @@ class Assignment:
             dropped = [one for one in self.sources.values() if one.state is SourceState.WAITING and one.asked]
             for source in dropped:
                 self.take_back(source)
-        movable = size_of(self._homeless) + sum(size_of(one.todo) for one in self.sources.values())
+        movable = size_of(self._unassigned) + sum(size_of(one.todo) for one in self.sources.values())
         total_s = sum(one.left_bytes for one in ready) / sum((self._rate_of(one) for one in ready), 0.0)
         late = max(one.left_bytes / self._rate_of(one) for one in ready) > LATE_FACTOR * total_s + REPLAN_INTERVAL_S
         seen = all(one.rate for one in ready)

@@ -36,12 +36,12 @@ class SourceDropped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFinished:
+class StateFetched:
     """Every byte is there and verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferFailed:
+class FetchFailed:
     """No source is left. What is verified stays verified."""
 
     reason: str
@@ -54,5 +54,5 @@ class StreamBlocks:
     joiner: SiteId
 
 
-JoinerEffect = SendHeader | CheckBlock | SourceDropped | TransferFinished | TransferFailed
+JoinerEffect = SendHeader | CheckBlock | SourceDropped | StateFetched | FetchFailed
 SourceEffect = SendHeader | StreamBlocks

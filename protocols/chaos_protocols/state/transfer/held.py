@@ -13,7 +13,7 @@ from chaos_protocols.state.transfer.ranges import Range, cut
 from chaos_protocols.wire.bulk import CELL_BYTES, CELLS_COMPARED_MAX
 
 
-class Held:
+class LocalCells:
     """See the module. `pieces`: the ranges of the plan."""
 
     def __init__(self, pieces: Sequence[Range], state_bytes: int) -> None:

@@ -21,16 +21,16 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer.assignment import REPLAN_INTERVAL_S, Assignment
 from chaos_protocols.state.transfer.effects import (
     CheckBlock,
+    FetchFailed,
     JoinerEffect,
     SendHeader,
     SourceDropped,
-    TransferFailed,
-    TransferFinished,
+    StateFetched,
 )
-from chaos_protocols.state.transfer.held import Held
+from chaos_protocols.state.transfer.held import LocalCells
 from chaos_protocols.state.transfer.ranges import RangeSet, Replan, joined, size_of, split_by_rate
 from chaos_protocols.state.transfer.sources import Source, SourceState, TransferSettings
-from chaos_protocols.state.transfer.witnesses import Verdict, Vouching, Witnesses
+from chaos_protocols.state.transfer.witnesses import CrossCheck, Witnesses, WitnessVerdict
 from chaos_protocols.wire.bulk import (
     BlockData,
     BlockDrop,
@@ -71,7 +71,7 @@ class TransferMachine:
         self.ended = False
         self.same_bytes = 0
         """Not sent, since the destination held them already."""
-        self.held = Held(pieces, plan.state_bytes) if held else None
+        self.held = LocalCells(pieces, plan.state_bytes) if held else None
         self._settings = settings or TransferSettings()
         self._all = Assignment(plan, replan, self.verified_ranges, self.held)
         self._sources = self._all.sources
@@ -97,7 +97,7 @@ class TransferMachine:
         if self._settings.witness and len(self._sources) == 1 and self.plan.state_bytes:
             self.ended = True
             reason = "verify = witness needs two sources, and only one has the state; add a neighbour or set hash"
-            return [TransferFailed(reason=reason)]
+            return [FetchFailed(reason=reason)]
         for source in self._sources.values():
             source.progress_s = now_s
             if source.site in links:
@@ -176,11 +176,11 @@ class TransferMachine:
     def verified(self, site: SiteId, start: int, stop: int, *, now_s: float) -> list[JoinerEffect]:
         """The block has the hash that its source told."""
         if self._settings.witness:
-            vouching = self._witnesses.waiting.get(start)
-            if vouching is None or self.ended:
+            cross_check = self._witnesses.waiting.get(start)
+            if cross_check is None or self.ended:
                 return []
-            vouching.checked = True
-            return self._judge(vouching, now_s)
+            cross_check.checked = True
+            return self._judge(cross_check, now_s)
         self._accept(site, start, stop)
         return [] if self.ended else self._go_on(now_s)
 
@@ -223,8 +223,8 @@ class TransferMachine:
                 return self._same(source, start, now_s)
             case WitnessHash(start=start, stop=stop, hash=digest):
                 self.progressed(site, now_s=now_s)
-                vouching = self._witnesses.answered(site, start, stop, digest)
-                return [] if vouching is None else self._judge(vouching, now_s)
+                cross_check = self._witnesses.answered(site, start, stop, digest)
+                return [] if cross_check is None else self._judge(cross_check, now_s)
             case _:
                 assert_never(header)
 
@@ -287,42 +287,42 @@ class TransferMachine:
             self.verified_ranges.add(start, stop)
             return self._go_on(now_s)
         source.check(start, stop)
-        vouching = self._witnesses.begin(source.site, start, stop, held.hashes[start])
-        vouching.checked = True
-        return [*self._seek_witness(vouching, now_s), *self._go_on(now_s)]
+        cross_check = self._witnesses.begin(source.site, start, stop, held.hashes[start])
+        cross_check.checked = True
+        return [*self._seek_witness(cross_check, now_s), *self._go_on(now_s)]
 
-    def _seek_witness(self, vouching: Vouching, now_s: float) -> list[JoinerEffect]:
-        ready = [one.site for one in self._all.ready if one.site not in vouching.said]
-        witness = self._witnesses.choose(vouching, ready or [one.site for one in self._all.usable])
+    def _seek_witness(self, cross_check: CrossCheck, now_s: float) -> list[JoinerEffect]:
+        ready = [one.site for one in self._all.ready if one.site not in cross_check.said]
+        witness = self._witnesses.choose(cross_check, ready or [one.site for one in self._all.usable])
         if witness is None:
             return []
         source = self._sources[witness]
         if not source.asked:
             source.progress_s = now_s
-        want = WitnessWant(transfer=self.plan.transfer, start=vouching.start, stop=vouching.stop)
+        want = WitnessWant(transfer=self.plan.transfer, start=cross_check.start, stop=cross_check.stop)
         return [SendHeader(site=witness, header=want)]
 
-    def _judge(self, vouching: Vouching, now_s: float) -> list[JoinerEffect]:
+    def _judge(self, cross_check: CrossCheck, now_s: float) -> list[JoinerEffect]:
         """A block's own check is done, or another site named its hash."""
-        if not vouching.checked:
+        if not cross_check.checked:
             return []
-        verdict = self._witnesses.verdict(vouching)
+        verdict = self._witnesses.verdict(cross_check)
         if verdict is None:
-            if vouching.witness is not None or len(vouching.said) < 2:
+            if cross_check.witness is not None or len(cross_check.said) < 2:
                 return []  # its witness, or any witness, is still to be heard
-            sought = self._seek_witness(vouching, now_s)
-            return sought or self._without_agreement(vouching)
-        self._witnesses.forget(vouching.start)
+            sought = self._seek_witness(cross_check, now_s)
+            return sought or self._without_agreement(cross_check)
+        self._witnesses.forget(cross_check.start)
         if verdict.right:
-            self._accept(vouching.source, vouching.start, vouching.stop)
+            self._accept(cross_check.source, cross_check.start, cross_check.stop)
         else:
-            self._sources[vouching.source].checked(vouching.start)
-            self._all.return_range(vouching.start, vouching.stop)
+            self._sources[cross_check.source].checked(cross_check.start)
+            self._all.return_range(cross_check.start, cross_check.stop)
             if self.held is not None:
-                self.held.touch(vouching.start)
+                self.held.touch(cross_check.start)
         return self._blame(verdict, now_s)
 
-    def _blame(self, verdict: Verdict, now_s: float) -> list[JoinerEffect]:
+    def _blame(self, verdict: WitnessVerdict, now_s: float) -> list[JoinerEffect]:
         effects: list[JoinerEffect] = []
         for site in verdict.wrong:
             source = self._sources[site]
@@ -332,16 +332,16 @@ class TransferMachine:
                 effects += self._drop(source, SourceState.EXCLUDED, reason, now_s, wrong=True)
         return effects if self.ended else [*effects, *self._go_on(now_s)]
 
-    def _without_agreement(self, vouching: Vouching) -> list[JoinerEffect]:
+    def _without_agreement(self, cross_check: CrossCheck) -> list[JoinerEffect]:
         """Nobody is left who could decide: who is right cannot be known."""
         self.ended = True
-        sites = sorted(vouching.said)
+        sites = sorted(cross_check.said)
         effects: list[JoinerEffect] = [
             SourceDropped(source=site, reason="the sources disagree on a block, and no third can decide", wrong=True)
             for site in sites
         ]
         names = ", ".join(short(site) for site in sites)
-        return [*effects, TransferFailed(reason=f"the sources {names} have different states, and no third decides")]
+        return [*effects, FetchFailed(reason=f"the sources {names} have different states, and no third decides")]
 
     # -- deciding
 
@@ -375,7 +375,7 @@ class TransferMachine:
         assert not self.ended
         if self.verified_bytes >= self.plan.state_bytes:
             self.ended = True
-            return [TransferFinished()]
+            return [StateFetched()]
         if len(self._all.usable) < self._sources_needed:
             return self._without_sources(now_s)
         self._alone_since_s = None
@@ -383,8 +383,8 @@ class TransferMachine:
         for source in dropped:
             self._witnesses.lost(source.site)
         if self._settings.witness:
-            for vouching in [one for one in self._witnesses.waiting.values() if one.witness is None]:
-                effects += self._seek_witness(vouching, now_s)
+            for cross_check in [one for one in self._witnesses.waiting.values() if one.witness is None]:
+                effects += self._seek_witness(cross_check, now_s)
         for source in self._sources.values():
             effects += self._all.ask(source, now_s)
         return effects
@@ -397,4 +397,4 @@ class TransferMachine:
         self.ended = True
         states = "; ".join(f"{short(site)}: {source.state.value}" for site, source in self._sources.items())
         wanted = "two sources that agree are needed" if self._settings.witness else "no source is left"
-        return [TransferFailed(reason=f"{wanted} ({states or 'the plan names none'})")]
+        return [FetchFailed(reason=f"{wanted} ({states or 'the plan names none'})")]

@@ -15,7 +15,7 @@ from chaos_protocols.names import SiteId
 
 
 @dataclass(slots=True)
-class Vouching:
+class CrossCheck:
     """A block that came and waits for a witness."""
 
     start: int
@@ -30,7 +30,7 @@ class Vouching:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class WitnessVerdict:
     """Two sources agree: the block is right or not, and these named another hash."""
 
     right: bool
@@ -41,17 +41,17 @@ class Verdict:
 class Witnesses:
     """See the module."""
 
-    waiting: dict[int, Vouching] = field(default_factory=dict)
+    waiting: dict[int, CrossCheck] = field(default_factory=dict)
     """By the start of the block."""
 
     def asked_of(self, site: SiteId) -> bool:
         """Whether this site owes a word."""
         return any(one.witness == site for one in self.waiting.values())
 
-    def begin(self, source: SiteId, start: int, stop: int, digest: bytes) -> Vouching:
+    def begin(self, source: SiteId, start: int, stop: int, digest: bytes) -> CrossCheck:
         """A block came with this hash."""
-        vouching = self.waiting[start] = Vouching(start=start, stop=stop, source=source, said={source: digest})
-        return vouching
+        cross_check = self.waiting[start] = CrossCheck(start=start, stop=stop, source=source, said={source: digest})
+        return cross_check
 
     def forget(self, start: int) -> None:
         """The block did not have the hash of its own source."""
@@ -63,7 +63,7 @@ class Witnesses:
             if one.witness == site:
                 one.witness = None
 
-    def answered(self, site: SiteId, start: int, stop: int, digest: bytes) -> Vouching | None:
+    def answered(self, site: SiteId, start: int, stop: int, digest: bytes) -> CrossCheck | None:
         """A word came; None if nobody asked for it."""
         one = self.waiting.get(start)
         if one is None or one.witness != site or one.stop != stop:
@@ -72,7 +72,7 @@ class Witnesses:
         one.witness = None
         return one
 
-    def choose(self, one: Vouching, usable: Iterable[SiteId]) -> SiteId | None:
+    def choose(self, one: CrossCheck, usable: Iterable[SiteId]) -> SiteId | None:
         """The site that has least to do and has not spoken yet; remembered as asked."""
         load = {site: 0 for site in usable if site not in one.said}
         for other in self.waiting.values():
@@ -82,11 +82,11 @@ class Witnesses:
         return one.witness
 
     @staticmethod
-    def verdict(one: Vouching) -> Verdict | None:
+    def verdict(one: CrossCheck) -> WitnessVerdict | None:
         """None: no two agree yet."""
         named = list(one.said.values())
         agreed = next((digest for digest in named if named.count(digest) > 1), None)
         if agreed is None:
             return None
         wrong = tuple(site for site, digest in one.said.items() if digest != agreed)
-        return Verdict(right=one.said[one.source] == agreed, wrong=wrong)
+        return WitnessVerdict(right=one.said[one.source] == agreed, wrong=wrong)

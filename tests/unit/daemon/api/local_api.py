@@ -17,7 +17,7 @@ from chaosd.api.status import (
     EventRecord,
     LinkStatus,
     Outcome,
-    SiteStatus,
+    SiteSummary,
     Status,
     TransferStatus,
     WorkerStatus,
@@ -43,10 +43,10 @@ def record(number: int, *, kind: str = "scale-out", reason: str = "because") -> 
 
 
 def sample_status(*, paused: str = "", transfer: TransferStatus | None = None, name: str = "alpha") -> Status:
-    here = SiteStatus(
+    here = SiteSummary(
         site=HERE, name=name, address="127.0.0.1:7400", state="member", voter=True, round=140, phase="reduce"
     )
-    there = SiteStatus(
+    there = SiteSummary(
         site=THERE, name="beta", address="127.0.0.1:7401", state="learner", voter=False, round=None, phase=None
     )
     return Status(

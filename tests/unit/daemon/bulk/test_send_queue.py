@@ -10,7 +10,7 @@ import pytest
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import BlockGone, decode_bulk_header
 from chaosd.bulk import send_queue as bulk_outbox
-from chaosd.bulk.send_queue import Frame, Outbox
+from chaosd.bulk.send_queue import Frame, SendQueue
 from chaosd.bulk.vector import BufferPool
 from chaosd.transport.errors import LinkClosed
 
@@ -48,7 +48,7 @@ async def rounds_of_the_loop() -> None:
 
 async def test_frames_go_out_in_order_and_unwanted_ones_do_not() -> None:
     sender = Sender()
-    outbox: Outbox[str] = Outbox(sender, 1, lambda site: None)
+    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
     outbox.link_up(A)
     assert outbox.is_up(A) and not outbox.is_up(B)
     outbox.put(B, frame("nobody"))
@@ -65,7 +65,7 @@ async def test_frames_go_out_in_order_and_unwanted_ones_do_not() -> None:
 async def test_a_lost_link_takes_its_frames_along_and_gives_their_buffers_back() -> None:
     sender = Sender()
     pool = BufferPool(8, kept_max=4)
-    outbox: Outbox[str] = Outbox(sender, 1, lambda site: None)
+    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
     outbox.link_up(A)
     for name in ("one", "two"):
         buffer = pool.take()
@@ -91,7 +91,7 @@ async def test_a_neighbour_that_takes_nothing_is_reported(monkeypatch: pytest.Mo
     monkeypatch.setattr(bulk_outbox, "FRAMES_QUEUED_MAX", 3)
     overflowed: list[SiteId] = []
     sender = Sender()
-    outbox: Outbox[str] = Outbox(sender, 1, overflowed.append)
+    outbox: SendQueue[str] = SendQueue(sender, 1, overflowed.append)
     outbox.link_up(A)
     for number in range(5):
         outbox.put(A, frame(str(number)))
@@ -104,7 +104,7 @@ async def test_a_neighbour_that_takes_nothing_is_reported(monkeypatch: pytest.Mo
 
 async def test_a_defect_of_the_sender_is_logged_and_closing_ends_what_runs(caplog: pytest.LogCaptureFixture) -> None:
     sender = Sender()
-    outbox: Outbox[str] = Outbox(sender, 1, lambda site: None)
+    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
     outbox.link_up(A)
     outbox.link_up(B)
     sender.fails = RuntimeError("a defect")

@@ -59,7 +59,7 @@ class Bench:
         self.arena.state[:] = data
         return data
 
-    def do(self, effect: effects.KeepEffect) -> None:
+    def do(self, effect: effects.CheckpointEffect) -> None:
         self.keeper.execute(effect, self.arena, self.hello)
 
     def checkpoint(self, round_number: int) -> CheckpointFacts:
@@ -79,11 +79,11 @@ class Bench:
 async def test_a_copy_is_what_the_region_held_and_goes_back_into_a_new_workers_region() -> None:
     bench = Bench(None)
     data = bench.fill(1)
-    bench.do(effects.KeepCopy(round=7))
-    assert await bench.next() == events.CopyKept(round=7)
+    bench.do(effects.SaveMemoryCheckpoint(round=7))
+    assert await bench.next() == events.MemoryCheckpointSaved(round=7)
     bench.fill(2)
     bench.arena = bench.new_arena()  # the worker was killed, and its memory is gone
-    bench.do(effects.RestoreCopy(attempt=1))
+    bench.do(effects.RestoreMemoryCheckpoint(attempt=1))
     assert await bench.next() == events.StateRestored(attempt=1)
     assert bytes(bench.arena.state) == data
     await bench.keeper.close()
@@ -93,12 +93,12 @@ async def test_memory_is_one_state_and_goes_back_when_dropped() -> None:
     bench = Bench(None)
     for number in range(5):
         bench.fill(number)
-        bench.do(effects.KeepCopy(round=number))
+        bench.do(effects.SaveMemoryCheckpoint(round=number))
         await bench.next()
         assert bench.keeper.memory_bytes == bench.arena.state.nbytes
-    bench.do(effects.DropCopy())
+    bench.do(effects.DropMemoryCheckpoint())
     assert bench.keeper.memory_bytes == 0
-    bench.do(effects.RestoreCopy(attempt=1))
+    bench.do(effects.RestoreMemoryCheckpoint(attempt=1))
     assert isinstance(await bench.next(), events.RestoreFailed)
     await bench.keeper.close()
 
@@ -116,13 +116,13 @@ async def test_a_checkpoint_is_written_from_the_copy_while_a_newer_one_is_taken(
 
     monkeypatch.setattr(CheckpointFolder, "write", slow)
     data, what = bench.fill(1), bench.checkpoint(10)
-    bench.do(effects.KeepCopy(round=10))
+    bench.do(effects.SaveMemoryCheckpoint(round=10))
     await bench.next()
     bench.do(effects.WriteCheckpoint(checkpoint=what, epoch=3))
     for number in (11, 12):
         bench.fill(number)
-        bench.do(effects.KeepCopy(round=number))
-        assert await bench.next() == events.CopyKept(round=number)
+        bench.do(effects.SaveMemoryCheckpoint(round=number))
+        assert await bench.next() == events.MemoryCheckpointSaved(round=number)
         assert bench.keeper.memory_bytes == 2 * bench.arena.state.nbytes
     gate.set()
     written = await bench.next()
@@ -136,7 +136,7 @@ async def test_a_checkpoint_is_written_from_the_copy_while_a_newer_one_is_taken(
 async def test_a_damaged_checkpoint_is_reported_not_loaded(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.fill(1)
-    bench.do(effects.KeepCopy(round=10))
+    bench.do(effects.SaveMemoryCheckpoint(round=10))
     await bench.next()
     bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
     await bench.next()
@@ -157,9 +157,9 @@ async def test_without_memory_for_a_copy_training_goes_on_without_a_mirror(monke
         raise MemoryError
 
     monkeypatch.setattr(np, "empty", refuse)
-    bench.do(effects.KeepCopy(round=3))
+    bench.do(effects.SaveMemoryCheckpoint(round=3))
     told = await bench.next()
-    assert isinstance(told, events.CopyKept) and "memory" in told.reason
+    assert isinstance(told, events.MemoryCheckpointSaved) and "memory" in told.reason
     await bench.keeper.close()
 
 
@@ -171,9 +171,9 @@ async def test_a_daemon_that_ends_in_the_middle_leaves_no_thread_and_no_file(
     bench = Bench(tmp_path, numbers=1 << 22)
     monkeypatch.setattr(mirror, "PIECE_BYTES", 4096)
     bench.fill(1)
-    bench.do(effects.KeepCopy(round=10))
+    bench.do(effects.SaveMemoryCheckpoint(round=10))
     if what != "copy":
-        assert await bench.next() == events.CopyKept(round=10)
+        assert await bench.next() == events.MemoryCheckpointSaved(round=10)
         held = hold(monkeypatch)
         bench.do(effects.WriteCheckpoint(checkpoint=bench.checkpoint(10), epoch=3))
         if what == "load":

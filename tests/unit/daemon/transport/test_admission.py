@@ -9,7 +9,7 @@ import msgspec
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import ACCEPTED, FIXED_REFUSAL, Hello, Session, Verdict
 from chaos_protocols.wire.versions import NEWEST, OLDEST
-from chaosd.transport.admission import Facts, StandingLink, judge
+from chaosd.transport.admission import AdmissionFacts, StandingLink, judge
 from chaosd.transport.handshake import Speaker
 
 SMALL, LARGE = SiteId("0" * 32), SiteId("f" * 32)
@@ -34,7 +34,7 @@ def hello(site: SiteId, **changes: object) -> Hello:
     return msgspec.structs.replace(made, **changes)
 
 
-def facts(own: SiteId = SMALL, **changes: object) -> Facts:
+def facts(own: SiteId = SMALL, **changes: object) -> AdmissionFacts:
     known: dict[str, object] = {
         "own_site": own,
         "own_run": "hearts",
@@ -45,7 +45,7 @@ def facts(own: SiteId = SMALL, **changes: object) -> Facts:
         "link": None,
         "committed": False,
     }
-    return Facts(**(known | changes))  # type: ignore[arg-type]
+    return AdmissionFacts(**(known | changes))  # type: ignore[arg-type]
 
 
 def code(verdict: tuple[Verdict, str]) -> str:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaos_protocols.wire.handshake import HANDSHAKE_BYTES_MAX
-from chaosd.transport.errors import LocalProtocolError, RemoteProtocolError
+from chaosd.transport.errors import LinkUsageError, PeerProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.link import PIECE_BYTES, cut
 
@@ -93,7 +93,7 @@ def test_any_bytes_are_frames_or_a_protocol_error(data: bytes, steps: list[int],
     sink = Sink()
     try:
         feed(reader_in(mode, sink), data, steps)
-    except RemoteProtocolError:
+    except PeerProtocolError:
         pass
     assert sum(map(len, sink.frames)) <= len(data)
 
@@ -109,7 +109,7 @@ def test_any_bytes_are_frames_or_a_protocol_error(data: bytes, steps: list[int],
     ],
 )
 def test_a_length_above_its_limit_is_refused_at_the_prefix(mode: FrameMode, prefix: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="allowed"):
+    with pytest.raises(PeerProtocolError, match="allowed"):
         feed(reader_in(mode, Sink()), prefix, [])
 
 
@@ -151,7 +151,7 @@ def test_a_stopped_reader_lets_go_of_the_memory_and_hands_on_nothing() -> None:
 def test_a_buffer_of_the_wrong_size_is_our_own_mistake() -> None:
     sink = Sink()
     sink.wrong_size = 1
-    with pytest.raises(LocalProtocolError, match="has 11"):
+    with pytest.raises(LinkUsageError, match="has 11"):
         feed(reader_in(FrameMode.BULK, sink), b"".join(cut(b"h", memoryview(bytes(10)))), [])
 
 

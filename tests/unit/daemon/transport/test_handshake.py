@@ -23,8 +23,8 @@ from chaos_protocols.wire.handshake import (
 )
 from chaos_protocols.wire.versions import BEFORE, NEWEST, OLDEST, SPOKEN, Versions, agreed, refusal
 from chaosd.identity import Identity
-from chaosd.transport.admission import Facts, judge
-from chaosd.transport.errors import RemoteProtocolError
+from chaosd.transport.admission import AdmissionFacts, judge
+from chaosd.transport.errors import PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, decode, encode, signed_bytes
 
 
@@ -76,7 +76,7 @@ def test_every_changed_bit_of_a_proof_is_noticed(sites: list[Identity]) -> None:
         changed[bit // 8] ^= 1 << bit % 8
         try:
             machine.prove(bytes(changed))
-        except RemoteProtocolError:
+        except PeerProtocolError:
             continue
         assert decode(bytes(changed), Proof).hello == hello, f"bit {bit} changed what was signed, and was believed"
 
@@ -85,19 +85,19 @@ def test_a_proof_for_one_listener_or_nonce_is_worth_nothing_elsewhere(sites: lis
     dialer, listener, third = sites
     machine = ListenerHandshake(listener, b"n" * 32, Speaker())
     proof = proof_for(dialer, listener, machine)
-    with pytest.raises(RemoteProtocolError, match="signature"):
+    with pytest.raises(PeerProtocolError, match="signature"):
         ListenerHandshake(third, b"n" * 32, Speaker()).prove(proof)  # passed on by a malicious listener
-    with pytest.raises(RemoteProtocolError, match="signature"):
+    with pytest.raises(PeerProtocolError, match="signature"):
         ListenerHandshake(listener, b"m" * 32, Speaker()).prove(proof)  # recorded earlier
 
 
 def test_a_site_cannot_borrow_the_name_or_key_of_another(sites: list[Identity]) -> None:
     dialer, listener, third = sites
     machine = ListenerHandshake(listener, b"n" * 32, Speaker())
-    with pytest.raises(RemoteProtocolError, match="its key is that of"):
+    with pytest.raises(PeerProtocolError, match="its key is that of"):
         machine.prove(proof_for(dialer, listener, machine, hello_of(dialer, site=third.site)))
     borrowed = hello_of(dialer, site=third.site, public_key=third.public_key)
-    with pytest.raises(RemoteProtocolError, match="signature"):
+    with pytest.raises(PeerProtocolError, match="signature"):
         machine.prove(proof_for(dialer, listener, machine, borrowed))
 
 
@@ -105,7 +105,7 @@ def test_a_dialer_notices_another_certificate(sites: list[Identity]) -> None:
     dialer, listener, third = sites
     dialing = DialerHandshake(dialer, listener.site, hello_of(dialer))
     for certificate in (third.certificate_der, b"", None, b"\x30\x82" + bytes(40)):
-        with pytest.raises(RemoteProtocolError, match="it is not site"):
+        with pytest.raises(PeerProtocolError, match="it is not site"):
             dialing.check_certificate(certificate)
 
 
@@ -114,7 +114,7 @@ def test_a_dialer_notices_another_certificate(sites: list[Identity]) -> None:
 def test_any_bytes_are_a_message_or_a_protocol_error(data: bytes, kind: type[Hello]) -> None:
     try:
         decode(data, kind)
-    except RemoteProtocolError:
+    except PeerProtocolError:
         pass
 
 
@@ -127,7 +127,7 @@ def test_mutated_messages_are_a_message_or_a_protocol_error(sites: list[Identity
             changed[rng.randrange(len(changed))] = rng.randrange(256)
         try:
             decode(bytes(changed[: rng.randrange(len(changed) + 1)]), Hello)
-        except RemoteProtocolError:
+        except PeerProtocolError:
             pass
 
 
@@ -177,17 +177,17 @@ def test_both_ends_take_the_highest_version_that_both_know(
 
 
 def test_nobody_in_between_can_talk_the_two_down_to_an_older_version(sites: list[Identity]) -> None:
-    with pytest.raises(RemoteProtocolError, match="heard that this site speaks protocol 2, not 2 to 5"):
+    with pytest.raises(PeerProtocolError, match="heard that this site speaks protocol 2, not 2 to 5"):
         meet(sites, WIDE, WIDE, changed=OLD)
     dialing, _ = meet(sites, WIDE, WIDE)
     lower = encode(Verdict(code=ACCEPTED, version=2))
-    with pytest.raises(RemoteProtocolError, match="takes protocol 2, where 5"):
+    with pytest.raises(PeerProtocolError, match="takes protocol 2, where 5"):
         dialing.verdict(lower)
     assert dialing.verdict(encode(Verdict(code=ACCEPTED, version=5))).code == ACCEPTED
     machine = ListenerHandshake(sites[1], b"n" * 32, Speaker(versions=WIDE))
     proof = decode(proof_for(sites[0], sites[1], machine, hello_of(sites[0], version=5)), Proof)
     older = encode(msgspec.structs.replace(decode(proof.hello, Hello), version=2))
-    with pytest.raises(RemoteProtocolError, match="signature"):
+    with pytest.raises(PeerProtocolError, match="signature"):
         machine.prove(encode(msgspec.structs.replace(proof, hello=older)))
 
 
@@ -196,7 +196,7 @@ def test_a_hello_that_does_not_say_what_it_heard_is_no_way_round(sites: list[Ide
     machine = ListenerHandshake(listener, b"n" * 32, Speaker())
     hello = encode(hello_of(dialer))
     signature = dialer.sign(signed_bytes(listener.certificate_der, b"n" * 32, hello))
-    with pytest.raises(RemoteProtocolError, match="heard that this site speaks protocol None"):
+    with pytest.raises(PeerProtocolError, match="heard that this site speaks protocol None"):
         machine.prove(encode(Proof(hello=hello, signature=signature)))
 
 
@@ -226,7 +226,7 @@ def test_a_daemon_from_before_the_negotiation_is_proven_and_told_why_it_is_refus
     signature = dialer.sign(signed_bytes(listener.certificate_der, b"n" * 32, body))
     site, hello = machine.prove(encode(Proof(hello=body, signature=signature)))
     assert site == dialer.site and hello.versions == BEFORE
-    known = Facts(
+    known = AdmissionFacts(
         own_site=listener.site, own_run="hearts", own_incarnation=1, own_address="", own=Speaker(software="0.2.0"),
         distrust=None, link=None, committed=False,
     )  # fmt: skip

@@ -272,9 +272,9 @@ async def test_worker_that_reads_no_more_is_lost_and_memory_stays_bounded(served
     client = connect()
     await client.say_hello(hello_message(), memory(specs()[2]))
     await recorder.until(lambda: recorder.hellos)
-    farewell = Dismissed(last_round=1, graceful=True, reason="x" * 4096)
+    goodbye = Dismissed(last_round=1, graceful=True, reason="x" * 4096)
     sent = 0
-    while server.send(farewell):
+    while server.send(goodbye):
         sent += 1
         assert sent < 10_000, "messages to a worker that does not read are queued without limit"
     await recorder.until(lambda: recorder.losses)

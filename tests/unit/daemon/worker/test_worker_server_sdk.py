@@ -18,12 +18,12 @@ from chaos import Coordinator, Refused
 from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
-    LeaveRequested,
     RoundContributed,
     SnapshotTaken,
     TakeSnapshot,
     TrainFrom,
     WorkerHello,
+    WorkerLeaveRequest,
     WorkerMessage,
     WorkerWelcome,
 )
@@ -60,7 +60,7 @@ class LonelySite:
                 self.server.send(ApplyResult(round=number, sites=1, weight=1.0))
             case SnapshotTaken(round=number):
                 self.snapshots.append((number, bytes(self.arena.state)))
-            case LeaveRequested():
+            case WorkerLeaveRequest():
                 self.server.send(Dismissed(last_round=0, graceful=True, reason="left"))
 
     def worker_lost(self, reason: str) -> None:

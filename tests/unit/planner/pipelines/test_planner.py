@@ -18,7 +18,7 @@ from chaos_planner.pipelines.facts.site import ClusterFacts, DeviceFacts, LayerF
 from chaos_planner.pipelines.plans.execution import ExecutionPlan
 from chaos_planner.pipelines.plans.layout import Pipeline, Policy, Stage
 from chaos_planner.pipelines.search.bounds import Bound
-from chaos_planner.pipelines.search.planner import Decision, NoPlan, Settings, plan
+from chaos_planner.pipelines.search.planner import NoPlan, RecoveryDecision, Settings, plan
 from chaos_planner.pipelines.search.search import partitions
 
 LAYER = LayerFacts(
@@ -55,7 +55,7 @@ def grid(dp: int, pp: int, layers: int = 8, micro_batches: int = 32) -> Executio
     return ExecutionPlan.build(policy=Policy.DYNAMIC, pipelines=pipelines)
 
 
-def of(decision: Decision, policy: Policy) -> float:
+def of(decision: RecoveryDecision, policy: Policy) -> float:
     return next(each.step_s for each in decision.candidates if each.policy is policy)
 
 

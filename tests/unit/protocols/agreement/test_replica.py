@@ -24,7 +24,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import elect
 
 from chaos_protocols.agreement.commands import (
     AddSite,
-    RedoRound,
+    RetryRound,
     encode_command,
     encode_roster,
 )
@@ -47,7 +47,7 @@ def test_an_entry_without_a_command_as_every_new_leader_appends_it_changes_nothi
     bench = Follower(B, roster_of(A, B))
     bench._say(LogEntry(index=EPOCH + 1, term=2, command=b""))
     assert bench.machine.inbound.rejected == 0 and bench.roster.epoch == EPOCH
-    bench.agreed(RedoRound(views=bench.roster.views, reason=""))
+    bench.agreed(RetryRound(views=bench.roster.views, reason=""))
     assert bench.roster.epoch == EPOCH + 2
 
 
@@ -119,9 +119,9 @@ def test_what_a_journal_names_beyond_its_snapshot_is_known_for_dialling() -> Non
     roster = roster_of(A, B)
     added = AddSite(record=record(C), links=(link(A, C),), views=roster.views, replication=plan(C, A))
     entries = (
-        LogEntry(index=EPOCH, term=1, command=encode_command(RedoRound(views=(), reason="is in the snapshot"))),
+        LogEntry(index=EPOCH, term=1, command=encode_command(RetryRound(views=(), reason="is in the snapshot"))),
         LogEntry(index=EPOCH + 1, term=1, command=b""),
         LogEntry(index=EPOCH + 2, term=1, command=encode_command(added)),
     )
     known = last_known_roster(roster, entries)
-    assert known.site_ids() == (A, B, C) and not known.settling and known.views
+    assert known.site_ids() == (A, B, C) and not known.resolving and known.views

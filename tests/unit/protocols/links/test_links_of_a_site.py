@@ -24,11 +24,11 @@ from tests.unit.protocols.one_site import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
-    RedoRound,
     RemoveLink,
     RemoveSite,
     Replicate,
-    Settled,
+    RetryRound,
+    RoundResolved,
 )
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
@@ -39,38 +39,38 @@ from chaos_protocols.effects import (
 )
 from chaos_protocols.links.liveness import LinkPhase
 from chaos_protocols.wire.control import (
-    Farewell,
-    LinkReport,
+    Goodbye,
     LinkRequest,
-    SettleAnswer,
-    SettleQuestion,
+    LinkStateAdvertisement,
+    RoundStatusQuery,
+    RoundStatusReply,
 )
 
 
 def test_a_message_for_another_site_is_handed_on_and_not_taken_for_its_own() -> None:
     bench = Follower(B, roster_of(A, B, C, links=(link(A, B), link(B, C))))
     epoch = bench.roster.epoch
-    envelope = bench.envelope(A, SettleQuestion(epoch=epoch), destination=C)
+    envelope = bench.envelope(A, RoundStatusQuery(epoch=epoch), destination=C)
     out = of(bench.handle(events.EnvelopeReceived(neighbour=A, envelope=envelope)), SendEnvelope)
     assert [(one.neighbour, one.envelope.source, one.envelope.hops) for one in out] == [(C, A, 1)]
 
 
 def test_what_a_message_brings_about_carries_the_name_of_the_event_that_it_came_from() -> None:
     bench = Follower(B, roster_of(A, B))
-    bench.agreed(RedoRound(views=bench.roster.views, reason=""))
+    bench.agreed(RetryRound(views=bench.roster.views, reason=""))
     question = msgspec.structs.replace(
-        bench.envelope(A, SettleQuestion(epoch=bench.roster.epoch)), event_id="aaaaaaaa-1-77"
+        bench.envelope(A, RoundStatusQuery(epoch=bench.roster.epoch)), event_id="aaaaaaaa-1-77"
     )
     out = bench.handle(events.EnvelopeReceived(neighbour=A, envelope=question))
-    answers = [one.envelope for one in of(out, SendEnvelope) if isinstance(one.envelope.message, SettleAnswer)]
+    answers = [one.envelope for one in of(out, SendEnvelope) if isinstance(one.envelope.message, RoundStatusReply)]
     assert [one.event_id for one in answers] == ["aaaaaaaa-1-77"]
 
 
-def test_a_link_that_ends_after_a_farewell_is_recorded_with_its_reason() -> None:
+def test_a_link_that_ends_after_a_goodbye_is_recorded_with_its_reason() -> None:
     bench = Follower(B, roster_of(A, B))
-    bench.hear(A, Farewell(reason="left the run"))
+    bench.hear(A, Goodbye(reason="left the run"))
     bench.handle(events.LinkLost(site=A, incarnation=1, reason="end of file"))
-    assert "farewell: left the run" in records(bench.out, "link-down")[-1].cause
+    assert "goodbye: left the run" in records(bench.out, "link-down")[-1].cause
 
 
 def test_over_a_connection_that_broke_and_is_back_everything_known_of_the_overlay_goes_again() -> None:
@@ -79,7 +79,7 @@ def test_over_a_connection_that_broke_and_is_back_everything_known_of_the_overla
     assert bench.machine.links.neighbours[A].phase is LinkPhase.REDIALLING
     bench.taken()
     bench.up(A)
-    told = [one for one in of(bench.out, SendEnvelope) if isinstance(one.envelope.message, LinkReport)]
+    told = [one for one in of(bench.out, SendEnvelope) if isinstance(one.envelope.message, LinkStateAdvertisement)]
     assert {(one.neighbour, one.envelope.source) for one in told} >= {(A, B)}
     assert not records(bench.out, "link-down")
 
@@ -88,18 +88,18 @@ def test_a_configured_neighbour_that_failed_is_dialled_on_and_another_one_is_not
     for peers, wanted in (((A, C), True), ((A,), False)):
         bench = Follower(B, roster_of(A, B, C), peers=peers)
         gone = Departure(site=C, incarnation=1, last_round=0, cause="failed", reason="cut")
-        bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+        bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
         neighbour = bench.machine.links.neighbours.get(C)
         assert (neighbour is not None and neighbour.wanted) is wanted
 
 
 def test_a_configured_link_that_failed_is_dialled_on_and_asked_for_when_it_is_back() -> None:
     bench = Follower(B, roster_of(A, B, C), peers=(A, C))
-    removed_link = RemoveLink(one=B, other=C, settle=True, views=bench.roster.views, reason="cut")
+    removed_link = RemoveLink(one=B, other=C, resolve=True, views=bench.roster.views, reason="cut")
     out = bench.agreed(removed_link)
     assert not of(out, CloseLink) and bench.machine.links.neighbours[C].wanted
     view = make_view(bench.machine.planner, first_round=1, members=(A, B, C), listeners=(), links=bench.roster.links)
-    bench.agreed(Settled(round=0, digest="", holders=(), views=(view,)))
+    bench.agreed(RoundResolved(round=0, digest="", holders=(), views=(view,)))
     assert {told.other for _, told in sent(bench.alive(0.5), LinkRequest)} == {C}
 
 
@@ -112,7 +112,7 @@ def test_a_link_to_a_source_further_away_is_there_for_the_transfer_only() -> Non
     bench.up(B)
     bench.taken()
     bench.handle(events.WorkerLost(reason="killed"))
-    assert [site for site, _ in sent(bench.out, Farewell)] == [B]
+    assert [site for site, _ in sent(bench.out, Goodbye)] == [B]
     assert {one.site for one in of(bench.out, CloseLink)} == {B}
 
 
@@ -123,5 +123,7 @@ def test_a_link_of_the_roster_that_this_start_never_had_is_told_to_be_down_once(
     for site in (C, D):  # no link with D is agreed
         bench.handle(events.DialFailed(site=site, reason="refused"))
         bench.handle(events.DialFailed(site=site, reason="refused"))
-    assert [(to, told.neighbour, told.up) for to, told in sent(bench.taken(), LinkReport)] == [("*", C, False)]
+    assert [(to, told.neighbour, told.up) for to, told in sent(bench.taken(), LinkStateAdvertisement)] == [
+        ("*", C, False)
+    ]
     assert not bench.machine.link_is_up(B, C)

@@ -105,13 +105,13 @@ def test_the_failure_of_a_dial_that_is_not_under_way_changes_nothing() -> None:
     assert links.is_up(B)
 
 
-def test_a_neighbour_that_said_farewell_is_not_redialled() -> None:
+def test_a_neighbour_that_said_goodbye_is_not_redialled() -> None:
     links = linked()
-    links.farewell_received(B, "bye")
-    links.farewell_received(SiteId("c" * 32), "from nobody")
+    links.goodbye_received(B, "bye")
+    links.goodbye_received(SiteId("c" * 32), "from nobody")
     assert links.link_lost(B, 1, "end of file", now_s=0.1) == []
     (down,) = went_down(links)
-    assert down.reason == "farewell: bye"
+    assert down.reason == "goodbye: bye"
 
 
 def test_silence_longer_than_the_failure_timeout_ends_a_link() -> None:

@@ -8,28 +8,28 @@ from tests.unit.protocols.one_site import A, B, Bench, C, D, E, link, roster_of
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import SendEnvelope
-from chaos_protocols.links.link_state import REPLAY_WINDOW, STRANGERS_MAX, OverlayView, ReplayGuard
-from chaos_protocols.links.router import Courier
+from chaos_protocols.links.link_state import REPLAY_WINDOW, STRANGERS_MAX, LinkStateTable, ReplayGuard
+from chaos_protocols.links.router import Router
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.wire.control import (
     EVERYBODY,
     HOPS_MAX,
     CodecError,
     Envelope,
-    Farewell,
-    LinkReport,
+    Goodbye,
+    LinkStateAdvertisement,
     Message,
     decode_envelope,
     encode_envelope,
 )
 
-WORD = Farewell(reason="word")
+WORD = Goodbye(reason="word")
 LINE = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(C, D)))
 """a - b - c - d"""
 
 
-def courier(site: SiteId = B) -> Courier:
-    return Courier(site, b"", 1)
+def router(site: SiteId = B) -> Router:
+    return Router(site, b"", 1)
 
 
 def envelope(source: SiteId, destination: SiteId, message: Message = WORD, **changes: object) -> Envelope:
@@ -39,7 +39,7 @@ def envelope(source: SiteId, destination: SiteId, message: Message = WORD, **cha
 
 
 def report(source: SiteId, neighbour: SiteId, *, up: bool = True, sequence: int = 1, incarnation: int = 1) -> Envelope:
-    said = LinkReport(neighbour=neighbour, incarnation=1, up=up, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    said = LinkStateAdvertisement(neighbour=neighbour, incarnation=1, up=up, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
     return envelope(source, EVERYBODY, said, sequence=sequence, incarnation=incarnation)
 
 
@@ -47,66 +47,66 @@ def hops(effects: list[object]) -> list[SiteId]:
     return [effect.neighbour for effect in effects if isinstance(effect, SendEnvelope)]
 
 
-def receive(one: Courier, neighbour: SiteId, what: Envelope, up: tuple[SiteId, ...], roster: Roster = LINE) -> object:
+def receive(one: Router, neighbour: SiteId, what: Envelope, up: tuple[SiteId, ...], roster: Roster = LINE) -> object:
     return one.receive(neighbour, what, roster=roster, own_up=up)
 
 
 def test_a_message_goes_straight_to_a_neighbour_and_over_one_to_others() -> None:
-    one = courier(A)
+    one = router(A)
     assert hops(one.send(B, WORD, roster=LINE, own_up=(B,), event_id="")) == [B]  # type: ignore[arg-type]
     assert hops(one.send(D, WORD, roster=LINE, own_up=(B,), event_id="")) == [B]  # type: ignore[arg-type]
 
 
 def test_a_message_without_a_way_is_counted_and_dropped() -> None:
-    one = courier(A)
+    one = router(A)
     assert one.send(E, WORD, roster=LINE, own_up=(B,), event_id="") == [] and one.undeliverable == 1
 
 
 def test_a_message_for_another_site_is_passed_on_with_one_more_hop() -> None:
-    ours, out = courier().receive(A, envelope(A, C), roster=LINE, own_up=(A, C))
+    ours, out = router().receive(A, envelope(A, C), roster=LINE, own_up=(A, C))
     assert ours is None
     (sent,) = out
     assert isinstance(sent, SendEnvelope) and sent.neighbour == C and sent.envelope.hops == 1
-    _, out = courier().receive(A, envelope(A, D), roster=LINE, own_up=(A, C))
+    _, out = router().receive(A, envelope(A, D), roster=LINE, own_up=(A, C))
     assert hops(out) == [C]  # type: ignore[arg-type]
 
 
 def test_a_message_is_not_passed_back_to_where_it_came_from() -> None:
-    one = courier()
+    one = router()
     assert receive(one, C, envelope(D, A), (C,)) == (None, []) and one.undeliverable == 1
 
 
 def test_a_message_that_has_hopped_too_often_is_dropped() -> None:
-    one = courier()
+    one = router()
     assert receive(one, A, envelope(A, C, hops=HOPS_MAX), (A, C)) == (None, []) and one.undeliverable == 1
     ours, out = one.receive(A, msgspec.structs.replace(report(D, C), hops=HOPS_MAX), roster=LINE, own_up=(A, C))
     assert ours is not None and out == [], "a report is read, but travels no further"
 
 
 def test_what_claims_to_be_of_this_very_site_is_dropped() -> None:
-    assert receive(courier(), A, envelope(B, B), (A,)) == (None, [])
+    assert receive(router(), A, envelope(B, B), (A,)) == (None, [])
 
 
 def test_only_link_reports_are_flooded() -> None:
-    assert receive(courier(), A, envelope(A, EVERYBODY), (A, C)) == (None, [])
+    assert receive(router(), A, envelope(A, EVERYBODY), (A, C)) == (None, [])
 
 
 def test_a_report_is_flooded_to_everybody_but_its_author_and_its_bearer_and_only_once() -> None:
-    one = courier()
+    one = router()
     ours, out = one.receive(A, report(D, C), roster=LINE, own_up=(A, C, D))
     assert ours is not None and hops(out) == [C]  # type: ignore[arg-type]
     assert receive(one, C, report(D, C), (A, C, D)) == (None, [])
 
 
 def test_a_new_link_begins_with_all_reports_but_those_of_its_other_end() -> None:
-    one = courier()
+    one = router()
     for source in (A, C, D):
         one.overlay.learn(report(source, B))
     assert len(one.introduce(A)) == 2
 
 
 def test_a_message_is_taken_once_and_none_of_an_older_incarnation() -> None:
-    one = courier()
+    one = router()
     first, _ = one.receive(A, envelope(A, B, sequence=5), roster=LINE, own_up=(A,))
     again, _ = one.receive(A, envelope(A, B, sequence=5), roster=LINE, own_up=(A,))
     newer, _ = one.receive(A, envelope(A, B, sequence=1, incarnation=2), roster=LINE, own_up=(A,))
@@ -142,7 +142,7 @@ def test_strangers_neither_fill_the_guard_nor_keep_a_new_site_out() -> None:
 
 def test_reports_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaos_protocols.links.link_state.REPORTS_MAX", 2)
-    overlay = OverlayView(B)
+    overlay = LinkStateTable(B)
     assert overlay.learn(report(A, B)) and overlay.learn(report(C, B))
     assert not overlay.learn(report(D, B))
     assert overlay.learn(report(C, B, up=False, sequence=2)), "news of a known link is always taken"
@@ -150,7 +150,7 @@ def test_reports_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_report_of_a_former_life_keeps_no_link_up() -> None:
-    overlay = OverlayView(B)
+    overlay = LinkStateTable(B)
     overlay.learn(report(C, D))
     assert overlay.is_up(C, D)
     overlay.learn(report(C, A, incarnation=2))

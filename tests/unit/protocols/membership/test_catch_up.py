@@ -11,7 +11,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite, Replicate
 from chaos_protocols.effects import CancelTransfer, Contribute, DeliverResult
 from chaos_protocols.membership.catch_up import GROWTH_MAX, LAPS_WITHOUT_GAIN_MAX
-from chaos_protocols.wire.control import LevelReport, StateRequest
+from chaos_protocols.wire.control import CaughtUp, StateRequest
 from chaos_protocols.wire.worker import TrainFrom
 
 BEHIND = 4
@@ -64,7 +64,7 @@ class Behind(Follower):
 
     def told(self) -> list[bool]:
         """What it told the scheduler since the last look: whether it asks to be waited for."""
-        return [told.waits for _, told in sent(self.taken(), LevelReport)]
+        return [told.waits for _, told in sent(self.taken(), CaughtUp)]
 
 
 def waiting() -> Behind:
@@ -95,7 +95,7 @@ def test_a_worker_that_has_less_to_do_after_each_lap_gets_level_by_results_alone
         if bench.lag > 1:
             bench.rounds()
     out = bench.taken()
-    assert [told.waits for _, told in sent(out, LevelReport)][-1] is False
+    assert [told.waits for _, told in sent(out, CaughtUp)][-1] is False
     assert not of(out, CancelTransfer)
 
 
@@ -104,7 +104,7 @@ def test_after_laps_in_vain_the_state_is_fetched_once_more() -> None:
     bench.load()
     bench.taken()
     bench.laps_in_vain()
-    assert of(bench.out, CancelTransfer) and not sent(bench.out, LevelReport)
+    assert of(bench.out, CancelTransfer) and not sent(bench.out, CaughtUp)
     assert records(bench.out, "scale-out")[-1].cause == "results arrive faster than its worker applies them"
     assert sent(bench.alive(1.5), StateRequest)
 

@@ -23,7 +23,7 @@ from tests.unit.protocols.one_site import (
 from tests.unit.protocols.scheduler.scheduler_kit import alive
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import Settled, encode_command, encode_roster
+from chaos_protocols.agreement.commands import RoundResolved, encode_command, encode_roster
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
@@ -40,14 +40,14 @@ from chaos_protocols.effects import Dial, ServeState, StopDaemon
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.control import (
     ConnectOrder,
-    Farewell,
+    Goodbye,
     JoinAnswer,
     LeaveAnswer,
-    LinkReport,
+    LinkStateAdvertisement,
     RaftEnvelope,
-    Report,
-    SettleAnswer,
-    SettleQuestion,
+    RoundStatusQuery,
+    RoundStatusReply,
+    SiteStatus,
 )
 
 FAR = (1 << 53) - 1
@@ -116,7 +116,7 @@ ORDERS = (
     ConnectOrder(negotiation="x", other=C, address="evil.example:1", probe=True),
     JoinAnswer(incarnation=1, accepted=False, final=True, reason="go away"),
     LeaveAnswer(incarnation=1, last_round=0, finished=True),
-    SettleQuestion(epoch=7),
+    RoundStatusQuery(epoch=7),
     messages.LinkAnswer(request="r", done=True, reason=""),
 )
 
@@ -190,9 +190,9 @@ def test_an_old_heartbeat_that_a_third_site_brings_does_not_keep_a_silent_link_u
     assert bench.machine.inbound.rejected
 
 
-def test_an_old_farewell_that_a_third_site_brings_does_not_keep_a_broken_link_from_its_redial() -> None:
+def test_an_old_goodbye_that_a_third_site_brings_does_not_keep_a_broken_link_from_its_redial() -> None:
     bench = member()
-    bench.hear(C, Farewell(reason="left the run"), by=A)
+    bench.hear(C, Goodbye(reason="left the run"), by=A)
     out = bench.handle(events.LinkLost(site=C, incarnation=1, reason="connection reset"))
     assert [one.site for one in out if isinstance(one, Dial)] == [C] and bench.machine.links.is_up(C)
     assert bench.machine.inbound.rejected == 1
@@ -201,7 +201,7 @@ def test_an_old_farewell_that_a_third_site_brings_does_not_keep_a_broken_link_fr
 def test_a_strangers_word_about_a_members_daemon_does_not_renew_that_member() -> None:
     bench = leader_of(B, C)
     bench.up(D)
-    told = LinkReport(neighbour=B, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    told = LinkStateAdvertisement(neighbour=B, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
     bench.hear(D, told)
     bench.wait(0.5)
     known = bench.machine.roster.record(B)
@@ -211,7 +211,7 @@ def test_a_strangers_word_about_a_members_daemon_does_not_renew_that_member() ->
 def test_a_strangers_word_about_a_learners_daemon_does_not_remove_that_learner() -> None:
     bench = leader_of(roster=roster_of(A, B, learners=(C,)))
     bench.up(D)
-    told = LinkReport(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    told = LinkStateAdvertisement(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
     bench.hear(D, told)
     assert bench.machine.roster.record(C) is not None
 
@@ -220,17 +220,19 @@ def test_a_strangers_report_takes_no_link_of_others_down() -> None:
     bench = leader_of(B, C)
     bench.up(D)
     for neighbour in (A, B, C):
-        told = LinkReport(neighbour=neighbour, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+        told = LinkStateAdvertisement(
+            neighbour=neighbour, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason=""
+        )
         bench.hear(D, told)
     assert bench.machine.link_is_up(A, B) and bench.machine.link_is_up(B, C)
     assert not records(bench.taken(), "disconnect-link")
 
 
-def test_a_stranger_is_counted_neither_as_active_nor_in_a_settling() -> None:
+def test_a_stranger_is_counted_neither_as_active_nor_in_a_resolving() -> None:
     bench = leader_of(B)
     bench.up(D)
-    bench.hear(D, Report(incarnation=1, epoch=7, done_round=FAR, active=True, transfer_bytes=0))
-    bench.hear(D, SettleAnswer(epoch=7, done_round=FAR, digest="ee", has_state=True))
+    bench.hear(D, SiteStatus(incarnation=1, epoch=7, done_round=FAR, active=True, transfer_bytes=0))
+    bench.hear(D, RoundStatusReply(epoch=7, done_round=FAR, digest="ee", has_state=True))
     scheduler = bench.machine.scheduler
     reports = scheduler.term.reports
     assert D not in reports.newest and D not in reports.active_sites() and not scheduler.term.resolution.answers
@@ -250,7 +252,7 @@ def test_a_command_that_cannot_be_read_is_never_stored() -> None:
         out = bench.hear(A, RaftEnvelope(message=append(LogEntry(index=8, term=2, command=command))))
         assert not [one for one in out if isinstance(one, Persist)]
     assert bench.machine.raft.last_index == 7
-    good = encode_command(Settled(round=0, digest="", holders=(), views=bench.machine.roster.views))
+    good = encode_command(RoundResolved(round=0, digest="", holders=(), views=bench.machine.roster.views))
     bench.hear(A, RaftEnvelope(message=append(LogEntry(index=8, term=2, command=good))))
     assert bench.machine.raft.last_index == 8
 

@@ -22,7 +22,7 @@ from chaos_protocols.agreement.commands import (
     RemoveLink,
     RemoveSite,
     Replicate,
-    Settled,
+    RoundResolved,
 )
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.effects import (
@@ -39,19 +39,19 @@ from chaos_protocols.effects import (
 from chaos_protocols.links.desired import LINK_REQUEST_TRIES_MAX
 from chaos_protocols.wire.control import (
     EVERYBODY,
+    CaughtUp,
     ConnectOrder,
-    Farewell,
+    Goodbye,
     JoinAnswer,
     JoinRequest,
     LeaveAnswer,
     LeaveRequest,
-    LevelReport,
     LinkAnswer,
     LinkReady,
-    LinkReport,
     LinkRequest,
-    SettleAnswer,
-    SettleQuestion,
+    LinkStateAdvertisement,
+    RoundStatusQuery,
+    RoundStatusReply,
     StateRequest,
 )
 from chaos_protocols.wire.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
@@ -127,10 +127,10 @@ def test_a_newcomer_asks_whoever_its_neighbours_name_and_asks_again() -> None:
 def test_a_refusal_for_good_is_told_to_the_worker_and_a_refusal_for_now_is_not() -> None:
     bench = Bench(D).up(A)
     hello(bench)
-    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
-    assert bench.machine.participation.pause.reason() == "settling"
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="resolving"))
+    assert bench.machine.participation.pause.reason() == "resolving"
     assert not to_worker(bench.out, WorkerRefused)
-    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="settling"))
+    bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=False, reason="resolving"))
     bench.hear(A, JoinAnswer(incarnation=9, accepted=False, final=True, reason="of another life"))
     assert len(records(bench.taken(), "scale-out")) == 1, "the same words once"
     bench.hear(A, JoinAnswer(incarnation=1, accepted=False, final=True, reason="banned"))
@@ -169,7 +169,7 @@ def test_a_learner_fetches_loads_reports_and_trains_when_it_was_promoted() -> No
     assert to_worker(bench.handle(events.TransferFinished(transfer="t")), LoadState)
     bench.handle(events.WorkerLoaded(round=99))
     assert bench.machine.rounds.worker_round is None, "an answer to another question"
-    ((_, level),) = sent(bench.handle(events.WorkerLoaded(round=0)), LevelReport)
+    ((_, level),) = sent(bench.handle(events.WorkerLoaded(round=0)), CaughtUp)
     assert level.transfer == "t"
     out = bench.agreed(PromoteSite(site=D, views=views(bench, 1, add_member=D)))
     assert to_worker(out, TrainFrom)
@@ -212,18 +212,18 @@ def test_a_site_that_was_removed_takes_part_no_more_and_ends_its_transfer() -> N
     hello(bench)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
     gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
-    out = bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    out = bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     assert of(out, CancelTransfer) and of(out, StopRound)
     assert bench.machine.membership.state.value == "joining"
 
 
-def test_a_site_that_comes_in_while_the_roster_settles_begins_after_that() -> None:
-    bench = Follower(B, roster_of(A, B, settling=True, settled_round=3))
+def test_a_site_that_comes_in_while_the_roster_resolves_begins_after_that() -> None:
+    bench = Follower(B, roster_of(A, B, resolving=True, resolved_round=3))
     assert not bench.machine.membership.begun
-    question = bench.hear(A, SettleQuestion(epoch=EPOCH))
-    assert sent(question, SettleAnswer) == [(A, SettleAnswer(epoch=EPOCH, done_round=0, digest=""))]
-    settled = Settled(round=3, digest="", holders=(A,), views=views(bench, 4))
-    bench.agreed(settled)
+    question = bench.hear(A, RoundStatusQuery(epoch=EPOCH))
+    assert sent(question, RoundStatusReply) == [(A, RoundStatusReply(epoch=EPOCH, done_round=0, digest=""))]
+    resolved = RoundResolved(round=3, digest="", holders=(A,), views=views(bench, 4))
+    bench.agreed(resolved)
     assert bench.machine.membership.begun and bench.machine.rounds.completed_round == 3
 
 
@@ -244,17 +244,17 @@ def test_a_leaver_asks_until_it_is_told_and_goes_when_everybody_has_its_last_rou
     out = bench.taken()
     assert of(out, StopDaemon) == [StopDaemon(graceful=True, reason="left the run")]
     assert {one.request for one in of(out, AnswerRequest)} == {"r1", "r2"}
-    assert {site for site, _ in sent(out, Farewell)} == {A, B} and len(of(out, CloseLink)) == 2
+    assert {site for site, _ in sent(out, Goodbye)} == {A, B} and len(of(out, CloseLink)) == 2
     assert to_worker(out, Dismissed)[0].last_round == 2
     assert not of(bench.alive(0.5), StopDaemon), "once"
 
 
-def test_a_leaver_whose_last_round_was_settled_without_it_goes_after_a_bounded_time() -> None:
+def test_a_leaver_whose_last_round_was_resolved_without_it_goes_after_a_bounded_time() -> None:
     bench = training_member()
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     bench.hear(A, LeaveAnswer(incarnation=1, last_round=9, finished=True))
     out = bench.alive(SETTINGS.negotiation_timeout_s + 0.5)
-    assert "settled without it" in of(out, StopDaemon)[0].reason
+    assert "resolved without it" in of(out, StopDaemon)[0].reason
 
 
 def test_a_leaver_that_reaches_nobody_goes_by_itself() -> None:
@@ -327,12 +327,12 @@ def test_a_new_link_is_dialled_and_a_removed_one_closed_when_no_round_needs_it()
     assert {one.site for one in of(out, Dial)} == {B}
     bench.up(B)
     first = 2
-    removed = RemoveLink(one=B, other=D, settle=False, views=views(bench, first), reason="")
+    removed = RemoveLink(one=B, other=D, resolve=False, views=views(bench, first), reason="")
     assert not of(bench.agreed(removed), CloseLink)
     for _ in range(first):
         finish_round(bench)
     assert B in {one.site for one in of(bench.out, CloseLink)}
-    told = [report for destination, report in sent(bench.out, LinkReport) if destination == EVERYBODY]
+    told = [report for destination, report in sent(bench.out, LinkStateAdvertisement) if destination == EVERYBODY]
     assert (told[-1].neighbour, told[-1].up) == (B, False), "both ends may close at once: who else would say so?"
 
 
@@ -340,9 +340,11 @@ def test_a_removed_link_that_is_down_was_reported_when_it_went_down() -> None:
     bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D), link(B, D))))
     bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
     bench.handle(events.DialFailed(site=B, reason="refused"))
-    assert [report.up for _, report in sent(bench.taken(), LinkReport) if report.neighbour == B][-1:] == [False]
-    bench.agreed(RemoveLink(one=B, other=D, settle=False, views=views(bench, 1), reason=""))
-    assert not sent(bench.taken(), LinkReport) and B not in bench.machine.links.neighbours
+    assert [report.up for _, report in sent(bench.taken(), LinkStateAdvertisement) if report.neighbour == B][-1:] == [
+        False
+    ]
+    bench.agreed(RemoveLink(one=B, other=D, resolve=False, views=views(bench, 1), reason=""))
+    assert not sent(bench.taken(), LinkStateAdvertisement) and B not in bench.machine.links.neighbours
 
 
 def test_an_ordered_link_is_measured_and_answered_once_for_each_order() -> None:

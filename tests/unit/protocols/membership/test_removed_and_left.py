@@ -22,8 +22,8 @@ from tests.unit.protocols.one_site import (
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
     AddSite,
-    AdoptState,
     RemoveSite,
+    SetRestorePoint,
 )
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
@@ -50,7 +50,7 @@ def test_a_site_that_was_told_of_its_removal_is_in_again_with_the_next_roster_th
     removed(bench, bench.roster.epoch + 1)
     assert bench.machine.membership.state.value == "joining"
     gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
-    bench.agreed(RemoveSite(departure=gone, settle=False, views=views(bench, 3, remove=D)))
+    bench.agreed(RemoveSite(departure=gone, resolve=False, views=views(bench, 3, remove=D)))
     again = AddSite(
         record=record(D, state="learner"),
         links=(link(A, D),),
@@ -67,7 +67,7 @@ def left() -> Follower:
     bench = training_member()
     bench.handle(events.LeaveRequested(request="r", reason="done"))
     gone = Departure(site=D, incarnation=1, last_round=3, cause="left", reason="done")
-    bench.agreed(RemoveSite(departure=gone, settle=False, views=views(bench, 4, remove=D)))
+    bench.agreed(RemoveSite(departure=gone, resolve=False, views=views(bench, 4, remove=D)))
     return bench
 
 
@@ -82,5 +82,5 @@ def test_a_leaver_gives_its_part_to_the_rounds_that_still_count_on_it() -> None:
 def test_a_leaver_does_not_go_on_with_a_run_that_goes_on_from_another_state() -> None:
     bench = left()
     view = make_view(bench.machine.planner, first_round=2, members=(A, B), listeners=(), links=bench.roster.links)
-    bench.agreed(AdoptState(record=record(B), links=(), round=1, model=MODEL, views=(view,)))
+    bench.agreed(SetRestorePoint(record=record(B), links=(), round=1, model=MODEL, views=(view,)))
     assert not bench.machine.membership.takes_part and not bench.machine.membership.begun

@@ -25,11 +25,11 @@ from tests.unit.protocols.one_site import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
-    AdoptState,
-    RedoRound,
     RemoveSite,
     Replicate,
-    Settled,
+    RetryRound,
+    RoundResolved,
+    SetRestorePoint,
 )
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
@@ -43,12 +43,12 @@ from chaos_protocols.wire.plans import Tag
 
 
 def fetching() -> Follower:
-    """D trains; round 2 was settled, and it fetches that result."""
+    """D trains; round 2 was resolved, and it fetches that result."""
     bench = training_member()
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
-    bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
-    out = bench.agreed(Settled(round=2, digest="ee", holders=(A,), views=(new,)))
+    out = bench.agreed(RoundResolved(round=2, digest="ee", holders=(A,), views=(new,)))
     assert [one.round for one in of(out, FetchResult)] == [2]
     return bench
 
@@ -76,9 +76,9 @@ def test_a_learner_whose_neighbour_has_dropped_the_result_is_too_far_behind() ->
 def test_a_missed_result_that_is_not_wanted_any_more_costs_nothing() -> None:
     bench = fetching()
     again = bench.roster.views[-1]
-    bench.agreed(RedoRound(views=(again,), reason="its holder is gone"))
+    bench.agreed(RetryRound(views=(again,), reason="its holder is gone"))
     before = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(Settled(round=1, digest="d1", holders=(A, D), views=(before,)))
+    bench.agreed(RoundResolved(round=1, digest="d1", holders=(A, D), views=(before,)))
     assert bench.machine.rounds.worker_round == 1 == bench.machine.rounds.completed_round
     assert bench.machine.rounds.fetching is None
     bench.alive(SETTINGS.election_timeout_s + 0.5)
@@ -88,7 +88,7 @@ def test_a_missed_result_that_is_not_wanted_any_more_costs_nothing() -> None:
 def test_a_fetch_ends_when_the_run_goes_on_from_another_state() -> None:
     bench = fetching()
     view = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(AdoptState(record=record(A), links=(), round=1, model=MODEL, views=(view,)))
+    bench.agreed(SetRestorePoint(record=record(A), links=(), round=1, model=MODEL, views=(view,)))
     assert bench.machine.rounds.fetching is None
     bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.completed_round == 1

@@ -23,7 +23,7 @@ from chaos_protocols.agreement.commands import (
     PromoteSite,
     RemoveSite,
     Replicate,
-    Settled,
+    RoundResolved,
 )
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
@@ -115,19 +115,19 @@ def test_the_pace_of_rounds_is_measured_for_the_schedulers_margin() -> None:
     assert 0.1 < (bench.machine.scheduler.pace.round_s or 0) < 0.3
 
 
-def settle_one_ahead(digest: str = "ee") -> Follower:
+def resolve_one_ahead(digest: str = "ee") -> Follower:
     """D lacks round 2, which the others hold and have agreed on."""
     bench = training_member()
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
-    bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     bench.taken()
     new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(Settled(round=2, digest=digest, holders=(A,), views=(new,)))
+    bench.agreed(RoundResolved(round=2, digest=digest, holders=(A,), views=(new,)))
     return bench
 
 
-def test_a_settled_result_that_a_site_lacks_is_fetched_by_its_digest() -> None:
-    bench = settle_one_ahead()
+def test_a_resolved_result_that_a_site_lacks_is_fetched_by_its_digest() -> None:
+    bench = resolve_one_ahead()
     assert of(bench.taken(), FetchResult) == [FetchResult(round=2, digest="ee")]
     bench.handle(events.ResultFetched(round=2, digest="other"))
     assert bench.machine.rounds.completed_round == 1
@@ -135,28 +135,28 @@ def test_a_settled_result_that_a_site_lacks_is_fetched_by_its_digest() -> None:
     assert bench.machine.rounds.completed_round == 2 and bench.machine.rounds.fetching is None
 
 
-def test_a_settled_result_that_nobody_near_keeps_costs_the_state_but_stops_nobody() -> None:
-    bench = settle_one_ahead()
+def test_a_resolved_result_that_nobody_near_keeps_costs_the_state_but_stops_nobody() -> None:
+    bench = resolve_one_ahead()
     out = bench.alive(SETTINGS.election_timeout_s + 0.5)
     assert bench.machine.rounds.completed_round == 2 and bench.machine.rounds.fetching is None
     assert not bench.machine.rounds.active
     assert any("not kept any more" in one.cause for one in records(out, "scale-out"))
 
 
-def test_a_settled_round_without_a_result_leaves_those_behind_in_standby() -> None:
-    bench = settle_one_ahead(digest="")
+def test_a_resolved_round_without_a_result_leaves_those_behind_in_standby() -> None:
+    bench = resolve_one_ahead(digest="")
     assert bench.machine.rounds.completed_round == 2 and not bench.machine.rounds.active
-    assert any("was settled while this site held only 1" in one.cause for one in records(bench.out))
+    assert any("was resolved while this site held only 1" in one.cause for one in records(bench.out))
 
 
-def test_who_counted_further_than_what_was_settled_goes_back() -> None:
+def test_who_counted_further_than_what_was_resolved_goes_back() -> None:
     bench = training_member()
     bench.handle(events.WorkerLost(reason="killed"))
     bench.machine.rounds.completed_round = 5
     gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
-    bench.agreed(RemoveSite(departure=gone, settle=True, views=bench.roster.views))
+    bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
     new = make_view(bench.machine.planner, first_round=2, members=(A, D), listeners=(), links=bench.roster.links)
-    bench.agreed(Settled(round=1, digest="", holders=(A,), views=(new,)))
+    bench.agreed(RoundResolved(round=1, digest="", holders=(A,), views=(new,)))
     assert bench.machine.rounds.completed_round == 1
 
 
@@ -212,7 +212,7 @@ def test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up
     bench.agreed(
         RemoveSite(
             departure=Departure(site=parent, incarnation=1, last_round=1, cause="left", reason="nemesis"),
-            settle=False,
+            resolve=False,
             views=views(bench, 2, remove=parent),
         )
     )

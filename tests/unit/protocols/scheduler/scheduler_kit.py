@@ -36,16 +36,16 @@ from chaos_protocols.wire.control import (
     LeaveAnswer,
     LeaveRequest,
     LinkReady,
-    LinkReport,
+    LinkStateAdvertisement,
     RaftEnvelope,
-    Report,
+    SiteStatus,
 )
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 
 
-def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: Tag | None = None) -> Report:
+def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: Tag | None = None) -> SiteStatus:
     epoch = bench.machine.roster.epoch
-    return Report(
+    return SiteStatus(
         incarnation=1,
         epoch=epoch,
         done_round=done_round,
@@ -57,7 +57,9 @@ def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: T
 
 
 def down(bench: Bench, reporter: SiteId, neighbour: SiteId, reason: str = "cut") -> list[Any]:
-    told = LinkReport(neighbour=neighbour, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason=reason)
+    told = LinkStateAdvertisement(
+        neighbour=neighbour, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason=reason
+    )
     return bench.hear(reporter, told)
 
 

@@ -13,18 +13,18 @@ from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
 from chaos_protocols.wire.control import (
+    CaughtUp,
     ConnectOrder,
     JoinAnswer,
     JoinRequest,
     LeaveAnswer,
     LeaveRequest,
-    LevelReport,
     LinkAnswer,
     LinkReady,
     LinkRequest,
-    Report,
-    SettleAnswer,
-    SettleQuestion,
+    RoundStatusQuery,
+    RoundStatusReply,
+    SiteStatus,
     StateRequest,
 )
 
@@ -37,8 +37,8 @@ def join(*neighbours: SiteId, **changes: Any) -> JoinRequest:
     return msgspec.structs.replace(request, **changes)
 
 
-def report(*, active: bool = True, done_round: int = 0, incarnation: int = 1) -> Report:
-    return Report(incarnation=incarnation, epoch=7, done_round=done_round, active=active, transfer_bytes=0)
+def report(*, active: bool = True, done_round: int = 0, incarnation: int = 1) -> SiteStatus:
+    return SiteStatus(incarnation=incarnation, epoch=7, done_round=done_round, active=active, transfer_bytes=0)
 
 
 def training(*others: SiteId, **changes: Any) -> Bench:
@@ -103,12 +103,12 @@ def test_a_restarted_site_waits_until_its_former_self_is_out() -> None:
     assert (told.accepted, told.final) == (False, False) and "former self" in told.reason
 
 
-def test_a_join_waits_while_a_failure_is_being_settled() -> None:
+def test_a_join_waits_while_a_failure_is_being_resolved() -> None:
     bench = training(B, C)
-    bench.pretend(msgspec.structs.replace(bench.machine.roster, settling=True))
+    bench.pretend(msgspec.structs.replace(bench.machine.roster, resolving=True))
     bench.up(D)
     told = answer(bench.hear(D, join(B)))
-    assert (told.accepted, told.final) == (False, False) and "settled" in told.reason
+    assert (told.accepted, told.final) == (False, False) and "resolved" in told.reason
 
 
 def test_a_join_waits_while_no_member_has_the_state_and_is_remembered_with_its_own() -> None:
@@ -195,15 +195,15 @@ def test_a_request_that_waits_for_its_turn_is_not_doubled() -> None:
 def test_a_level_learner_whose_joining_nobody_remembers_is_promoted() -> None:
     roster = roster_of(A, B, learners=(D,))
     bench = leader_of(roster=roster)
-    bench.hear(D, LevelReport(round=0, transfer="join-of-old"))
+    bench.hear(D, CaughtUp(round=0, transfer="join-of-old"))
     assert D in bench.machine.roster.member_ids()
 
 
 def test_a_level_report_for_another_transfer_promotes_nobody() -> None:
     bench = training(B, C)
     bench.hear(C, StateRequest(incarnation=1, worker_round=0, model=MODEL, reason=""))
-    bench.hear(C, LevelReport(round=0, transfer="another"))
-    bench.hear(B, LevelReport(round=0, transfer="mine"))
+    bench.hear(C, CaughtUp(round=0, transfer="another"))
+    bench.hear(B, CaughtUp(round=0, transfer="mine"))
     assert bench.machine.roster.replication is not None
 
 
@@ -322,7 +322,7 @@ def test_a_follower_does_not_answer_what_only_the_scheduler_decides() -> None:
     bench = Bench(B, roster_of(A, B, C)).up(A, C)
     bench.taken()
     assert not sent(bench.hear(C, LeaveRequest(incarnation=1, reason="")), LeaveAnswer)
-    assert not sent(bench.hear(A, SettleQuestion(epoch=7)), SettleQuestion), "and it is not settling"
+    assert not sent(bench.hear(A, RoundStatusQuery(epoch=7)), RoundStatusQuery), "and it is not resolving"
 
 
 def leaves_then_joins(bench: Bench) -> None:
@@ -354,6 +354,6 @@ def test_request_to_join_of_a_removed_start_that_then_left_is_not_granted() -> N
     """It was cut off, asked to join again, and then to leave (seed 38940 of the simulator, 2 sites)."""
     bench = leader_of(roster=roster_of(A, B, D, links=(link(A, B), link(A, D))))
     lose(bench, D)
-    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
-    assert bench.machine.roster.record(D) is None and not bench.machine.roster.settling
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
+    assert bench.machine.roster.record(D) is None and not bench.machine.roster.resolving
     leaves_then_joins(bench)

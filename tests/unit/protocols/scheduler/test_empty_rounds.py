@@ -18,14 +18,14 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
-    RedoRound,
+    RetryRound,
     apply_command,
     decode_command,
     encode_command,
 )
 from chaos_protocols.wire.control import (
-    Report,
-    SettleAnswer,
+    RoundStatusReply,
+    SiteStatus,
 )
 from chaos_protocols.wire.plans import Tag
 
@@ -35,12 +35,12 @@ def test_a_round_is_done_again_once_the_agreement_takes_it() -> None:
     tag = bench.machine.rounds.running
     assert tag is not None
     real = refusing(bench)
-    bench.handle(events.ReduceStalled(tag=tag))
+    bench.handle(events.RoundCameUpEmpty(tag=tag))
     bench.hear(B, report(bench))
-    assert not bench.machine.roster.settling
+    assert not bench.machine.roster.resolving
     bench.machine.propose = real  # type: ignore[method-assign]
     alive(bench, B, seconds=1.5)
-    assert bench.machine.roster.settling or bench.machine.rounds.running != tag
+    assert bench.machine.roster.resolving or bench.machine.rounds.running != tag
 
 
 def test_a_round_of_weight_zero_is_opened_anew_when_a_member_has_the_state() -> None:
@@ -48,21 +48,21 @@ def test_a_round_of_weight_zero_is_opened_anew_when_a_member_has_the_state() -> 
     bench.hear(B, report(bench, active=False))
     tag = bench.machine.rounds.running
     assert tag is not None
-    bench.handle(events.ReduceStalled(tag=tag))
+    bench.handle(events.RoundCameUpEmpty(tag=tag))
     assert bench.machine.roster.epoch == EPOCH, "nobody has the state: it waits"
     bench.hear(B, report(bench))
-    assert bench.machine.roster.settling
+    assert bench.machine.roster.resolving
     epoch = bench.machine.roster.epoch
-    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest="", has_state=True))
-    assert bench.machine.rounds.running != tag and not bench.machine.roster.settling
+    bench.hear(B, RoundStatusReply(epoch=epoch, done_round=0, digest="", has_state=True))
+    assert bench.machine.rounds.running != tag and not bench.machine.roster.resolving
 
 
-def test_round_that_is_done_again_is_settled_first() -> None:
+def test_round_that_is_done_again_is_resolved_first() -> None:
     roster = roster_of(A, B)
-    command = RedoRound(views=roster.views, reason="every contribution had weight 0")
+    command = RetryRound(views=roster.views, reason="every contribution had weight 0")
     assert decode_command(encode_command(command)) == command
     after = apply_command(roster, command, EPOCH + 1)
-    assert after.settling
+    assert after.resolving
     assert (after.sites, after.links, after.views) == (roster.sites, roster.links, roster.views)
     assert after.view_of(1) is None
 
@@ -70,9 +70,9 @@ def test_round_that_is_done_again_is_settled_first() -> None:
 def test_stalled_round_is_done_again_when_a_member_has_the_state() -> None:
     bench = leader_of(B)
     stalled = Tag(epoch=bench.machine.roster.views[-1].epoch, round=1)
-    here = Report(incarnation=1, epoch=EPOCH, done_round=0, active=True, transfer_bytes=0, stalled=stalled)
+    here = SiteStatus(incarnation=1, epoch=EPOCH, done_round=0, active=True, transfer_bytes=0, stalled=stalled)
     bench.taken()
     bench.hear(B, here)
-    assert bench.machine.roster.settling
-    assert [one.reason for one in records(bench.taken(), "settle")] == ["it is done again"]
+    assert bench.machine.roster.resolving
+    assert [one.reason for one in records(bench.taken(), "resolve")] == ["it is done again"]
     assert bench.machine.roster.links == roster_of(A, B).links

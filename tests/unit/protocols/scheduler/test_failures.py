@@ -35,21 +35,21 @@ from chaos_protocols.scheduler.negotiation import DisconnectLink
 from chaos_protocols.wire.control import (
     JoinRequest,
     LinkRequest,
-    SettleAnswer,
-    SettleQuestion,
+    RoundStatusQuery,
+    RoundStatusReply,
 )
 
 
-def test_a_site_whose_links_are_all_down_is_removed_and_the_round_settled() -> None:
+def test_a_site_whose_links_are_all_down_is_removed_and_the_round_resolved() -> None:
     bench = leader_of(roster=line(B, C))
     bench.taken()
     lose(bench, C)
-    assert bench.machine.roster.record(C) is None and bench.machine.roster.settling
+    assert bench.machine.roster.record(C) is None and bench.machine.roster.resolving
     assert bench.machine.roster.departed[-1].cause == "failed"
-    assert [site for site, _ in sent(bench.out, SettleQuestion)] == [B]
-    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
-    assert not bench.machine.roster.settling
-    assert {one.kind for one in records(bench.out) if one.outcome == "done"} >= {"settle", "scale-in"}
+    assert [site for site, _ in sent(bench.out, RoundStatusQuery)] == [B]
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+    assert not bench.machine.roster.resolving
+    assert {one.kind for one in records(bench.out) if one.outcome == "done"} >= {"resolve", "scale-in"}
 
 
 def test_a_link_that_is_reported_down_is_removed_after_the_grace() -> None:
@@ -101,9 +101,9 @@ def test_a_joiner_that_is_lost_before_it_is_in_the_roster_ends_its_joining() -> 
 
 
 def test_a_leaver_whose_last_round_is_everywhere_is_gone_with_its_links_however_long_the_next_one_takes() -> None:
-    """Where a member lacks that round, it is settled (story 119)."""
+    """Where a member lacks that round, it is resolved (story 119)."""
     links = (link(A, B), link(A, C), link(B, C))
-    for done, settles in ((5, False), (4, True)):
+    for done, resolves in ((5, False), (4, True)):
         bench = leader_of(roster=roster_of(A, B, C, links=links))
         bench.machine.rounds.adopt_worker(5)
         after = make_view(PLANNER, first_round=6, members=(A, C), listeners=(), links=(link(A, C),))
@@ -121,7 +121,7 @@ def test_a_leaver_whose_last_round_is_everywhere_is_gone_with_its_links_however_
         bench.hear(C, report(bench, done_round=done))
         lose(bench, B)
         alive(bench, C, seconds=1.0)
-        assert bench.machine.roster.settling is settles
+        assert bench.machine.roster.resolving is resolves
 
 
 def test_a_link_that_is_being_removed_on_request_is_not_removed_as_failed_besides() -> None:

@@ -25,14 +25,14 @@ from chaos_protocols.scheduler.negotiation import (
     DeadlinePassed,
     DisconnectLink,
     EverybodyDone,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     ProposalLost,
     Propose,
+    Resolution,
     RoundNeverDone,
     ScaleIn,
     ScaleOut,
-    Settlement,
     SubjectGone,
     Tell,
 )
@@ -48,8 +48,8 @@ EVENTS = {
     LinkAnswered: ANSWER,
     Committed: Committed(),
     ProposalLost: ProposalLost(reason="r", final=True),
-    LevelReached: LevelReached(),
-    Settlement: Settlement(),
+    LearnerCaughtUp: LearnerCaughtUp(),
+    Resolution: Resolution(),
     EverybodyDone: EverybodyDone(),
     RoundNeverDone: RoundNeverDone(round=9),
     SubjectGone: SubjectGone(reason="gone"),
@@ -67,23 +67,23 @@ def scale_out(*neighbours: SiteId) -> ScaleOut:
     return ScaleOut("j", joiner=C, request=request(*neighbours), cause="asked", now_s=0.0)
 
 
-def scale_in(*, graceful: bool, settle: bool = False) -> ScaleIn:
-    return ScaleIn("i", site=C, incarnation=1, graceful=graceful, settle=settle, cause="asked", now_s=0.0)
+def scale_in(*, graceful: bool, resolve: bool = False) -> ScaleIn:
+    return ScaleIn("i", site=C, incarnation=1, graceful=graceful, resolve=resolve, cause="asked", now_s=0.0)
 
 
 def connect() -> ConnectLink:
     return ConnectLink("l", one=C, other=A, request=(A, "r1"), cause="asked", now_s=0.0)
 
 
-def disconnect(*, settle: bool) -> DisconnectLink:
-    return DisconnectLink("l", one=A, other=C, request=(A, "r1"), settle=settle, cause="asked", now_s=0.0)
+def disconnect(*, resolve: bool) -> DisconnectLink:
+    return DisconnectLink("l", one=A, other=C, request=(A, "r1"), resolve=resolve, cause="asked", now_s=0.0)
 
 
 MAKERS: dict[type, Any] = {
     ScaleOut: (ScaleOutState, lambda: scale_out(A)),
     ScaleIn: (ScaleInState, lambda: scale_in(graceful=True)),
     ConnectLink: (LinkState, connect),
-    DisconnectLink: (LinkState, lambda: disconnect(settle=True)),
+    DisconnectLink: (LinkState, lambda: disconnect(resolve=True)),
 }
 PAIRS = [(kind, state, event) for kind, (states, _) in MAKERS.items() for state in states for event in EVENTS]
 
@@ -128,7 +128,7 @@ def test_a_lost_subject_is_expected_in_every_state_but_the_last_ones(kind: Any) 
     for state in MAKERS[kind][0]:
         listed = (state, SubjectGone) in kind.TABLE
         lasting = any(known is state and event is not SubjectGone for known, event in kind.TABLE)
-        busy = state.name not in ("DONE", "FAILED") and lasting and (state, Settlement) in kind.TABLE
+        busy = state.name not in ("DONE", "FAILED") and lasting and (state, Resolution) in kind.TABLE
         assert listed == busy
 
 
@@ -136,7 +136,7 @@ def test_only_what_a_site_wanted_for_itself_comes_to_nothing_with_it() -> None:
     """Its removal does not, nor does that of a link to it."""
     for negotiation in (scale_out(A), scale_in(graceful=True), connect()):
         assert negotiation.concerns(C) and not negotiation.concerns(B)
-    assert not scale_in(graceful=False).concerns(C) and not disconnect(settle=True).concerns(C)
+    assert not scale_in(graceful=False).concerns(C) and not disconnect(resolve=True).concerns(C)
 
 
 def test_a_newcomer_is_admitted_when_all_neighbours_have_answered() -> None:
@@ -170,7 +170,7 @@ def test_the_whole_way_of_a_newcomer() -> None:
     join.begin(deadline_s=5.0)
     join.handle(ANSWER)
     assert join.handle(Committed()) == []
-    assert join.handle(LevelReached()) == [Propose(command=PromoteSite)]
+    assert join.handle(LearnerCaughtUp()) == [Propose(command=PromoteSite)]
     (end,) = join.handle(Committed())
     assert isinstance(end, Conclude)
     assert (end.outcome, join.state, join.concluded) == ("done", ScaleOutState.DONE, True)
@@ -206,9 +206,9 @@ def test_the_last_word_of_a_learner_counts_when_its_promotion_is_proposed() -> N
     join.begin(deadline_s=5.0)
     join.handle(ANSWER)
     join.handle(Committed())
-    join.handle(LevelReached(waits=True))
+    join.handle(LearnerCaughtUp(waits=True))
     assert join._waits
-    assert join.handle(LevelReached(waits=False)) == [] and not join._waits
+    assert join.handle(LearnerCaughtUp(waits=False)) == [] and not join._waits
 
 
 def test_a_leaver_that_dies_before_its_last_round_has_still_left() -> None:
@@ -220,11 +220,11 @@ def test_a_leaver_that_dies_before_its_last_round_has_still_left() -> None:
     assert leave.left
 
 
-def test_a_failed_site_is_settled_before_its_removal_is_done() -> None:
-    removal = scale_in(graceful=False, settle=True)
+def test_a_failed_site_is_resolved_before_its_removal_is_done() -> None:
+    removal = scale_in(graceful=False, resolve=True)
     assert removal.handle(Committed()) == []
     assert removal.state is ScaleInState.SETTLING
-    (end,) = removal.handle(Settlement())
+    (end,) = removal.handle(Resolution())
     assert isinstance(end, Conclude)
 
 
@@ -247,7 +247,7 @@ def test_one_refusing_end_ends_the_link_and_answers_the_user() -> None:
 
 
 def test_a_proposal_that_may_succeed_later_is_made_again() -> None:
-    removal = disconnect(settle=False)
+    removal = disconnect(resolve=False)
     again = removal.handle(ProposalLost(reason="not now", final=False))
     assert again == [Propose(command=RemoveLink)]
     _, end = removal.handle(ProposalLost(reason="never", final=True))

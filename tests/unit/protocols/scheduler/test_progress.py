@@ -27,7 +27,7 @@ from chaos_protocols.scheduler.negotiation.scale_in import ScaleInState
 from chaos_protocols.wire.control import (
     LeaveAnswer,
     LeaveRequest,
-    SettleAnswer,
+    RoundStatusReply,
 )
 from chaos_protocols.wire.plans import Tag
 
@@ -71,7 +71,7 @@ def test_a_leaver_is_released_when_everybody_has_its_last_round() -> None:
 
 def _nobody_trains() -> tuple[Bench, Tag]:
     """Round 6 is under way, no member's worker trains, and C wants to leave."""
-    bench = leader_of(roster=roster_of(A, B, C, settled_round=5, first_round=6))
+    bench = leader_of(roster=roster_of(A, B, C, resolved_round=5, first_round=6))
     for _ in range(8):
         for site in (B, C):
             bench.hear(site, report(bench, active=False, done_round=5))
@@ -84,7 +84,7 @@ def _nobody_trains() -> tuple[Bench, Tag]:
 
 
 def test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way_for() -> None:
-    """Those of leavers, whose workers count as active no more: the round was settled anew before (seed 26690 of the
+    """Those of leavers, whose workers count as active no more: the round was resolved anew before (seed 26690 of the
     simulator, 4 sites)."""
     bench, tag = _nobody_trains()
     alive(bench, B, C, seconds=1.0)
@@ -98,7 +98,7 @@ def test_a_leaver_is_not_let_go_before_a_round_that_contributions_are_on_the_way
 def test_a_leaver_is_let_go_when_the_root_of_its_last_round_says_that_nobody_contributed(root: SiteId) -> None:
     bench, tag = _nobody_trains()
     if root == A:
-        bench.handle(events.ReduceStalled(tag=tag))
+        bench.handle(events.RoundCameUpEmpty(tag=tag))
     else:
         bench.hear(root, report(bench, active=False, done_round=5, stalled=tag))
     alive(bench, B, C, seconds=0.6)
@@ -106,8 +106,8 @@ def test_a_leaver_is_let_go_when_the_root_of_its_last_round_says_that_nobody_con
     assert not bench.machine.scheduler.negotiations
 
 
-def test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_left() -> None:
-    bench = leader_of(roster=roster_of(A, B, C, settled_round=5, first_round=6))
+def test_a_leaver_whose_last_rounds_do_not_end_is_resolved_away_and_still_called_left() -> None:
+    bench = leader_of(roster=roster_of(A, B, C, resolved_round=5, first_round=6))
     bench.hear(B, report(bench, done_round=5))
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     (leave,) = bench.machine.scheduler.negotiations.values()
@@ -117,8 +117,8 @@ def test_a_leaver_whose_last_rounds_do_not_end_is_settled_away_and_still_called_
         alive(bench, B, C, seconds=0.2)
         bench.hear(B, report(bench, done_round=5))
         epoch = bench.machine.roster.epoch
-        if bench.machine.roster.settling:
-            bench.hear(B, SettleAnswer(epoch=epoch, done_round=5, digest="", has_state=True))
+        if bench.machine.roster.resolving:
+            bench.hear(B, RoundStatusReply(epoch=epoch, done_round=5, digest="", has_state=True))
             break
     else:
         raise AssertionError("the leaver's rounds were waited for without end")

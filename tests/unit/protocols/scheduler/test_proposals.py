@@ -30,7 +30,7 @@ from chaos_protocols.scheduler.negotiation import (
     DeadlinePassed,
     DisconnectLink,
     EverybodyDone,
-    LevelReached,
+    LearnerCaughtUp,
     LinkAnswered,
     ProposalLost,
     Propose,
@@ -78,8 +78,8 @@ def promoting(site: SiteId) -> ScaleOut:
     return ScaleOut("state", joiner=site, request=None, cause="", now_s=0.0, state=ScaleOutState.PROMOTING)
 
 
-def leaving(site: SiteId, *, graceful: bool = True, settle: bool = False, incarnation: int = 1) -> ScaleIn:
-    return ScaleIn("in", site=site, incarnation=incarnation, graceful=graceful, settle=settle, cause="why", now_s=0.0)
+def leaving(site: SiteId, *, graceful: bool = True, resolve: bool = False, incarnation: int = 1) -> ScaleIn:
+    return ScaleIn("in", site=site, incarnation=incarnation, graceful=graceful, resolve=resolve, cause="why", now_s=0.0)
 
 
 def releasing(site: SiteId) -> ScaleIn:
@@ -97,9 +97,9 @@ def connecting(one: SiteId, other: SiteId) -> ConnectLink:
     return wish
 
 
-def unlinking(one: SiteId, other: SiteId, *, settle: bool = False, asked: bool = True) -> DisconnectLink:
+def unlinking(one: SiteId, other: SiteId, *, resolve: bool = False, asked: bool = True) -> DisconnectLink:
     request = (one, "r") if asked else None
-    return DisconnectLink("link", one=one, other=other, request=request, settle=settle, cause="why", now_s=0.0)
+    return DisconnectLink("link", one=one, other=other, request=request, resolve=resolve, cause="why", now_s=0.0)
 
 
 def refusal(call: Any, *arguments: Any) -> CannotPropose:
@@ -153,37 +153,37 @@ def removed(roster: Roster, wish: ScaleIn, **facts: Any) -> tuple[RemoveSite, Co
     proposal = wish.command(situation(roster, **facts))
     command, configuration = proposal.command, proposal.configuration
     assert isinstance(command, RemoveSite) and configuration is not None
-    assert proposal.first_round == (None if command.settle else 5), "a planned change holds this site back"
+    assert proposal.first_round == (None if command.resolve else 5), "a planned change holds this site back"
     return command, configuration
 
 
 def test_a_leaver_takes_part_until_the_round_before_the_change_and_hears_on() -> None:
     command, configuration = removed(roster_of(A, B, C), leaving(C))
-    assert (command.departure.cause, command.departure.last_round, command.settle) == ("left", 4, False)
+    assert (command.departure.cause, command.departure.last_round, command.resolve) == ("left", 4, False)
     assert C not in command.views[-1].members and C in configuration.learners
 
 
 def test_a_failed_site_is_out_of_roster_and_agreement_at_once() -> None:
-    command, configuration = removed(roster_of(A, B, C), leaving(C, graceful=False, settle=True))
-    assert (command.departure.cause, command.departure.last_round, command.settle) == ("failed", 3, True)
+    command, configuration = removed(roster_of(A, B, C), leaving(C, graceful=False, resolve=True))
+    assert (command.departure.cause, command.departure.last_round, command.resolve) == ("failed", 3, True)
     assert C not in (*configuration.voters, *configuration.learners)
 
 
-def test_a_failure_that_nothing_depends_on_settles_nothing() -> None:
+def test_a_failure_that_nothing_depends_on_resolves_nothing() -> None:
     command, _ = removed(roster_of(A, B, C, learners=(D,)), leaving(D, graceful=False))
-    assert not command.settle and D not in command.views[-1].listeners
+    assert not command.resolve and D not in command.views[-1].listeners
 
 
-def test_a_learner_that_was_promoted_since_its_loss_was_seen_is_settled_without() -> None:
+def test_a_learner_that_was_promoted_since_its_loss_was_seen_is_resolved_without() -> None:
     """Else a round would count a site that is out of the run (seed 3845 of the simulator, 7 sites)."""
-    command, _ = removed(roster_of(A, B, C), leaving(C, graceful=False, settle=False))
-    assert command.settle and (command.departure.cause, command.departure.last_round) == ("failed", 3)
+    command, _ = removed(roster_of(A, B, C), leaving(C, graceful=False, resolve=False))
+    assert command.resolve and (command.departure.cause, command.departure.last_round) == ("failed", 3)
 
 
-def test_a_failure_that_splits_the_overlay_is_settled_over_what_is_left() -> None:
+def test_a_failure_that_splits_the_overlay_is_resolved_over_what_is_left() -> None:
     roster = roster_of(A, B, C, links=(link(A, B), link(B, C)))
     command, _ = removed(roster, leaving(B, graceful=False))
-    assert command.settle
+    assert command.resolve
 
 
 def test_a_leave_that_would_split_the_overlay_waits() -> None:
@@ -205,10 +205,10 @@ def test_a_leaver_lost_before_its_last_round_keeps_its_name() -> None:
     gone = Departure(site=C, incarnation=4, last_round=9, cause="left", reason="")
     roster = roster_of(A, B, C)
     left = msgspec.structs.replace(roster, sites=roster.sites[:2], links=(link(A, B),), departed=(gone,))
-    command, _ = removed(left, leaving(C, graceful=False, settle=True))
+    command, _ = removed(left, leaving(C, graceful=False, resolve=True))
     assert (command.departure.cause, command.departure.incarnation) == ("left", 4)
     unknown = msgspec.structs.replace(left, departed=())
-    assert removed(unknown, leaving(C, graceful=False, settle=True))[0].departure.cause == "failed"
+    assert removed(unknown, leaving(C, graceful=False, resolve=True))[0].departure.cause == "failed"
 
 
 def test_a_released_site_is_out_of_the_agreement() -> None:
@@ -232,7 +232,7 @@ def test_a_link_is_added_with_what_was_measured() -> None:
 def test_a_spare_link_is_removed_from_a_coming_round_on() -> None:
     proposal = unlinking(B, C).command(situation(roster_of(A, B, C)))
     command = proposal.command
-    assert isinstance(command, RemoveLink) and not command.settle and proposal.first_round == 5
+    assert isinstance(command, RemoveLink) and not command.resolve and proposal.first_round == 5
     assert command.views[-1].first_round == 5
 
 
@@ -241,8 +241,8 @@ def test_a_users_removal_that_would_split_is_refused_and_a_dead_link_is_removed_
     assert refusal(unlinking(B, C).command, situation(line)).final
     dead = unlinking(B, C, asked=False)
     proposal = dead.command(situation(line))
-    assert isinstance(proposal.command, RemoveLink) and proposal.command.settle and proposal.first_round is None
-    assert dead.settle, "it ends when the round is resolved"
+    assert isinstance(proposal.command, RemoveLink) and proposal.command.resolve and proposal.first_round is None
+    assert dead.resolve, "it ends when the round is resolved"
 
 
 def test_a_link_that_is_gone_is_not_removed_again() -> None:
@@ -278,8 +278,8 @@ def _commands_about_a_stranger(roster: Roster) -> list[Command]:
     gone = Departure(site=D, incarnation=1, last_round=0, cause="banned", reason="")
     return [
         PromoteSite(site=D, views=roster.views),
-        RemoveSite(departure=gone, settle=False, views=roster.views),
-        RemoveLink(one=A, other=D, settle=False, views=roster.views, reason=""),
+        RemoveSite(departure=gone, resolve=False, views=roster.views),
+        RemoveLink(one=A, other=D, resolve=False, views=roster.views, reason=""),
     ]
 
 
@@ -299,7 +299,7 @@ def test_a_proposal_that_was_lost_is_made_again_unless_it_never_can_be() -> None
     assert joining(A).handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
     promotion = restoring(C)
     promotion.handle(Committed())
-    promotion.handle(LevelReached())
+    promotion.handle(LearnerCaughtUp())
     assert [type(one) for one in promotion.handle(again)] == [Propose]
     assert promotion.handle(never)[-1].outcome == "failed"  # type: ignore[union-attr]
     assert [type(one) for one in restoring(C).handle(again)] == [Propose]

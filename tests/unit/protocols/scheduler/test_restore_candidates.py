@@ -22,10 +22,10 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 )
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import AdoptState
+from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.wire.control import (
     JoinRequest,
-    Report,
+    SiteStatus,
     StateRequest,
 )
 
@@ -42,33 +42,33 @@ def test_a_run_without_a_model_takes_the_first_worker_that_says_hello() -> None:
 
 
 def test_a_run_goes_on_from_the_worker_with_the_newest_state() -> None:
-    bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
     bench.hear(B, report(bench, active=False, done_round=5))
     bench.hear(B, request(5))
     alive(bench, B, seconds=1.5)
-    assert bench.machine.roster.adopted_from == (B, 1)
+    assert bench.machine.roster.restored_from == (B, 1)
 
 
 def test_an_older_state_is_taken_only_after_a_long_wait_and_only_one_round_older() -> None:
     for older, taken in ((1, True), (2, False)):
-        bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+        bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
         bench.hear(B, report(bench, active=False, done_round=5))
         for _ in range(int(SETTINGS.transfer_stall_s) + 3):
             bench.hear(B, request(5 - older))
             alive(bench, B, seconds=1.0, step_s=0.25)
-        assert (bench.machine.roster.adopted_from == (B, 1)) == taken
+        assert (bench.machine.roster.restored_from == (B, 1)) == taken
 
 
 def test_nothing_is_adopted_while_a_member_has_not_reported() -> None:
-    bench = leader_of(roster=roster_of(A, B, C, settled_round=5, first_round=6))
+    bench = leader_of(roster=roster_of(A, B, C, resolved_round=5, first_round=6))
     bench.hear(B, report(bench, active=False, done_round=5))
     bench.hear(B, request(5))
     alive(bench, B, C, seconds=2.0)
-    assert bench.machine.roster.adopted_from is None
+    assert bench.machine.roster.restored_from is None
 
 
 def test_a_site_outside_can_bring_the_newest_state_back() -> None:
-    bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
     bench.hear(B, report(bench, active=False, done_round=5))
     bench.up(D)
     ask = JoinRequest(
@@ -79,11 +79,11 @@ def test_a_site_outside_can_bring_the_newest_state_back() -> None:
         bench.hear(D, ask)
         bench.hear(C, far, by=B)
         alive(bench, B, D, seconds=0.25)
-    assert bench.machine.roster.adopted_from == (D, 1) and D in bench.machine.roster.member_ids()
+    assert bench.machine.roster.restored_from == (D, 1) and D in bench.machine.roster.member_ids()
 
 
 def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
-    bench = leader_of(roster=roster_of(A, B, settled_round=5, first_round=6))
+    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
     bench.pretend(msgspec.structs.replace(bench.machine.roster, links=()))
     later_s = bench.now_s + 5.0
     term = bench.machine.scheduler.term
@@ -92,16 +92,16 @@ def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
     assert term.restore_point.step(later_s) is None
     bench.pretend(msgspec.structs.replace(bench.machine.roster, links=(link(A, B),)))
     decision = term.restore_point.step(later_s)
-    assert decision is not None and isinstance(decision.proposal.command, AdoptState)
+    assert decision is not None and isinstance(decision.proposal.command, SetRestorePoint)
 
 
 def test_learners_of_a_transfer_whose_sources_are_gone_leave_before_another_state_is_taken() -> None:
-    bench = leader_of(roster=roster_of(A, B, learners=(D,), settled_round=5, first_round=6))
+    bench = leader_of(roster=roster_of(A, B, learners=(D,), resolved_round=5, first_round=6))
     bench.hear(B, report(bench, active=False, done_round=5))
     bench.hear(B, request(5))
     for _ in range(10):
         alive(bench, B, D, seconds=0.3)
-        if bench.machine.roster.settling:
+        if bench.machine.roster.resolving:
             break
     assert bench.machine.roster.record(D) is None
 
@@ -119,7 +119,7 @@ def test_a_refused_adoption_forgets_no_candidate() -> None:
 def test_round_that_only_a_removed_site_has_reported_is_not_waited_for() -> None:
     """It may have been void, or the first round to come of a learner: nobody alive could ever bring its state."""
     reports = leader_of(B).machine.scheduler.term.reports
-    told = Report(incarnation=1, epoch=EPOCH, done_round=50, active=False, transfer_bytes=0, known_round=50)
+    told = SiteStatus(incarnation=1, epoch=EPOCH, done_round=50, active=False, transfer_bytes=0, known_round=50)
     reports.take(C, told, now_s=0.0)
     assert reports.newest_round() == 0
     reports.take(B, msgspec.structs.replace(told, known_round=7, incarnation=2), now_s=0.0)
@@ -134,13 +134,13 @@ def test_second_worker_is_not_taken_over_before_the_first_could_say_that_it_trai
     bench.hear(C, msgspec.structs.replace(report(bench, active=False), done_round=5))
     alive(bench, B, C, seconds=2 * SETTINGS.failure_timeout_s)
     bench.hear(B, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
-    assert bench.machine.roster.adopted_from == (B, 1)
+    assert bench.machine.roster.restored_from == (B, 1)
     bench.hear(C, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
     for _ in range(4):  # every link lives, and C has spoken since
         bench.hear(C, report(bench, active=False, done_round=5))
         bench.handle(events.LinkProgressed(site=B))
         bench.wait(SETTINGS.failure_timeout_s / 2)
-    assert bench.machine.roster.adopted_from == (B, 1)
+    assert bench.machine.roster.restored_from == (B, 1)
 
 
 def test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evidence() -> None:
@@ -151,6 +151,6 @@ def test_what_a_member_said_of_its_worker_before_this_site_stood_still_is_no_evi
     bench.now_s += 3 * SETTINGS.failure_timeout_s
     bench.hear(C, report(bench, active=False, done_round=5))
     bench.hear(C, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
-    assert bench.machine.roster.adopted_from is None
+    assert bench.machine.roster.restored_from is None
     bench.hear(B, report(bench, active=False, done_round=5))
-    assert bench.machine.roster.adopted_from == (C, 1)
+    assert bench.machine.roster.restored_from == (C, 1)

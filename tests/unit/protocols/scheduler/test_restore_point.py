@@ -58,7 +58,7 @@ def joins(bench: Bench, site: SiteId, *, worker_round: int = 0, checkpoint: Chec
 def adopted(bench: Bench) -> tuple[SiteId, int] | None:
     """Whose state, of which round."""
     roster = bench.machine.roster
-    return (roster.adopted_from[0], roster.settled_round) if records(bench.out, "adopt") else None
+    return (roster.restored_from[0], roster.resolved_round) if records(bench.out, "restore-point") else None
 
 
 def hello(bench: Bench, round_number: int = 0) -> None:
@@ -80,7 +80,7 @@ def test_when_every_worker_is_there_without_the_state_the_newest_checkpoint_is_l
     assert adopted(bench) is None, "the worker of A may have it"
     hello(bench)
     assert adopted(bench) == (C, LATEST)
-    assert "its checkpoint" in records(bench.out, "adopt")[-1].reason
+    assert "its checkpoint" in records(bench.out, "restore-point")[-1].reason
 
 
 def test_a_checkpoint_older_than_the_newest_round_is_loaded_only_after_a_while() -> None:
@@ -90,7 +90,7 @@ def test_a_checkpoint_older_than_the_newest_round_is_loaded_only_after_a_while()
     assert adopted(bench) is None
     patience(bench, B)
     assert adopted(bench) == (B, LATEST - 3)
-    assert f"rounds {LATEST - 2} to {LATEST} are done again" in records(bench.out, "adopt")[-1].reason
+    assert f"rounds {LATEST - 2} to {LATEST} are done again" in records(bench.out, "restore-point")[-1].reason
 
 
 def test_a_living_worker_with_the_newest_round_comes_before_a_checkpoint_of_it() -> None:
@@ -98,12 +98,12 @@ def test_a_living_worker_with_the_newest_round_comes_before_a_checkpoint_of_it()
     asks(bench, C, checkpoint=disk(LATEST))
     asks(bench, B, worker_round=LATEST)
     assert adopted(bench) == (B, LATEST)
-    assert "its worker" in records(bench.out, "adopt")[-1].reason
+    assert "its worker" in records(bench.out, "restore-point")[-1].reason
 
 
 @pytest.mark.parametrize("lineage", [0, -1])
 def test_a_newer_checkpoint_of_the_same_history_comes_before_an_older_worker(lineage: int) -> None:
-    bench = without_state(B, C, adopted_epoch=1)
+    bench = without_state(B, C, restore_epoch=1)
     asks(bench, B, worker_round=LATEST - 1)
     asks(bench, C, checkpoint=disk(LATEST, lineage=1 + lineage))
     patience(bench, B, C)
@@ -112,7 +112,7 @@ def test_a_newer_checkpoint_of_the_same_history_comes_before_an_older_worker(lin
 
 @pytest.mark.parametrize("lineage", [3, 2])
 def test_a_fresh_worker_begins_anew_only_where_no_checkpoint_of_this_history_is_left(lineage: int) -> None:
-    bench = without_state(B, done=0, adopted_epoch=3)
+    bench = without_state(B, done=0, restore_epoch=3)
     hello(bench)
     asks(bench, B, checkpoint=disk(5, lineage=lineage))
     assert adopted(bench) == ((B, 5) if lineage == 3 else (A, 0))

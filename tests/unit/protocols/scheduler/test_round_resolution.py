@@ -31,11 +31,11 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.round_resolution import outcome_of
-from chaos_protocols.wire.control import SettleAnswer
+from chaos_protocols.wire.control import RoundStatusReply
 
 
-def said(done: int, digest: str = "", *, has_state: bool = False, known: int = 0) -> SettleAnswer:
-    return SettleAnswer(epoch=EPOCH, done_round=done, digest=digest, has_state=has_state, known_round=known)
+def said(done: int, digest: str = "", *, has_state: bool = False, known: int = 0) -> RoundStatusReply:
+    return RoundStatusReply(epoch=EPOCH, done_round=done, digest=digest, has_state=has_state, known_round=known)
 
 
 def test_only_who_holds_a_result_or_the_state_after_it_says_which_round_stands() -> None:
@@ -51,7 +51,7 @@ def test_the_results_of_one_round_are_told_apart_and_those_of_older_ones_left_ou
 
 
 def test_where_nobody_holds_anything_the_newest_round_that_is_known_of_stands_and_nobody_is_pending() -> None:
-    roster = roster_of(A, B, settled_round=6)
+    roster = roster_of(A, B, resolved_round=6)
     for known, furthest in ((4, 6), (8, 8)):
         outcome = outcome_of(roster, {A: said(0), B: said(9, known=known)})
         assert (outcome.furthest, outcome.holders, outcome.pending) == (furthest, (), False)
@@ -63,12 +63,12 @@ def test_a_round_that_only_a_learner_holds_is_not_what_the_run_goes_on_from() ->
     bench = leader_of(roster=roster_of(A, B, C, learners=(D,), links=tuple(link(A, one) for one in (B, C, D))))
     lose(bench, C)
     epoch = bench.machine.roster.epoch
-    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest=""))
-    bench.hear(D, SettleAnswer(epoch=epoch, done_round=35, digest="dd"))
-    assert bench.machine.roster.record(D) is None and bench.machine.roster.settling
+    bench.hear(B, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
+    bench.hear(D, RoundStatusReply(epoch=epoch, done_round=35, digest="dd"))
+    assert bench.machine.roster.record(D) is None and bench.machine.roster.resolving
     assert "no round waits for it yet" in bench.machine.roster.departed[-1].reason
-    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
-    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 0
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+    assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 0
 
 
 def test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_knows_stands() -> None:
@@ -77,9 +77,9 @@ def test_where_nobody_has_a_result_or_a_state_the_newest_round_that_anybody_know
     bench = leader_of(roster=line(B, C, D))
     lose(bench, D)
     epoch = bench.machine.roster.epoch
-    bench.hear(B, SettleAnswer(epoch=epoch, done_round=0, digest=""))
-    bench.hear(C, SettleAnswer(epoch=epoch, done_round=25, digest="", known_round=24))
-    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 24
+    bench.hear(B, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
+    bench.hear(C, RoundStatusReply(epoch=epoch, done_round=25, digest="", known_round=24))
+    assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 24
 
 
 def test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run() -> None:
@@ -90,22 +90,22 @@ def test_a_member_that_has_not_reached_its_first_round_is_no_measure_for_the_run
     views = (msgspec.structs.replace(before, epoch=EPOCH - 1), later)
     bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
     lose(bench, C)
-    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=84, digest="", has_state=True))
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=84, digest="", has_state=True))
     assert bench.machine.roster.record(B) is None
     assert "no round waits for it yet" in bench.machine.roster.departed[-1].reason
 
 
-def test_a_member_that_lacks_the_settled_round_alone_is_a_measure_when_its_holder_dies() -> None:
+def test_a_member_that_lacks_the_resolved_round_alone_is_a_measure_when_its_holder_dies() -> None:
     """The round is done again: one round is lost (seed 17966 of the simulator, 4 sites)."""
     roster = roster_of(A, B, C, links=tuple(link(A, one) for one in (B, C)), first_round=11)
-    bench = leader_of(roster=msgspec.structs.replace(roster, settled_round=10, settled_digest="aa", settled_epoch=5))
+    bench = leader_of(roster=msgspec.structs.replace(roster, resolved_round=10, resolved_digest="aa", resolved_epoch=5))
     lose(bench, C)
-    bench.hear(B, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=9, digest="99", has_state=True))
+    bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=9, digest="99", has_state=True))
     assert bench.machine.roster.site_ids() == (A, B)
-    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 9
+    assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 9
 
 
-def test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less() -> None:
+def test_a_pending_member_holds_the_newest_round_if_another_one_that_counts_has_less() -> None:
     """B has not reached its first round, 62, but no round after 60 can have been done without C (seed 1924 of the
     simulator, 6 sites)."""
     roster = roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D)))
@@ -116,10 +116,10 @@ def test_a_laggard_holds_the_newest_round_if_another_one_that_counts_has_less() 
     bench = leader_of(roster=msgspec.structs.replace(roster, views=views))
     lose(bench, D)
     epoch = bench.machine.roster.epoch
-    bench.hear(B, SettleAnswer(epoch=epoch, done_round=60, digest="", has_state=True))
-    bench.hear(C, SettleAnswer(epoch=epoch, done_round=55, digest="", has_state=True))
+    bench.hear(B, RoundStatusReply(epoch=epoch, done_round=60, digest="", has_state=True))
+    bench.hear(C, RoundStatusReply(epoch=epoch, done_round=55, digest="", has_state=True))
     assert bench.machine.roster.site_ids() == (A, B, C)
-    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 60
+    assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 60
 
 
 def test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without_it() -> None:
@@ -130,10 +130,10 @@ def test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without
         bench.machine.rounds.adopt_worker(40)
         lose(bench, B)
         down(bench, C, B)
-        bench.hear(C, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+        bench.hear(C, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
         assert bench.machine.roster.member_ids() == (A,)
-        assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 40
-        assert "died with those who did it" in records(bench.out, "settle")[-1].reason
+        assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 40
+        assert "died with those who did it" in records(bench.out, "resolve")[-1].reason
 
 
 def test_members_that_all_count_later_only_go_on_together() -> None:
@@ -142,12 +142,12 @@ def test_members_that_all_count_later_only_go_on_together() -> None:
     bench.machine.rounds.adopt_worker(40)
     lose(bench, B)
     down(bench, C, B)
-    bench.hear(C, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=40, digest="", has_state=True))
+    bench.hear(C, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=40, digest="", has_state=True))
     assert bench.machine.roster.site_ids() == (A, C)
-    assert not bench.machine.roster.settling and bench.machine.roster.settled_round == 40
+    assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 40
 
 
-def test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go() -> None:
+def test_a_pending_member_that_schedules_gives_the_role_to_a_member_that_can_let_it_go() -> None:
     """C counts, and was restarted: its worker may have more. It gets a vote first where it has none."""
     for voters in ((A,), (A, B, C)):
         bench = Bench(A, _promoted_for(45, A, before=(B, C)), voters=voters).up(B, C)
@@ -160,9 +160,9 @@ def test_a_laggard_that_schedules_gives_the_role_to_a_member_that_can_let_it_go(
         for _ in range(12):
             alive(bench, C, seconds=0.1)
             acknowledge(bench, C)
-            if bench.machine.roster.settling:
-                bench.hear(C, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
-        assert asked_to_lead(bench)[:1] == [C] and bench.machine.roster.settling
+            if bench.machine.roster.resolving:
+                bench.hear(C, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
+        assert asked_to_lead(bench)[:1] == [C] and bench.machine.roster.resolving
 
 
 def test_a_scheduler_with_another_result_than_most_makes_way_for_one_of_those() -> None:
@@ -176,8 +176,8 @@ def test_a_scheduler_with_another_result_than_most_makes_way_for_one_of_those() 
         alive(bench, B, C, seconds=0.1)
         acknowledge(bench, B, C)
         for site in (B, C):
-            bench.hear(site, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
-    assert asked_to_lead(bench)[:1] == [B] and bench.machine.roster.settling
+            bench.hear(site, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
+    assert asked_to_lead(bench)[:1] == [B] and bench.machine.roster.resolving
 
 
 def test_results_of_learners_do_not_outvote_those_of_members() -> None:
@@ -185,27 +185,27 @@ def test_results_of_learners_do_not_outvote_those_of_members() -> None:
     holds(bench, 3, "aa")
     lose(bench, B)
     for site in (C, D):
-        bench.hear(site, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
-    assert bench.machine.roster.site_ids() == (A,) and bench.machine.roster.settled_digest == "aa"
+        bench.hear(site, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=3, digest="bb"))
+    assert bench.machine.roster.site_ids() == (A,) and bench.machine.roster.resolved_digest == "aa"
 
 
 def test_before_the_first_round_every_member_is_a_measure() -> None:
     roster = roster_of(A, B, C, D, links=tuple(link(one, other) for one, other in ((A, B), (B, C), (A, D))))
     bench = leader_of(roster=msgspec.structs.replace(roster, views=(), started=False, min_sites=4))
     lose(bench, B)
-    assert bench.machine.roster.settling, "C is cut off as well"
+    assert bench.machine.roster.resolving, "C is cut off as well"
     down(bench, C, B)
-    bench.hear(D, SettleAnswer(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
+    bench.hear(D, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest="", has_state=True))
     assert bench.machine.roster.site_ids() == (A, D)
 
 
 def _promoted_for(
     first_round: int, *members: SiteId, before: tuple[SiteId, ...], learners: tuple[SiteId, ...] = ()
 ) -> Roster:
-    """Round 40 is settled; `before` have counted all along, `members` will from `first_round` on."""
+    """Round 40 is resolved; `before` have counted all along, `members` will from `first_round` on."""
     everybody = (*members, *before)
     roster = roster_of(*everybody, learners=learners)
     listeners = (*members, *learners)
     first = make_view(PLANNER, first_round=1, members=before, listeners=listeners, links=roster.links)
     later = msgspec.structs.replace(roster.views[0], first_round=first_round)
-    return msgspec.structs.replace(roster, settled_round=40, views=(first, later))
+    return msgspec.structs.replace(roster, resolved_round=40, views=(first, later))

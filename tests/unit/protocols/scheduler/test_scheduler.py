@@ -34,7 +34,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
     training,
 )
 
-from chaos_protocols.agreement.commands import RedoRound, SetVoters, encode_command
+from chaos_protocols.agreement.commands import RetryRound, SetVoters, encode_command
 from chaos_protocols.agreement.raft.messages import AppendResponse, LogEntry, PreVoteResponse, VoteResponse
 from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import SiteId
@@ -44,11 +44,11 @@ from chaos_protocols.scheduler.negotiation import DeadlinePassed, ScaleIn, Scale
 from chaos_protocols.scheduler.pace import MARGIN_ROUNDS_MAX
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.wire.control import (
+    CaughtUp,
     ConnectOrder,
     LeaveAnswer,
     LeaveRequest,
-    LevelReport,
-    SettleAnswer,
+    RoundStatusReply,
 )
 
 
@@ -56,7 +56,7 @@ def test_a_new_scheduler_goes_on_with_the_transfer_that_the_roster_names() -> No
     bench = leader_of(roster=roster_of(A, B, learners=(D,), replication=plan(D)))
     (one,) = bench.machine.scheduler.negotiations.values()
     assert isinstance(one, ScaleOut) and one.identifier == "old"
-    bench.hear(D, LevelReport(round=0, transfer="old"))
+    bench.hear(D, CaughtUp(round=0, transfer="old"))
     assert D in bench.machine.roster.member_ids()
 
 
@@ -196,15 +196,15 @@ def test_news_for_a_negotiation_that_has_ended_finds_nobody() -> None:
     assert not bench.machine.scheduler.negotiations
 
 
-def test_a_leave_waits_while_a_failure_is_settled() -> None:
+def test_a_leave_waits_while_a_failure_is_resolved() -> None:
     bench = leader_of(roster=line(B, C, D))
     lose(bench, D)
     bench.hear(C, LeaveRequest(incarnation=1, reason="done"))
     assert bench.machine.roster.record(C) is not None
     epoch = bench.machine.roster.epoch
     for site in (B, C):
-        bench.hear(site, SettleAnswer(epoch=epoch, done_round=0, digest="", has_state=True))
-    assert not bench.machine.roster.settling and bench.machine.roster.record(C) is None
+        bench.hear(site, RoundStatusReply(epoch=epoch, done_round=0, digest="", has_state=True))
+    assert not bench.machine.roster.resolving and bench.machine.roster.record(C) is None
     assert any(isinstance(one, ScaleIn) and one.graceful for one in bench.machine.scheduler.negotiations.values())
 
 
@@ -214,7 +214,7 @@ def newest(roster: Roster) -> tuple[LogEntry, ...]:
         LogEntry(
             index=EPOCH + 1,
             term=1,
-            command=encode_command(RedoRound(views=roster.views, reason="")),
+            command=encode_command(RetryRound(views=roster.views, reason="")),
             configuration=None,
         ),
     )

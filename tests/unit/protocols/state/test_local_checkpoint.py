@@ -10,11 +10,18 @@ from tests.unit.protocols.follower import Follower, finish_round, hello, of, pla
 from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, D, link, record, records, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import AdoptState, PromoteSite, Replicate
+from chaos_protocols.agreement.commands import PromoteSite, Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
-from chaos_protocols.effects import DropCopy, FetchState, KeepCopy, LoadCheckpoint, RestoreCopy, WriteCheckpoint
+from chaos_protocols.effects import (
+    DropMemoryCheckpoint,
+    FetchState,
+    LoadCheckpoint,
+    RestoreMemoryCheckpoint,
+    SaveMemoryCheckpoint,
+    WriteCheckpoint,
+)
 from chaos_protocols.names import SiteId
-from chaos_protocols.settings import KeepSettings
+from chaos_protocols.settings import CheckpointSettings
 from chaos_protocols.state.restore import MEMORY_ATTEMPTS_MAX
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -23,7 +30,7 @@ from chaos_protocols.wire.worker import LoadState, TakeSnapshot
 
 def keeper(**settings: Any) -> Follower:
     """D trains; its state of round 1 is what its worker has."""
-    chosen = replace(SETTINGS, keep=KeepSettings(**(settings or {"mirror_every_rounds": 1})))
+    chosen = replace(SETTINGS, keep=CheckpointSettings(**(settings or {"memory_checkpoint_every_rounds": 1})))
     bench = Follower(D, roster_of(A, B, learners=(D,)), settings=chosen)
     hello(bench)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
@@ -61,14 +68,14 @@ def copied(bench: Follower) -> int:
 def test_a_copy_counts_when_it_lies_in_the_daemons_memory_and_gives_the_state_back() -> None:
     bench = keeper()
     number = copied(bench)
-    assert of(bench.taken(), KeepCopy)[-1].round == number
-    bench.handle(events.CopyKept(round=number + 9, reason=""))
+    assert of(bench.taken(), SaveMemoryCheckpoint)[-1].round == number
+    bench.handle(events.MemoryCheckpointSaved(round=number + 9, reason=""))
     assert bench.machine.state.memory.round is None, "of another round"
-    bench.handle(events.CopyKept(round=number, reason=""))
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     bench.handle(events.WorkerLost(reason="killed"))
     bench.taken()
     out = hello(bench)
-    (asked,) = of(out, RestoreCopy)
+    (asked,) = of(out, RestoreMemoryCheckpoint)
     bench.handle(events.StateRestored(attempt=asked.attempt + 1))
     assert not to_worker(bench.taken(), LoadState), "an answer to another attempt"
     bench.handle(events.StateRestored(attempt=asked.attempt))
@@ -81,17 +88,17 @@ def test_a_copy_counts_when_it_lies_in_the_daemons_memory_and_gives_the_state_ba
 def test_a_copy_that_could_not_be_kept_is_recorded_and_dropped() -> None:
     bench = keeper()
     number = copied(bench)
-    bench.handle(events.CopyKept(round=number, reason="no memory"))
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason="no memory"))
     assert records(bench.out, "restore")[-1].reason == "no memory"
-    assert of(bench.out, DropCopy) and bench.machine.state.memory.round is None
+    assert of(bench.out, DropMemoryCheckpoint) and bench.machine.state.memory.round is None
 
 
 def test_a_copy_that_fails_to_come_back_is_dropped_and_the_neighbours_are_asked() -> None:
     bench = keeper()
     number = copied(bench)
-    bench.handle(events.CopyKept(round=number, reason=""))
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     bench.handle(events.WorkerLost(reason="killed"))
-    (asked,) = of(hello(bench), RestoreCopy)
+    (asked,) = of(hello(bench), RestoreMemoryCheckpoint)
     bench.handle(events.RestoreFailed(attempt=asked.attempt + 1, reason="late"))
     assert bench.machine.state.restore.running is not None
     bench.handle(events.RestoreFailed(attempt=asked.attempt, reason="wrong hash"))
@@ -102,18 +109,18 @@ def test_a_copy_that_fails_to_come_back_is_dropped_and_the_neighbours_are_asked(
 def test_a_worker_with_another_model_gets_no_mirror() -> None:
     bench = keeper()
     number = copied(bench)
-    bench.handle(events.CopyKept(round=number, reason=""))
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     bench.machine.state.memory.spec_digest = "another"
     bench.handle(events.WorkerLost(reason="killed"))
-    assert not of(hello(bench), RestoreCopy)
+    assert not of(hello(bench), RestoreMemoryCheckpoint)
 
 
 def test_a_restoring_that_was_given_up_ends_when_its_copy_does_and_the_transfer_begins_then() -> None:
     bench = keeper()
     number = copied(bench)
-    bench.handle(events.CopyKept(round=number, reason=""))
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     bench.handle(events.WorkerLost(reason="killed"))
-    (asked,) = of(hello(bench), RestoreCopy)
+    (asked,) = of(hello(bench), RestoreMemoryCheckpoint)
     bench.agreed(
         Replicate(views=views(bench, bench.machine.rounds.completed_round + 2), replication=plan(D, B, transfer="u"))
     )
@@ -139,7 +146,7 @@ def test_a_copy_that_the_worker_missed_is_asked_for_again_later() -> None:
 def test_a_checkpoint_is_written_from_a_copy_and_its_end_recorded(reason: str) -> None:
     bench = keeper(checkpoint="fixed", checkpoint_every_rounds=1)
     number = copied(bench)
-    (written,) = of(bench.handle(events.CopyKept(round=number, reason="")), WriteCheckpoint)
+    (written,) = of(bench.handle(events.MemoryCheckpointSaved(round=number, reason="")), WriteCheckpoint)
     done = events.CheckpointWritten(checkpoint=written.checkpoint, size_bytes=10, took_s=0.1, reason=reason)
     bench.handle(done)
     assert records(bench.out, "checkpoint")[-1].outcome == ("failed" if reason else "done")
@@ -154,7 +161,7 @@ def kept(**settings: Any) -> tuple[Follower, int]:
     """A copy lies in the memory of D's daemon; its round."""
     bench = keeper(**settings)
     number = copied(bench)
-    bench.handle(events.CopyKept(round=number, reason=""))
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     return bench, number
 
 
@@ -163,7 +170,7 @@ def adopt(bench: Follower, site: SiteId, round_number: int) -> list[Any]:
     view = make_view(
         bench.machine.planner, first_round=round_number + 1, members=(A, B, D), listeners=(), links=bench.roster.links
     )
-    return bench.agreed(AdoptState(record=record(site), links=(), round=round_number, model=MODEL, views=(view,)))
+    return bench.agreed(SetRestorePoint(record=record(site), links=(), round=round_number, model=MODEL, views=(view,)))
 
 
 def test_a_mirror_of_a_history_that_was_given_up_is_not_given_back() -> None:
@@ -171,23 +178,23 @@ def test_a_mirror_of_a_history_that_was_given_up_is_not_given_back() -> None:
     bench.handle(events.WorkerLost(reason="killed"))
     adopt(bench, B, number - 1)
     out = hello(bench)
-    assert not of(out, RestoreCopy) and sent(out, StateRequest)
+    assert not of(out, RestoreMemoryCheckpoint) and sent(out, StateRequest)
 
 
 def test_a_worker_that_dies_again_and_again_over_one_copy_gets_the_state_of_its_neighbours() -> None:
     bench, _ = kept()
     for _ in range(MEMORY_ATTEMPTS_MAX):
         bench.handle(events.WorkerLost(reason="killed"))
-        assert of(hello(bench), RestoreCopy)
+        assert of(hello(bench), RestoreMemoryCheckpoint)
     bench.handle(events.WorkerLost(reason="killed"))
     out = hello(bench)
-    assert not of(out, RestoreCopy) and sent(out, StateRequest)
+    assert not of(out, RestoreMemoryCheckpoint) and sent(out, StateRequest)
 
 
 def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -> None:
     bench, number = kept()
     bench.handle(events.WorkerLost(reason="killed"))
-    (asked,) = of(hello(bench), RestoreCopy)
+    (asked,) = of(hello(bench), RestoreMemoryCheckpoint)
     bench.handle(events.StateRestored(attempt=asked.attempt))
     bench.taken()
     bench.agreed(
@@ -207,7 +214,7 @@ def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_mirr
     assert not of(bench.taken(), FetchState), "there is no worker to fetch it for"
     out = hello(bench)
     assert [one.plan.transfer for one in of(out, FetchState)] == ["u"]
-    assert not of(out, RestoreCopy)
+    assert not of(out, RestoreMemoryCheckpoint)
 
 
 @pytest.mark.parametrize("still_copied", [True, False])
@@ -215,14 +222,14 @@ def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up(still_cop
     bench = keeper()
     number = copied(bench)
     if not still_copied:
-        bench.handle(events.CopyKept(round=number, reason=""))
+        bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
     bench.machine.rounds.delivery.results_max = 8
     while bench.machine.rounds.completed_round <= number + 8:
         next_round(bench)
-    assert bool(of(bench.out, DropCopy)) is not still_copied
+    assert bool(of(bench.out, DropMemoryCheckpoint)) is not still_copied
     if still_copied:
-        bench.handle(events.CopyKept(round=number, reason=""))
-    assert of(bench.out, DropCopy) and bench.machine.state.memory.round is None
+        bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
+    assert of(bench.out, DropMemoryCheckpoint) and bench.machine.state.memory.round is None
 
 
 def test_a_copy_is_not_asked_for_while_the_region_belongs_to_a_joiner() -> None:
@@ -236,7 +243,7 @@ def test_a_copy_is_not_asked_for_while_the_region_belongs_to_a_joiner() -> None:
     while bench.machine.rounds.worker_round != due:
         next_round(bench)
     bench.handle(events.WorkerSnapshotTaken(round=due))
-    assert not of(bench.out, KeepCopy), "it is about to be overwritten"
+    assert not of(bench.out, SaveMemoryCheckpoint), "it is about to be overwritten"
 
 
 def test_the_pause_of_a_copy_is_measured_from_the_result_before_it() -> None:
@@ -248,7 +255,7 @@ def test_the_pause_of_a_copy_is_measured_from_the_result_before_it() -> None:
     due = to_worker(bench.taken(), TakeSnapshot)[-1].round
     bench.handle(events.WorkerSnapshotTaken(round=due), after_s=50.0)
     assert memory.pause_s is None, "told before its result was applied: its pause is not known"
-    bench.handle(events.CopyKept(round=due, reason=""))
+    bench.handle(events.MemoryCheckpointSaved(round=due, reason=""))
     bench.handle(events.CheckpointWritten(checkpoint=facts(due), size_bytes=1, took_s=0.1, reason=""))
     next_round(bench)
     due = to_worker(bench.taken(), TakeSnapshot)[-1].round

@@ -32,10 +32,10 @@ def test_a_source_takes_one_snapshot_for_a_transfer_however_often_the_roster_cha
     bench = training_member()
     bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
     assert [one.round for one in to_worker(bench.taken(), TakeSnapshot)] == [2]
-    bench.agreed(RemoveLink(one=A, other=B, settle=False, views=bench.roster.views, reason=""))
+    bench.agreed(RemoveLink(one=A, other=B, resolve=False, views=bench.roster.views, reason=""))
     assert not to_worker(bench.taken(), TakeSnapshot)
     bench.handle(events.WorkerSnapshotTaken(round=2))
-    bench.agreed(RemoveLink(one=A, other=B, settle=False, views=bench.roster.views, reason=""))
+    bench.agreed(RemoveLink(one=A, other=B, resolve=False, views=bench.roster.views, reason=""))
     out = bench.taken()
     assert len(of(out, ServeState)) == 1 and not to_worker(out, TakeSnapshot) and not of(out, ReleaseState)
 

@@ -8,7 +8,7 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, D, recor
 from chaos_protocols import events
 from chaos_protocols.effects import AnswerRequest, CloseLink, EndWorker, StopDaemon
 from chaos_protocols.membership.own import MembershipState
-from chaos_protocols.wire.control import Farewell
+from chaos_protocols.wire.control import Goodbye
 from chaos_protocols.wire.worker import Dismissed
 
 STOPPED = events.WorkerStopped(reason="the worker process is stopped (SIGSTOP)")
@@ -59,7 +59,7 @@ def test_a_forced_stop_waits_for_nobody_and_tells_worker_neighbours_and_user() -
     out = bench.handle(events.ForcedStop(reason="forced by the user"))
     assert of(out, StopDaemon) == [StopDaemon(graceful=False, reason="forced by the user")]
     assert [one.graceful for one in to_worker(out, Dismissed)] == [False]
-    assert {site for site, _ in sent(out, Farewell)} == {A, B} and len(of(out, CloseLink)) == 2
+    assert {site for site, _ in sent(out, Goodbye)} == {A, B} and len(of(out, CloseLink)) == 2
     assert [one.request for one in of(out, AnswerRequest)] == ["r"]
     assert bench.machine.membership.state is MembershipState.REMOVED
 

@@ -98,7 +98,7 @@ def example() -> Envelope:
 
 def test_random_and_mutated_frames_raise_only_codec_errors() -> None:
     rng = random.Random(1)
-    frames = [encode_envelope(example()), encode_envelope(envelope(messages.Farewell(reason="bye")))]
+    frames = [encode_envelope(example()), encode_envelope(envelope(messages.Goodbye(reason="bye")))]
     refused = 0
     for number in range(FRAMES):
         if number % 4 == 0:

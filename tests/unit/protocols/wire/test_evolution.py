@@ -21,7 +21,7 @@ from chaos_protocols.agreement.commands import (
 from chaos_protocols.agreement.raft import messages as raft
 from chaos_protocols.effects import CloseLink, SendEnvelope
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.links.router import FLOODED_BYTES_MAX, Courier
+from chaos_protocols.links.router import FLOODED_BYTES_MAX, Router
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire import bulk, worker
 from chaos_protocols.wire import control as messages
@@ -64,7 +64,7 @@ def heartbeat(**more: Any) -> dict[str, Any]:
 
 def passed_on(envelope: Envelope) -> Envelope:
     """What B makes of it on its way to C."""
-    ours, effects = Courier(B, b"", 1).receive(A, envelope, roster=LINE, own_up=(A, C))
+    ours, effects = Router(B, b"", 1).receive(A, envelope, roster=LINE, own_up=(A, C))
     assert ours is None
     (sent,) = effects
     assert isinstance(sent, SendEnvelope) and sent.neighbour == C
@@ -88,10 +88,10 @@ def test_a_field_that_an_older_site_does_not_send_has_its_default() -> None:
 
 
 def test_a_nested_struct_of_a_newer_site_is_read_too() -> None:
-    report = messages.Report(incarnation=1, epoch=7, done_round=1, active=True, transfer_bytes=0)
+    report = messages.SiteStatus(incarnation=1, epoch=7, done_round=1, active=True, transfer_bytes=0)
     stalled = [7, 1, "a third part of the tag"]
     decoded = decode_envelope(frame({**plain_of(report), "stalled": stalled})).message
-    assert isinstance(decoded, messages.Report) and decoded.stalled is not None and decoded.stalled.round == 1
+    assert isinstance(decoded, messages.SiteStatus) and decoded.stalled is not None and decoded.stalled.round == 1
 
 
 @pytest.mark.parametrize("message", [heartbeat(mood="fine"), {"type": "Weather", "rain": [1, 2]}])
@@ -114,7 +114,7 @@ def test_the_signature_covers_what_the_relay_could_not_read(field: str) -> None:
 
 
 def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
-    one = Courier(B, b"", 1)
+    one = Router(B, b"", 1)
     for size, handed_on in ((UNREADABLE_BYTES_MAX - 100, 1), (UNREADABLE_BYTES_MAX + 1, 0)):
         envelope = decode_envelope(frame({"type": "Weather", "rain": bytes(size)}))
         assert len(one.receive(A, envelope, roster=LINE, own_up=(A, C))[1]) == handed_on
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
 
 
 def test_an_unknown_optional_message_is_skipped_and_told_once_for_each_kind() -> None:
-    one = Courier(C, b"", 1)
+    one = Router(C, b"", 1)
     told = []
     for number in range(1000):
         data = frame({"type": f"Weather{number % 100}"}, optional=True, sequence=number)
@@ -151,12 +151,14 @@ def test_whoever_only_hands_an_unknown_message_on_keeps_its_link() -> None:
 
 def test_an_unknown_message_for_everybody_is_not_flooded() -> None:
     data = frame({"type": "Weather"}, destination=messages.EVERYBODY, optional=True)
-    assert Courier(B, b"", 1).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
+    assert Router(B, b"", 1).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
 
 
 def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_to_a_size() -> None:
-    report = messages.LinkReport(neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
-    one = Courier(B, b"", 1)
+    report = messages.LinkStateAdvertisement(
+        neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason=""
+    )
+    one = Router(B, b"", 1)
     for size, sequence, taken in ((100, 1, True), (FLOODED_BYTES_MAX, 2, False)):
         plain = {**plain_of(report), "mood": "x" * size}
         envelope = decode_envelope(frame(plain, destination=messages.EVERYBODY, sequence=sequence))
@@ -169,11 +171,11 @@ def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_
 
 
 def test_every_optional_message_says_so_in_its_envelope() -> None:
-    one = Courier(A, b"", 1)
-    known = messages.Farewell(reason="")
+    one = Router(A, b"", 1)
+    known = messages.Goodbye(reason="")
     (sent,) = one.send(B, known, roster=LINE, own_up=(B,), event_id="")
     assert isinstance(sent, SendEnvelope)
-    assert sent.envelope.optional == (messages.Farewell in OPTIONAL)
+    assert sent.envelope.optional == (messages.Goodbye in OPTIONAL)
 
 
 # ---- bulk headers and the worker's socket
@@ -230,22 +232,22 @@ def test_the_run_speaks_what_its_oldest_site_speaks() -> None:
 
 
 def newer_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the reason of RedoRound had come with the next version."""
-    monkeypatch.setitem(commands.FIELDS_SINCE, (commands.RedoRound, "reason"), NEWEST)
+    """As if the reason of RetryRound had come with the next version."""
+    monkeypatch.setitem(commands.FIELDS_SINCE, (commands.RetryRound, "reason"), NEWEST)
 
 
 def test_what_a_command_needs_is_that_of_its_newest_part_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = roster_of(A, B).views
-    redo = commands.RedoRound(views=plan, reason="x")
+    redo = commands.RetryRound(views=plan, reason="x")
     assert commands.version_needed(redo) == 0
     monkeypatch.setitem(commands.FIELDS_SINCE, (messages.ModelFacts, "shard_bytes"), 8)
     monkeypatch.setitem(commands.FIELDS_SINCE, (commands.PromoteSite, "waits"), 7)
     model = messages.ModelFacts(spec_digest="", state_bytes=0, shard_bytes=1)
-    adopt = commands.AdoptState(record=record(A), links=(), round=1, model=model, views=plan)
+    adopt = commands.SetRestorePoint(record=record(A), links=(), round=1, model=model, views=plan)
     assert commands.version_needed(adopt) == 8, "a part of a part counts"
     assert commands.version_needed(commands.PromoteSite(site=A, views=plan)) == 0, "a field with its default does not"
     assert commands.version_needed(commands.PromoteSite(site=A, views=plan, waits=True)) == 7
-    monkeypatch.setitem(commands.COMMANDS_SINCE, commands.RedoRound, 9)
+    monkeypatch.setitem(commands.COMMANDS_SINCE, commands.RetryRound, 9)
     assert commands.version_needed(redo) == 9
 
 
@@ -273,7 +275,7 @@ def test_a_command_is_not_proposed_before_every_site_speaks_its_version(monkeypa
 def test_what_has_been_used_stays_in_the_roster_and_keeps_older_sites_out(monkeypatch: pytest.MonkeyPatch) -> None:
     newer_field(monkeypatch)
     roster = roster_of(A, B)
-    redo = decode_command(encode_command(commands.RedoRound(views=roster.views, reason="x")))
+    redo = decode_command(encode_command(commands.RetryRound(views=roster.views, reason="x")))
     assert redo.needs == NEWEST
     after = commands.apply_command(roster, redo, 9)
     assert after.needs == NEWEST and decode_roster(encode_roster(after)) == after
@@ -294,7 +296,7 @@ def test_a_newcomer_that_shares_no_version_with_some_site_is_refused() -> None:
 
 def test_what_only_a_newer_version_can_apply_is_neither_stored_nor_started_from() -> None:
     command = msgspec.msgpack.encode(
-        {**plain_of(commands.RedoRound(views=(), reason="x")), "needs": NEWEST + 1, "how": "gently"}
+        {**plain_of(commands.RetryRound(views=(), reason="x")), "needs": NEWEST + 1, "how": "gently"}
     )
     with pytest.raises(TooNew, match=f"needs protocol {NEWEST + 1}, and this chaos-train speaks up to {NEWEST}"):
         decode_command(command)
@@ -346,7 +348,7 @@ def test_a_member_that_was_restarted_with_a_newer_release_is_recorded_with_it() 
     newer, newest = Versions(oldest=2, newest=NEWEST + 1), Versions(oldest=2, newest=NEWEST + 2)
     bench.handle(events.LinkUp(site=B, incarnation=2, address="b:1", versions=newer))
     assert versions_in(bench, B) == (2, newer)
-    report = messages.LinkReport(
+    report = messages.LinkStateAdvertisement(
         neighbour=C, incarnation=5, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=newest
     )
     bench.hear(B, report, incarnation=2)
@@ -366,5 +368,5 @@ def test_every_site_reports_what_its_neighbours_speak() -> None:
     bench = Bench(B, LINE)
     newer = Versions(oldest=2, newest=NEWEST + 1)
     out = bench.handle(events.LinkUp(site=A, incarnation=1, address="a:1", versions=newer))
-    reports = [one for _, one in sent(out, messages.LinkReport)]
+    reports = [one for _, one in sent(out, messages.LinkStateAdvertisement)]
     assert [one.versions for one in reports if one.neighbour == A and one.up] == [newer]

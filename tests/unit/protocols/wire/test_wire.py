@@ -95,7 +95,7 @@ def test_every_command_survives_the_log(kind: type[msgspec.Struct]) -> None:
 
 
 def test_a_relay_that_counts_hops_does_not_break_the_signature() -> None:
-    envelope = envelope_of(messages.Farewell(reason="done"))
+    envelope = envelope_of(messages.Goodbye(reason="done"))
     relayed = msgspec.structs.replace(envelope, hops=3, signature=b"s" * 64)
     assert signed_bytes(relayed) == signed_bytes(envelope)
 

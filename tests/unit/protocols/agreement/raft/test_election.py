@@ -16,7 +16,7 @@ TENURE = 2
 A, B, C, X = SiteId("a"), SiteId("b"), SiteId("c"), SiteId("x")
 
 
-def settled(voters: str, seed: int = 1, learners: str = "") -> tuple[Cluster, str, list[str]]:
+def resolved(voters: str, seed: int = 1, learners: str = "") -> tuple[Cluster, str, list[str]]:
     """A cluster with a leader and everything committed; the leader's name, and the other voters'."""
     cluster = Cluster(seed)
     cluster.form(voters, learners)
@@ -63,7 +63,7 @@ def test_the_election_timeout_is_drawn_from_one_to_two_times_the_setting() -> No
 
 
 def test_three_sites_elect_one_leader_and_all_know_it() -> None:
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     assert {machine.leader for machine in cluster.up} == {leader}
     assert all(machine.missing_voters(cluster.now_s) == () for machine in cluster.up)
     assert [machine.role for machine in cluster.up].count(Role.LEADER) == 1
@@ -123,7 +123,7 @@ def test_votes_go_to_logs_that_are_at_least_as_up_to_date(last_index: int, last_
 
 def test_a_cut_off_site_does_not_raise_its_term_and_disturbs_nobody_when_it_returns() -> None:
     """Thesis 9.6: without pre-vote its higher term would depose the leader."""
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     term = cluster[leader].term
     cluster.part(leader + one, other)
     cluster.run(10.0)
@@ -139,7 +139,7 @@ def test_a_cut_off_site_does_not_raise_its_term_and_disturbs_nobody_when_it_retu
 
 def test_who_hears_a_leader_grants_no_vote_and_keeps_its_term() -> None:
     """Thesis 4.2.3: a removed or unknown site with a high term cannot depose a working leader."""
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     for name in (leader, one):
         term = cluster[name].term
         assert ask(cluster, name, X, VoteRequest(term=99, last_index=99, last_term=98, transfer=False)) == []
@@ -150,7 +150,7 @@ def test_who_hears_a_leader_grants_no_vote_and_keeps_its_term() -> None:
 
 def test_silent_leader_is_replaced_within_three_election_timeouts() -> None:
     for seed in range(20):
-        cluster, leader, _ = settled("abcde", seed)
+        cluster, leader, _ = resolved("abcde", seed)
         cluster.crash(leader)
         assert TIMEOUT_S * 0.75 < until_led(cluster) < 3 * TIMEOUT_S
 
@@ -160,7 +160,7 @@ def test_leader_whose_daemon_is_known_to_be_dead_is_replaced_in_a_fraction_of_th
     heartbeats."""
     times = []
     for seed in range(40):
-        cluster, leader, others = settled("abc" if seed % 2 else "abcde", seed)
+        cluster, leader, others = resolved("abc" if seed % 2 else "abcde", seed)
         cluster.crash(leader)
         for name in others:
             cluster.act(name, cluster[name].leader_lost(now_s=cluster.now_s))
@@ -171,7 +171,7 @@ def test_leader_whose_daemon_is_known_to_be_dead_is_replaced_in_a_fraction_of_th
 
 
 def test_a_wrong_report_of_the_leaders_death_ends_with_its_next_sign_of_life() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     term = cluster[leader].term
     cluster.act(one, cluster[one].leader_lost(now_s=cluster.now_s))
     cluster.run(2.0)
@@ -182,7 +182,7 @@ def test_a_wrong_report_of_the_leaders_death_ends_with_its_next_sign_of_life() -
 
 
 def test_a_late_message_of_a_dead_leader_is_no_sign_of_life_but_its_entries_are_taken() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.propose(leader)
     cluster.crash(leader)
     cluster.act(one, cluster[one].leader_lost(now_s=cluster.now_s))
@@ -195,7 +195,7 @@ def test_a_late_message_of_a_dead_leader_is_no_sign_of_life_but_its_entries_are_
 
 
 def test_who_lost_the_leader_grants_votes_although_it_was_heard_just_now() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     request = PreVoteRequest(term=cluster[one].term + 1, last_index=9, last_term=9)
     assert ask(cluster, one, SiteId(other), request) == [PreVoteResponse(term=cluster[one].term, granted=False)]
     cluster.act(one, cluster[one].leader_lost(now_s=cluster.now_s))
@@ -205,7 +205,7 @@ def test_who_lost_the_leader_grants_votes_although_it_was_heard_just_now() -> No
 
 
 def test_a_learner_that_lost_the_leader_does_not_campaign() -> None:
-    cluster, leader, _ = settled("abc", learners="d")
+    cluster, leader, _ = resolved("abc", learners="d")
     cluster.crash(leader)
     cluster.act("d", cluster["d"].leader_lost(now_s=cluster.now_s))
     cluster.part("d")
@@ -217,7 +217,7 @@ def test_a_learner_that_lost_the_leader_does_not_campaign() -> None:
 
 def test_leader_without_a_majority_steps_down_and_names_whom_it_lacks() -> None:
     """Thesis 6.2: so that clients do not wait for a leader that cannot commit."""
-    cluster, leader, others = settled("abcde")
+    cluster, leader, others = resolved("abcde")
     cluster.part(leader + others[0], "".join(others[1:]))
     cluster.run_until(lambda: cluster[leader].role is not Role.LEADER, TIMEOUT_S + 2 * SETTINGS.heartbeat_interval_s)
     reason = cluster.nodes[SiteId(leader)].changes[-1].reason
@@ -228,7 +228,7 @@ def test_leader_without_a_majority_steps_down_and_names_whom_it_lacks() -> None:
 
 def test_one_of_two_voters_keeps_the_lead_alone_and_the_other_cannot_take_it() -> None:
     """Spec 5.10, 5.13: the leader may remove the other, the other cannot remove the leader."""
-    cluster, leader, (other,) = settled("ab")
+    cluster, leader, (other,) = resolved("ab")
     cluster.part(leader, other)
     cluster.run(10.0)
     assert cluster[leader].role is Role.LEADER
@@ -249,7 +249,7 @@ def test_one_of_two_voters_keeps_the_lead_alone_and_the_other_cannot_take_it() -
 
 def test_one_of_two_voters_by_an_uncommitted_change_steps_down_without_a_majority() -> None:
     """The others may not know the change, and elect somebody else."""
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, "".join(others))
     assert cluster.propose(leader, configuration(leader + others[0])) is not None
     cluster.run(3.0)
@@ -259,7 +259,7 @@ def test_one_of_two_voters_by_an_uncommitted_change_steps_down_without_a_majorit
 
 def test_the_first_message_of_a_new_leader_is_a_sign_of_life() -> None:
     """However shortly before the death of the former one was reported."""
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.crash(leader)
     for name in others:
         cluster.act(name, cluster[name].leader_lost(now_s=cluster.now_s))
@@ -269,7 +269,7 @@ def test_the_first_message_of_a_new_leader_is_a_sign_of_life() -> None:
 
 
 def test_a_leader_with_an_older_term_learns_of_the_newer_one_and_steps_down() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     request = VoteRequest(term=7, last_index=0, last_term=0, transfer=True)
     assert ask(cluster, one, SiteId(other), request) == [VoteResponse(term=7, granted=False)]
     cluster.run_until(lambda: cluster[leader].term >= 7)
@@ -365,7 +365,7 @@ def test_a_candidate_nobody_answers_goes_back_to_asking() -> None:
 
 
 def test_tick_before_the_deadline_does_nothing() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     assert cluster[leader].tick(now_s=cluster.now_s) == []
     assert cluster[one].tick(now_s=cluster.now_s) == []
     assert Cluster(1).next_s() is None

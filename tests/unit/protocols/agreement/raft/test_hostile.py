@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.protocols.agreement.raft.cluster import Cluster, configuration
-from tests.unit.protocols.agreement.raft.test_election import TENURE, settled
+from tests.unit.protocols.agreement.raft.test_election import TENURE, resolved
 
 from chaos_protocols.agreement.raft import Configuration, LogEntry, RaftMessage, Role, Snapshot
 from chaos_protocols.agreement.raft.config import NOBODY
@@ -61,20 +61,20 @@ def entry(index: int, term: int, new: Configuration | None = None) -> LogEntry:
     ],
 )
 def test_entries_that_no_leader_could_have_are_dropped(entries: tuple[LogEntry, ...], why: str) -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     assert cluster[leader].term == 2
     assert why in dropped(cluster, one, leader, append(leader, 2, entries))
 
 
 def test_a_second_leader_of_a_term_is_a_liar() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     assert f"which {leader} leads" in dropped(cluster, one, other, append(other, 2, ()))
     assert f"which {leader} leads" in dropped(cluster, leader, other, append(other, 2, ()))
     assert f"it speaks for {leader}" in dropped(cluster, one, other, append(leader, 2, ()))
 
 
 def test_a_leader_that_contradicts_a_committed_entry_is_a_liar() -> None:
-    cluster, _, (one, other) = settled("abc")
+    cluster, _, (one, other) = resolved("abc")
     request = append(other, 9, (entry(2, 9),), previous=(1, 1))
     effects = cluster[one].receive(SiteId(other), request, now_s=cluster.now_s)
     assert "differs from a committed one" in (cluster[one].violation or "")
@@ -83,19 +83,19 @@ def test_a_leader_that_contradicts_a_committed_entry_is_a_liar() -> None:
 
 
 def test_a_violation_is_forgotten_with_the_next_message() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     assert dropped(cluster, one, other, append(leader, 2, ()))
     cluster[one].receive(SiteId(leader), append(leader, 2, ()), now_s=cluster.now_s)
     assert cluster[one].violation is None
 
 
 def test_messages_in_the_name_of_the_site_itself_are_dropped() -> None:
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     assert "came from outside" in dropped(cluster, leader, leader, TimeoutNow(term=2))
 
 
 def test_an_acknowledgement_of_entries_that_do_not_exist_is_dropped() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     lie = AppendResponse(
         term=2, success=True, match_index=99, previous_index=1, conflict_index=0, last_index=99, tenure=TENURE
     )
@@ -114,26 +114,26 @@ def test_an_acknowledgement_of_entries_that_do_not_exist_is_dropped() -> None:
     ],
 )
 def test_snapshots_that_no_leader_could_have_are_dropped(snapshot: Snapshot, why: str) -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     request = SnapshotRequest(term=2, leader=SiteId(leader), snapshot=snapshot, tenure=0)
     assert why in dropped(cluster, one, leader, request)
 
 
 def test_a_snapshot_in_the_name_of_another_is_dropped() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     snapshot = Snapshot(index=9, term=2, configuration=configuration("abc"), state=b"")
     request = SnapshotRequest(term=2, leader=SiteId(leader), snapshot=snapshot, tenure=0)
     assert "it speaks for" in dropped(cluster, one, other, request)
 
 
 def test_what_is_no_message_of_the_agreement_is_an_error_of_the_caller() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     with pytest.raises(AssertionError):
         cluster[leader].receive(SiteId(one), object(), now_s=cluster.now_s)  # type: ignore[arg-type]
 
 
 def test_answers_of_strangers_reach_nothing() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     for message in (
         SnapshotResponse(term=99, match_index=2, tenure=TENURE),
         VoteResponse(term=99, granted=True),

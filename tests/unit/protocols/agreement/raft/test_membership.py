@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, configuration
-from tests.unit.protocols.agreement.raft.test_election import TENURE, settled
+from tests.unit.protocols.agreement.raft.test_election import TENURE, resolved
 
 from chaos_protocols.agreement.raft import Configuration, Role, RoleChanged
 from chaos_protocols.agreement.raft.config import NOBODY, fault_of, majority
@@ -41,7 +41,7 @@ def test_a_run_grows_from_one_site_to_four_and_survives_its_founder() -> None:
 
 def test_learners_get_the_log_but_neither_vote_nor_count() -> None:
     """Thesis 4.2.1."""
-    cluster, leader, others = settled("abc", learners="d")
+    cluster, leader, others = resolved("abc", learners="d")
     cluster.part(leader + "d", "".join(others))
     cluster.propose(leader)
     cluster.run(0.2)
@@ -54,7 +54,7 @@ def test_learners_get_the_log_but_neither_vote_nor_count() -> None:
 
 def test_a_configuration_is_used_as_soon_as_it_is_in_the_log() -> None:
     """Thesis 4.1: committed or not."""
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, others[0], others[1])
     cluster.propose(leader, configuration(leader + others[0]))
     assert cluster[leader].configuration == configuration(leader + others[0])
@@ -63,7 +63,7 @@ def test_a_configuration_is_used_as_soon_as_it_is_in_the_log() -> None:
 
 def test_a_configuration_that_is_overwritten_is_forgotten() -> None:
     """Thesis 4.1: a server falls back to the previous configuration in its log."""
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, "".join(others))
     assert cluster.propose(leader, configuration(leader + others[0])) is not None
     cluster.run_until(lambda: any(cluster[name].role is Role.LEADER for name in others))
@@ -87,7 +87,7 @@ def test_no_change_before_the_leaders_first_own_entry_is_committed() -> None:
 
 
 def test_one_change_at_a_time() -> None:
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, "".join(others))
     assert cluster.propose(leader, configuration("abc", "d")) == 3
     assert cluster.propose(leader, configuration("abc", "de")) is None
@@ -97,14 +97,14 @@ def test_one_change_at_a_time() -> None:
 
 
 def test_one_voter_at_a_time() -> None:
-    cluster, leader, _ = settled("abcd")
+    cluster, leader, _ = resolved("abcd")
     assert cluster.propose(leader, configuration("abef")) is None
     assert cluster[leader].refusal == "more than one voter would change at once"
     assert cluster.propose(leader, configuration(leader)) is None
 
 
 def test_a_voter_must_have_caught_up_as_a_learner() -> None:
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     assert cluster.propose(leader, configuration("abcd")) is None
     assert cluster[leader].refusal == "d must catch up as a learner before it votes"
     cluster.add("d")
@@ -127,7 +127,7 @@ def test_a_voter_must_have_caught_up_as_a_learner() -> None:
 )
 def test_impossible_configurations_are_refused_with_the_reason(wrong: Configuration, why: str) -> None:
     assert why in (fault_of(wrong) or "")
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     with pytest.raises(ValueError, match=why):
         cluster.propose(leader, wrong)
 
@@ -137,7 +137,7 @@ def test_majorities() -> None:
 
 
 def test_a_removed_follower_learns_of_it_and_falls_silent() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.propose(leader, configuration(leader + one), command=b"remove")
     cluster.run(1.0)
     assert cluster.applied(other)[-1] == b"remove"
@@ -151,7 +151,7 @@ def test_a_removed_follower_learns_of_it_and_falls_silent() -> None:
 
 def test_a_removed_follower_that_does_not_know_it_disturbs_nobody() -> None:
     """Thesis 4.2.3."""
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.part(leader + one, other)
     cluster.run(3.0)
     term = cluster[leader].term
@@ -166,7 +166,7 @@ def test_a_removed_follower_that_does_not_know_it_disturbs_nobody() -> None:
 
 
 def test_a_higher_term_in_the_answer_of_a_removed_site_deposes_nobody() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.part(leader, one, other)
     cluster.propose(leader, configuration(leader + one))
     answer = AppendResponse(
@@ -181,7 +181,7 @@ def test_a_higher_term_in_the_answer_of_a_removed_site_deposes_nobody() -> None:
 
 def test_a_removed_leader_leads_until_its_removal_is_committed_then_hands_over() -> None:
     """Thesis 4.2.2: it does not count itself meanwhile."""
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.keep_sent = True
     cluster.propose(leader, configuration("".join(others)))
     assert cluster[leader].role is Role.LEADER
@@ -196,7 +196,7 @@ def test_a_removed_leader_leads_until_its_removal_is_committed_then_hands_over()
 
 
 def test_a_removed_leader_does_not_count_itself() -> None:
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader + others[0], others[1])
     cluster.propose(leader, configuration("".join(others)))
     cluster.run(0.3)
@@ -205,7 +205,7 @@ def test_a_removed_leader_does_not_count_itself() -> None:
 
 def test_a_leader_whose_own_removal_is_unknown_to_the_rest_can_still_be_elected() -> None:
     """Thesis 4.2.2: only it has the entry that the last voter lacks; without it nobody could ever be elected."""
-    cluster, leader, (other,) = settled("ab")
+    cluster, leader, (other,) = resolved("ab")
     cluster.part(leader, other)
     cluster.propose(leader, configuration(other))
     cluster.crash(leader)
@@ -238,7 +238,7 @@ def test_a_sole_voter_takes_back_the_promotion_of_a_site_that_died() -> None:
 
 
 def test_three_voters_may_not_skip_a_pending_change() -> None:
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, "".join(others))
     cluster.propose(leader, configuration(leader + others[0]))
     assert cluster.propose(leader, configuration(leader)) is None
@@ -247,7 +247,7 @@ def test_three_voters_may_not_skip_a_pending_change() -> None:
 
 def test_answers_of_an_earlier_membership_count_for_nothing() -> None:
     """A site that was removed, lost its log and came back must not be believed to hold what it once acknowledged."""
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.run(1.0)
     site = SiteId(other)
     old = AppendResponse(
@@ -274,7 +274,7 @@ def test_answers_of_an_earlier_membership_count_for_nothing() -> None:
 
 
 def test_a_new_learner_is_served_at_once_not_with_the_next_heartbeat() -> None:
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     cluster.add("d")
     cluster.propose(leader, configuration("abc", "d"))
     elapsed_s = cluster.run_until(lambda: cluster["d"].commit_index == cluster[leader].last_index)
@@ -290,7 +290,7 @@ def test_role_changes_carry_a_reason() -> None:
 
 def test_a_removed_learner_hears_the_log_until_its_removal_is_committed() -> None:
     """Thesis 4.2.2: it may have to hear that it is removed, and a removal that is not committed may yet be void."""
-    cluster, leader, others = settled("abc", learners="d")
+    cluster, leader, others = resolved("abc", learners="d")
     first = cluster.propose(leader, command=b"before")
     second = cluster.propose(leader, configuration("abc"))
     assert first is not None and second is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, configuration
-from tests.unit.protocols.agreement.raft.test_election import TENURE, settled
+from tests.unit.protocols.agreement.raft.test_election import TENURE, resolved
 
 from chaos_protocols.agreement.raft import HardState, LogEntry, Persist, RaftMessage, RaftSettings, Role, Send
 from chaos_protocols.agreement.raft.config import IN_FLIGHT_APPENDS_MAX
@@ -56,7 +56,7 @@ def answer(cluster: Cluster, message: RaftMessage) -> AppendResponse:
 
 
 def test_committed_commands_reach_every_state_machine_in_order_and_once() -> None:
-    cluster, leader, _ = settled("abcde")
+    cluster, leader, _ = resolved("abcde")
     for _ in range(50):
         cluster.propose(leader)
         cluster.run(0.003)
@@ -67,7 +67,7 @@ def test_committed_commands_reach_every_state_machine_in_order_and_once() -> Non
 
 def test_a_commit_is_known_everywhere_two_round_trips_after_the_proposal() -> None:
     """Not only with the next heartbeat: the primitives of the overlay have 20 ms for everything."""
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     cluster.delay_s = (0.001, 0.001)
     cluster.propose(leader)
     elapsed_s = cluster.run_until(lambda: all(len(cluster.applied(name)) == 1 for name in "abc"))
@@ -177,7 +177,7 @@ def test_a_follower_with_another_history_is_brought_level() -> None:
 
 
 def test_a_dead_follower_costs_heartbeats_and_a_bounded_number_of_appends() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.run(0.5)
     cluster.crash(other)
     cluster.keep_sent = True
@@ -199,7 +199,7 @@ def test_a_dead_follower_costs_heartbeats_and_a_bounded_number_of_appends() -> N
 
 
 def test_lost_appends_are_noticed_at_the_next_heartbeat() -> None:
-    cluster, leader, (_, other) = settled("abc")
+    cluster, leader, (_, other) = resolved("abc")
     cluster.run(0.5)
     cluster.part("".join(set("abc") - {other}))
     for _ in range(3):
@@ -239,7 +239,7 @@ def test_a_configuration_counts_towards_the_size_of_an_entry() -> None:
 
 
 def test_a_voter_that_lost_its_log_is_sent_it_again() -> None:
-    cluster, leader, (_, other) = settled("abc")
+    cluster, leader, (_, other) = resolved("abc")
     for _ in range(5):
         cluster.propose(leader)
     cluster.run(0.5)
@@ -251,7 +251,7 @@ def test_a_voter_that_lost_its_log_is_sent_it_again() -> None:
 
 
 def test_old_and_impossible_rejections_change_nothing() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     cluster.run(0.5)
     for previous_index in (1, 99):
         rejection = AppendResponse(
@@ -284,7 +284,7 @@ def test_answers_that_overtake_each_other_never_take_a_follower_back() -> None:
 
 
 def test_only_the_leader_takes_proposals_and_the_refusal_names_it() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     assert cluster.propose(one) is None
     assert cluster[one].refusal == f"this site does not lead; {leader} does"
     assert cluster[one].match_index(SiteId(leader)) == 0
@@ -295,7 +295,7 @@ def test_only_the_leader_takes_proposals_and_the_refusal_names_it() -> None:
 
 
 def test_a_command_beyond_the_limit_is_an_error_of_the_caller() -> None:
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     with pytest.raises(ValueError, match="1048577 bytes"):
         cluster.propose(leader, command=b"x" * (COMMAND_BYTES_MAX + 1))
     assert cluster.propose(leader, command=b"x" * COMMAND_BYTES_MAX) is not None

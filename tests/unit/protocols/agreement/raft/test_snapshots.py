@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, Disk, configuration
-from tests.unit.protocols.agreement.raft.test_election import settled
+from tests.unit.protocols.agreement.raft.test_election import resolved
 
 from chaos_protocols.agreement.raft import HardState, LogEntry, Persist, RestoreSnapshot, Send, Snapshot
 from chaos_protocols.agreement.raft.log import Log
@@ -16,7 +16,7 @@ A, B = SiteId("a"), SiteId("b")
 
 def far_behind(seed: int = 1) -> tuple[Cluster, str, str]:
     """A cluster whose third site missed 40 commands that the others have compacted away."""
-    cluster, leader, (one, other) = settled("abc", seed)
+    cluster, leader, (one, other) = resolved("abc", seed)
     cluster.crash(other)
     for _ in range(40):
         cluster.propose(leader)
@@ -27,7 +27,7 @@ def far_behind(seed: int = 1) -> tuple[Cluster, str, str]:
 
 
 def test_compaction_keeps_the_state_and_shortens_the_log() -> None:
-    cluster, leader, _ = settled("abc")
+    cluster, leader, _ = resolved("abc")
     for _ in range(20):
         cluster.propose(leader)
         cluster.run(0.02)
@@ -87,7 +87,7 @@ def test_a_leader_that_compacts_while_a_snapshot_is_on_its_way_sends_the_newer_o
 
 @pytest.mark.parametrize("dead", [True, False])
 def test_compaction_beyond_what_a_follower_was_sent_leads_to_a_snapshot(dead: bool) -> None:
-    cluster, leader, (_, other) = settled("abc")
+    cluster, leader, (_, other) = resolved("abc")
     cluster.run(0.5)
     cluster.part("".join(set("abc") - {other}))
     for _ in range(200):
@@ -123,7 +123,7 @@ def test_entries_after_the_snapshot_are_kept_if_they_follow_from_it() -> None:
 
 
 def test_an_old_snapshot_changes_nothing_but_is_acknowledged() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     term = cluster[leader].term
     old = Snapshot(index=1, term=1, configuration=configuration("abc"), state=b"")
     request = SnapshotRequest(term=term, leader=SiteId(leader), snapshot=old, tenure=7)
@@ -154,7 +154,7 @@ def test_an_append_that_begins_before_the_snapshot_is_taken_from_there_on() -> N
 
 
 def test_only_committed_entries_become_a_snapshot() -> None:
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, "".join(others))
     cluster.propose(leader)
     with pytest.raises(ValueError, match="only 2 is committed"):
@@ -166,7 +166,7 @@ def test_only_committed_entries_become_a_snapshot() -> None:
 
 
 def test_a_snapshot_holds_the_configuration_at_its_index_not_a_later_one() -> None:
-    cluster, leader, others = settled("abc")
+    cluster, leader, others = resolved("abc")
     cluster.part(leader, "".join(others))
     cluster.propose(leader, configuration("abc", "x"))
     effects = cluster[leader].compact(2, b"")

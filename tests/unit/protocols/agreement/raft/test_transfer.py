@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.protocols.agreement.raft.cluster import SETTINGS, Cluster, configuration
-from tests.unit.protocols.agreement.raft.test_election import settled
+from tests.unit.protocols.agreement.raft.test_election import resolved
 
 from chaos_protocols.agreement.raft import Role
 from chaos_protocols.agreement.raft.messages import AppendRequest, TimeoutNow
@@ -19,7 +19,7 @@ def hand_over(cluster: Cluster, leader: str, target: str | None) -> str:
 
 
 def test_the_successor_leads_within_two_round_trips_although_the_leader_lives() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     cluster.run(0.5)
     assert hand_over(cluster, leader, one) == ""
     assert cluster[leader].transfer_pending
@@ -31,7 +31,7 @@ def test_the_successor_leads_within_two_round_trips_although_the_leader_lives() 
 
 
 def test_no_proposals_while_the_leadership_is_handed_over() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     cluster.run(0.5)
     assert cluster[leader].can_propose
     hand_over(cluster, leader, one)
@@ -42,7 +42,7 @@ def test_no_proposals_while_the_leadership_is_handed_over() -> None:
 
 
 def test_the_successor_is_brought_level_first() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     cluster.filter = lambda _source, destination, message: destination != one or not isinstance(message, AppendRequest)
     cluster.propose(leader)
     cluster.run(0.1)
@@ -56,7 +56,7 @@ def test_the_successor_is_brought_level_first() -> None:
 
 
 def test_a_hand_over_to_a_dead_site_is_given_up_after_an_election_timeout() -> None:
-    cluster, leader, (one, _) = settled("abc")
+    cluster, leader, (one, _) = resolved("abc")
     cluster.run(0.5)
     cluster.crash(one)
     hand_over(cluster, leader, one)
@@ -67,7 +67,7 @@ def test_a_hand_over_to_a_dead_site_is_given_up_after_an_election_timeout() -> N
 
 
 def test_without_a_name_the_voter_with_the_longest_log_is_chosen() -> None:
-    cluster, leader, (one, other) = settled("abc")
+    cluster, leader, (one, other) = resolved("abc")
     cluster.run(0.5)
     cluster.crash(one)
     cluster.propose(leader)
@@ -77,7 +77,7 @@ def test_without_a_name_the_voter_with_the_longest_log_is_chosen() -> None:
 
 
 def test_a_hand_over_to_nobody_fit_is_refused_with_the_reason() -> None:
-    cluster, leader, (one, _) = settled("abc", learners="d")
+    cluster, leader, (one, _) = resolved("abc", learners="d")
     assert hand_over(cluster, leader, "d") == "d is not another voter"
     assert hand_over(cluster, leader, leader) == f"{leader} is not another voter"
     assert hand_over(cluster, one, None) == f"this site does not lead; {leader} does"
@@ -88,7 +88,7 @@ def test_a_hand_over_to_nobody_fit_is_refused_with_the_reason() -> None:
 
 
 def test_only_the_leader_of_the_term_can_name_a_successor() -> None:
-    cluster, leader, (one, _) = settled("abc", learners="d")
+    cluster, leader, (one, _) = resolved("abc", learners="d")
     term = cluster[leader].term
     for name, source, said in ((one, X, term), (one, SiteId(leader), term - 1), ("d", SiteId(leader), term)):
         cluster.act(name, cluster[name].receive(source, TimeoutNow(term=said), now_s=cluster.now_s))
@@ -98,7 +98,7 @@ def test_only_the_leader_of_the_term_can_name_a_successor() -> None:
 
 def test_leader_of_two_hands_over_and_is_then_removed() -> None:
     """Spec 5.14: the scheduler's site leaves a run of two."""
-    cluster, leader, (other,) = settled("ab")
+    cluster, leader, (other,) = resolved("ab")
     cluster.run(0.5)
     hand_over(cluster, leader, None)
     cluster.run_until(lambda: cluster[other].role is Role.LEADER)

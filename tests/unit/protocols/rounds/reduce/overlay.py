@@ -22,12 +22,12 @@ from chaos_protocols.rounds.reduce import (
     Finalise,
     PartialRef,
     ReduceEffect,
-    ReduceFinished,
     ReduceMachine,
-    ReduceStalled,
     ReleasePartials,
     ResultLost,
     ResultRef,
+    RoundEmpty,
+    RoundReduced,
     SendBulk,
 )
 from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, decode_bulk_header, encode_bulk_header
@@ -106,10 +106,10 @@ class Site:
                     partials = self.rounds[tag].partials
                     for key in [key for key in partials if key[0] == tree and key[1] < below]:
                         del partials[key]
-                case ReduceFinished(tag=tag, weights=weights):
+                case RoundReduced(tag=tag, weights=weights):
                     assert tag not in self.finished, "a round is finished once"
                     self.finished[tag] = weights
-                case ReduceStalled(tag=tag):
+                case RoundEmpty(tag=tag):
                     self.stalled.append(tag)
                 case ResultLost(tag=tag):
                     self.lost.append(tag)
@@ -202,7 +202,7 @@ class Overlay:
                 end.receive(source, decode_bulk_header(header), data)  # type: ignore[arg-type]
         return True
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Deliver everything; bounded, so that two sites which answer each other for ever fail the test."""
         for _ in range(200_000):
             if not self.step():

@@ -12,12 +12,12 @@ from chaos_protocols.rounds.reduce import (
     Finalise,
     PartialRef,
     ReduceEffect,
-    ReduceFinished,
     ReduceMachine,
-    ReduceStalled,
     ReleasePartials,
     ResultLost,
     ResultRef,
+    RoundEmpty,
+    RoundReduced,
     SendBulk,
 )
 from chaos_protocols.wire.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant
@@ -109,7 +109,7 @@ def test_the_root_divides_by_all_weights_and_serves_who_wants() -> None:
         Combine(tag=TAG, tree=0, chunk=0, weight=1.0, children=(B,)),
         Finalise(tag=TAG, tree=0, chunk=0, total=6.0),
         SendBulk(site=B, header=down(0, 1.0, 2.0, 3.0), payload=ResultRef(tag=TAG, tree=0, chunk=0)),
-        ReduceFinished(tag=TAG, weights=((A, 1.0), (B, 2.0), (C, 3.0))),
+        RoundReduced(tag=TAG, weights=((A, 1.0), (B, 2.0), (C, 3.0))),
     ]
     assert machine.tag is None
 
@@ -123,7 +123,7 @@ def test_a_round_without_weight_stalls_once() -> None:
     seen = machine.received(B, ChunkUp(tag=TAG, tree=0, chunk=0, empty=True, weights=(0.0, 0.0)))
     seen += machine.received(B, ChunkUp(tag=TAG, tree=1, chunk=0, empty=True, weights=(0.0,)))
     seen += machine.received(C, ChunkUp(tag=TAG, tree=1, chunk=0, empty=True, weights=(0.0,)))
-    assert seen == [ReduceStalled(tag=TAG)]
+    assert seen == [RoundEmpty(tag=TAG)]
 
 
 def test_a_finished_round_still_serves_a_child_and_a_dropped_one_says_so() -> None:
@@ -148,7 +148,7 @@ def test_a_finished_round_still_serves_a_child_and_a_dropped_one_says_so() -> No
 
 
 def test_a_listener_of_the_next_epoch_never_gets_a_result_that_was_given_up() -> None:
-    """The engine finishes a round while its site learns that the run was settled before it: the result stays here,
+    """The engine finishes a round while its site learns that the run was resolved before it: the result stays here,
     uncounted, until the round is done again under the new epoch (seed 2603 of the simulator, 7 sites)."""
     machine = opened(B, count=1)
     machine.contribute(TAG, 1.0, has_bytes=True)

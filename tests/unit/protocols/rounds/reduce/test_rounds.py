@@ -83,7 +83,7 @@ def test_every_site_gets_the_reference_average_whatever_the_order_and_the_links(
         elif len(names) > 1:
             other = rng.choice([far for far in names if far != name])
             overlay.connect(name, other)
-    overlay.settle()
+    overlay.resolve()
     check(overlay, TAG, plan, counts, weights, parts)
 
 
@@ -122,7 +122,7 @@ def test_a_newer_tag_in_the_middle_leaves_only_results_of_the_newer_tag(
             overlay.step()
         part = parts.get(name) if new_weights[name] else None
         overlay.sites[name].contribute(new_tag, new_weights[name], part)
-    overlay.settle()
+    overlay.resolve()
     del overlay.sites[gone]
     check(overlay, new_tag, new_plan, counts, new_weights, parts)
     assert all(TAG not in overlay.sites[name].finished for name in survivors)

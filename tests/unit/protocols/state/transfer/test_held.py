@@ -15,8 +15,8 @@ from chaos_protocols.state.transfer import (
     Comparison,
     JoinerEffect,
     SendHeader,
+    StateFetched,
     StreamBlocks,
-    TransferFinished,
     TransferMachine,
     TransferSource,
 )
@@ -80,7 +80,7 @@ def test_a_cell_is_asked_for_when_its_hash_is_known_and_what_is_the_same_is_not_
     assert run.machine.same_bytes == run.machine.verified_bytes == CELL_BYTES
     run.hash(CELL_BYTES)
     run.same(A, CELL_BYTES)
-    assert run.log == [TransferFinished()]
+    assert run.log == [StateFetched()]
     assert run.machine.held_hashed(0, OLD, now_s=run.now_s) == [], "a late hash changes nothing"
 
 

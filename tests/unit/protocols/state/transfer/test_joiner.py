@@ -8,13 +8,13 @@ from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import (
     CheckBlock,
+    FetchFailed,
     JoinerEffect,
     RangeSet,
     SendHeader,
     SourceDropped,
     SourceState,
-    TransferFailed,
-    TransferFinished,
+    StateFetched,
     TransferMachine,
     TransferSettings,
 )
@@ -100,7 +100,7 @@ def test_each_source_is_asked_for_its_own_ranges_and_the_end_is_told_once() -> N
     assert run.asked[A][0][0] == 0 and run.asked[A][-1][1] == 3 * MIB
     assert run.asked[B][0][0] == 3 * MIB
     run.finish()
-    assert run.log == [TransferFinished()]
+    assert run.log == [StateFetched()]
     assert run.machine.deadline_s is None
     assert run.machine.due(now_s=run.now_s + 99) == []
     assert run.machine.verified_bytes == 5 * MIB
@@ -108,8 +108,8 @@ def test_each_source_is_asked_for_its_own_ranges_and_the_end_is_told_once() -> N
 
 
 def test_an_empty_state_is_there_at_once() -> None:
-    assert Run(plan()).log == [TransferFinished()]
-    assert Run(plan(a=0)).log == [TransferFinished()]
+    assert Run(plan()).log == [StateFetched()]
+    assert Run(plan(a=0)).log == [StateFetched()]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_was_verified_before_is_not_fetched_again() -> None:
     assert run.asked[A][-1][1] == MIB
     run.finish()
     assert run.machine.verified_bytes == 4 * MIB
-    assert Run(plan(a=MIB), verified=RangeSet([(0, MIB)])).log == [TransferFinished()]
+    assert Run(plan(a=MIB), verified=RangeSet([(0, MIB)])).log == [StateFetched()]
 
 
 def test_the_rest_of_a_lost_source_goes_to_the_others() -> None:
@@ -147,7 +147,7 @@ def test_the_rest_of_a_lost_source_goes_to_the_others() -> None:
     assert run.machine.link_lost(A, now_s=run.now_s) == []
     assert run.machine.sources() == {A: SourceState.DOWN, B: SourceState.READY}
     run.finish()
-    assert TransferFinished() in run.log
+    assert StateFetched() in run.log
     assert not run.asked[A]
 
 
@@ -175,7 +175,7 @@ def test_links_that_are_down_at_the_start_are_waited_for_then_the_transfer_fails
     run.pass_time(1.9)
     assert not run.machine.ended
     run.pass_time(0.2)
-    (failed,) = [effect for effect in run.log if isinstance(effect, TransferFailed)]
+    (failed,) = [effect for effect in run.log if isinstance(effect, FetchFailed)]
     assert failed.reason == "no source is left (a: no link; b: no link)"
     assert run.machine.link_up(A, now_s=run.now_s) == []
     assert run.machine.told(A, BlockGone(transfer="t"), now_s=run.now_s) == []
@@ -214,7 +214,7 @@ def test_a_source_without_its_snapshot_is_waited_for_much_longer() -> None:
     run.pass_time(10.1)
     assert [reason for _, reason in run.dropped] == ["its snapshot was not taken within 10 s"] * 2
     run.pass_time(2.1)
-    assert isinstance(run.log[-1], TransferFailed)
+    assert isinstance(run.log[-1], FetchFailed)
 
 
 def test_sources_that_have_the_snapshot_do_the_part_of_one_that_waits() -> None:
@@ -232,7 +232,7 @@ def test_a_source_that_no_longer_has_the_snapshot_is_not_asked_again() -> None:
     run.take(run.machine.link_up(A, now_s=run.now_s))
     assert not run.asked[A]
     run.take(run.machine.told(B, BlockGone(transfer="t"), now_s=run.now_s))
-    (failed,) = [effect for effect in run.log if isinstance(effect, TransferFailed)]
+    (failed,) = [effect for effect in run.log if isinstance(effect, FetchFailed)]
     assert "has nothing right to give" in failed.reason
 
 
@@ -253,11 +253,11 @@ def test_the_only_source_is_asked_again_for_a_wrong_block_three_times() -> None:
     run.deliver(A, right=False)
     assert not run.machine.ended
     run.deliver(A, right=False)
-    assert isinstance(run.log[-1], TransferFailed)
+    assert isinstance(run.log[-1], FetchFailed)
     run = Run(plan(a=MIB), links="a")
     run.deliver(A, right=False)
     run.finish()
-    assert run.log[-1] == TransferFinished()
+    assert run.log[-1] == StateFetched()
 
 
 def test_a_slow_source_keeps_only_what_it_can_do_in_time() -> None:

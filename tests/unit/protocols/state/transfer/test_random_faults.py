@@ -18,12 +18,12 @@ from chaos_protocols.state.transfer import (
     Block,
     CheckBlock,
     Comparison,
+    FetchFailed,
     JoinerEffect,
     SendHeader,
     SourceDropped,
     SourceEffect,
-    TransferFailed,
-    TransferFinished,
+    StateFetched,
     TransferMachine,
     TransferSettings,
     TransferSource,
@@ -108,7 +108,7 @@ class World:
                         self.source(source, source.machine.received(JOINER, header))
                 case SourceDropped(source=site, wrong=wrong):
                     self.accused |= {site} if wrong else set()
-                case TransferFinished() | TransferFailed():
+                case StateFetched() | FetchFailed():
                     self.ends.append(effect)
 
     def source(self, source: Source, effects: list[SourceEffect]) -> None:
@@ -230,7 +230,7 @@ def play(world: World, faults: int) -> None:
         world.tick()
         if world.ends:
             break
-    assert world.ends == [TransferFinished()], (world.ends, world.machine.sources())
+    assert world.ends == [StateFetched()], (world.ends, world.machine.sources())
     assert bytes(world.arena) == world.state
     liars = {one.name for one in world.sources.values() if one.lies or one.state != world.state}
     assert world.accused <= liars

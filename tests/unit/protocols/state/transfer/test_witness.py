@@ -10,12 +10,12 @@ from tests.unit.protocols.state.transfer.test_joiner import SETTINGS, A, B, C, p
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import (
     CheckBlock,
+    FetchFailed,
     JoinerEffect,
     SendHeader,
     SourceDropped,
     SourceState,
-    TransferFailed,
-    TransferFinished,
+    StateFetched,
     TransferMachine,
 )
 from chaos_protocols.state.transfer.assignment import REPLAN_INTERVAL_S
@@ -75,9 +75,9 @@ class Court:
 def test_with_a_single_source_there_is_no_witness_and_the_transfer_fails_at_once() -> None:
     court = Court("a")
     (failed,) = court.log
-    assert isinstance(failed, TransferFailed) and "needs two sources" in failed.reason
+    assert isinstance(failed, FetchFailed) and "needs two sources" in failed.reason
     assert court.machine.ended and not court.wanted
-    assert Court("a", a=0).log == [TransferFinished()], "nothing to vouch for"
+    assert Court("a", a=0).log == [StateFetched()], "nothing to vouch for"
 
 
 def test_a_block_counts_when_it_is_checked_and_another_source_names_its_hash() -> None:
@@ -92,7 +92,7 @@ def test_a_block_counts_when_it_is_checked_and_another_source_names_its_hash() -
     court.say(A, BLOCK)
     assert court.machine.verified_bytes == BLOCK, "its witness was faster than its own check"
     court.check(B, BLOCK)
-    assert court.log == [TransferFinished()]
+    assert court.log == [StateFetched()]
 
 
 def test_a_word_that_nobody_asked_for_vouches_for_nothing() -> None:
@@ -138,7 +138,7 @@ def test_where_two_disagree_and_no_third_is_left_the_transfer_fails_and_names_bo
     court.say(B, 0, WRONG)
     assert court.dropped == [(A, True), (B, True)]
     failed = court.log[-1]
-    assert isinstance(failed, TransferFailed) and "a, b have different states" in failed.reason
+    assert isinstance(failed, FetchFailed) and "a, b have different states" in failed.reason
     assert court.machine.ended and court.machine.verified_bytes == 0
 
 
