@@ -12,9 +12,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from chaosd.lab.children import environment
 from tests.integration.site_rig import VARIABLES, Cluster, Site, wait_for
 from tests.integration.small_training import WORKER
+
+from chaos_lab.children import environment
 
 WHEELS = Path(__file__).parents[1] / "packaging" / "former"
 ROUNDS = 5

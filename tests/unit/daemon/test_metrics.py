@@ -13,9 +13,10 @@ from tests.unit.daemon.api.local_api import FakeControl, served
 from tests.unit.sdk.line import ShortFolder
 
 from chaos_protocols import effects, events
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import CaughtUp, Envelope
 from chaos_protocols.wire.plans import ReplicationPlan, Tag
+from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import LoadState, TrainFrom
 from chaosd import metrics as module
 from chaosd.api.client import LocalClient
@@ -124,7 +125,7 @@ LOAD, TRAIN = effects.ToWorker(message=LoadState(round=3)), effects.ToWorker(mes
 REPORT = effects.SendEnvelope(
     neighbour=A,
     envelope=Envelope(
-        version=PROTOCOL_VERSION,
+        version=NEWEST,
         source=A,
         destination=A,
         incarnation=1,

@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from tests.unit.protocols.wire.samples import struct_types, values_of
 
 from chaos_protocols.agreement.commands import Command, decode_command, encode_command
-from chaos_protocols.names import PROTOCOL_VERSION
 from chaos_protocols.wire import worker
 from chaos_protocols.wire.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
 from chaos_protocols.wire.control import Envelope, Message, decode_envelope, encode_envelope
+from chaos_protocols.wire.handshake import Challenge, Hello, Proof, Session, Verdict
 from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.versions import NEWEST
 from chaosd.monitor.link_meter import IperfHeader
 from chaosd.monitor.probe import ProbeHeader
 from chaosd.storage.journal.state import Opened, Persisted
-from chaosd.transport.handshake import Challenge, Hello, Proof, Session, Verdict
 
 draws = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -46,7 +46,7 @@ class Channel:
 def enveloped(message: Any) -> bytes:
     return encode_envelope(
         Envelope(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
             source="a" * 32,
             destination="b" * 32,
             incarnation=3,
