@@ -22,7 +22,7 @@ from chaosd import metrics as module
 from chaosd.api.client import LocalClient
 from chaosd.metrics import STATE_PHASES, Metrics, StatePhases
 
-OPERATING = Path(__file__).resolve().parents[4] / "docs" / "operating.md"
+OPERATING = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
 A = SiteId("a" * 32)
 TAG = Tag(epoch=1, round=1)
 
@@ -54,7 +54,7 @@ def test_facts_are_counted_by_what_they_mean() -> None:
         events.ResultFetched(round=1, digest=""),
         events.ResultMissed(tag=TAG),
         events.LinkUp(site=A, incarnation=1, address=""),
-        events.LinkLost(site=A, incarnation=1, reason="", end_of_file=True),
+        events.LinkLost(site=A, incarnation=1, reason=""),
         events.DialFailed(site=A, reason=""),
         events.WorkerLost(reason=""),
         events.TransferFinished(transfer="t"),

@@ -61,10 +61,15 @@ def enveloped(message: Any) -> bytes:
     )
 
 
+def logged(command: Command) -> bytes:
+    """With the version that it needs, rather than any."""
+    return encode_command(msgspec.structs.replace(command, needs=0))
+
+
 CHANNELS = {
     "control": Channel(union=Message, write=enveloped, read=decode_envelope),
     "bulk": Channel(union=BulkHeader, write=encode_bulk_header, read=decode_bulk_header),
-    "log": Channel(union=Command, write=encode_command, read=decode_command),
+    "log": Channel(union=Command, write=logged, read=decode_command),
     "from worker": Channel(
         union=worker.WorkerMessage,
         write=lambda message: worker.encode(message)[LENGTH_BYTES:],
@@ -83,6 +88,13 @@ ALONE = [Challenge, Session, Hello, Proof, Verdict, ProbeHeader, IperfHeader, Op
 
 def plain(value: Any) -> Any:
     """A message as maps, lists, texts, bytes and numbers, which is what a reader of the bare format gets."""
+    if isinstance(value, Envelope):
+        assert not value.raw, "it is what this site makes of it"
+        return {key: inner for key, inner in plain_struct(value).items() if key != "raw"}
+    return plain_struct(value)
+
+
+def plain_struct(value: msgspec.Struct) -> Any:
     return as_lists(msgspec.to_builtins(value, builtin_types=(bytes,)))
 
 
