@@ -28,7 +28,7 @@ from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
-from chaos_protocols.wire.versions import BEFORE, Version, Versions
+from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 
 Reason = Annotated[str, msgspec.Meta(max_length=4096)]
 Identifier = Annotated[str, msgspec.Meta(max_length=96)]
@@ -81,6 +81,8 @@ class LinkStateAdvertisement(msgspec.Struct, frozen=True, kw_only=True, tag=True
     reason: Reason
     versions: Versions | None = None
     """What that daemon speaks, as its handshake said; None: the link is down."""
+    software: Software = ""
+    """Its release, for people (since version 3); empty: not told, or the link is down."""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -372,3 +372,20 @@ def test_every_site_reports_what_its_neighbours_speak() -> None:
     out = bench.handle(events.LinkUp(site=A, incarnation=1, address="a:1", versions=newer))
     reports = [one for _, one in sent(out, messages.LinkStateAdvertisement)]
     assert [one.versions for one in reports if one.neighbour == A and one.up] == [newer]
+
+
+def test_the_release_of_a_site_is_known_to_all_that_hear_a_neighbour_of_it() -> None:
+    bench = Bench(B, LINE)
+    out = bench.handle(events.LinkUp(site=A, incarnation=1, address="a:1", software="0.3.0"))
+    told = [one for _, one in sent(out, messages.LinkStateAdvertisement) if one.neighbour == A and one.up]
+    assert [one.software for one in told] == ["0.3.0"]
+    versions = bench.machine.network.versions
+    report = messages.LinkStateAdvertisement(
+        neighbour=C, incarnation=2, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=SPOKEN
+    )
+    bench.hear(A, msgspec.structs.replace(report, software="0.4.0"))
+    assert (versions.software_of(A), versions.software_of(C)) == ("0.3.0", "0.4.0")
+    bench.hear(A, report)  # of a reporter that does not know the field
+    assert versions.software_of(C) == "0.4.0", "who does not say takes nothing back"
+    bench.hear(A, msgspec.structs.replace(report, incarnation=3))
+    assert versions.software_of(C) == "", "what its former start was is no answer"
