@@ -262,7 +262,9 @@ class Driver:
     # -- facts from the transport (TransportEvents)
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
-        self.feed(events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions))
+        software = next((link.software for link in self.transport.links() if link.site == site), "")
+        up = events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions, software=software)
+        self.feed(up)
         self.bulk.link_up(site)
         self.metrics.links_up.set(len(self.machine.links.up_sites()))
 

@@ -38,6 +38,8 @@ class LinkUp:
     address: str
     versions: Versions = SPOKEN
     """Protocol versions that the site speaks."""
+    software: str = ""
+    """Its release, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

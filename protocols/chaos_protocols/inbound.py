@@ -85,9 +85,9 @@ class Inbound:
             case messages.Heartbeat():
                 self._network.heard_beat(source, message)
                 participation.heard(source, message)
-            case messages.LinkStateAdvertisement(neighbour=site, incarnation=incarnation, versions=versions):
+            case messages.LinkStateAdvertisement(neighbour=site, incarnation=incarnation):
                 if participation.client.is_trusted(source):
-                    self._network.versions.heard(site, incarnation, versions)
+                    self._network.versions.heard(site, incarnation, message.versions, message.software)
                     self._network.saw_incarnation(site, incarnation)
                 self._network.overlay_changed()
             case messages.Goodbye(reason=reason):

@@ -69,7 +69,7 @@ def some_messages() -> Iterator[messages.Message]:
     yield messages.ConnectOrder(negotiation="join-a-2-1", other=D, address="d.example:1", probe=True)
     yield messages.LinkReady(negotiation="join-a-2-1", other=D, ready=True, rtt_s=0.1, rate_bytes_per_s=1.0, reason="")
     yield messages.SiteStatus(
-        incarnation=1, epoch=7, done_round=3, active=True, transfer_bytes=0, stalled=Tag(epoch=7, round=1)
+        incarnation=1, epoch=7, done_round=3, active=True, transfer_bytes=0, empty_round=Tag(epoch=7, round=1)
     )
     yield messages.RoundStatusQuery(epoch=7)
     yield messages.RoundStatusReply(epoch=7, done_round=3, digest="ab", has_state=True)
@@ -268,7 +268,7 @@ def _worker_seeds() -> Iterable[bytes]:
         worker.SnapshotTaken(round=1),
         worker.SnapshotMissed(round=1, now=2),
         worker.StateLoaded(round=1),
-        worker.LeaveRequested(reason="done"),
+        worker.WorkerLeaveRequest(reason="done"),
     ]
     back: list[worker.DaemonMessage] = [
         worker.WorkerWelcome(site=A, run="hearts"),

@@ -49,7 +49,7 @@ def test_the_journal_keeps_the_term_the_vote_and_every_command(name: str, vote: 
     assert len([decode_command(entry.command) for entry in recovered.entries if entry.command]) == 10
     roster = last_known_roster(first, recovered.entries)
     assert roster.member_ids() == (CLEVELAND, HUNGARY) and roster.neighbours(CLEVELAND) == (HUNGARY,)
-    assert (roster.epoch, roster.settled_round, roster.settling, roster.run) == (11, 85, False, "test")
+    assert (roster.epoch, roster.resolved_round, roster.resolving, roster.run) == (11, 85, False, "test")
     assert [gone.cause for gone in roster.departed] == ["failed"]
     assert {record.versions for record in roster.sites} == {BEFORE} and roster.version() == BEFORE.newest
     assert roster.needs == 0 and roster.version_problem(SPOKEN) == ""
@@ -80,7 +80,9 @@ def site_of_before(cluster: Cluster, name: str) -> Site:
 def test_two_sites_go_on_where_the_former_release_stopped(tmp_path: Path) -> None:
     with cluster_of(tmp_path, {}, min_sites=2) as cluster:
         sites = [site_of_before(cluster, name) for name in ("cleveland", "hungary")]
-        cluster.wire(min_sites=2, extra='checkpoint = "fixed"\ncheckpoint_every_rounds = 5\nmirror_every_rounds = 2')
+        cluster.wire(
+            min_sites=2, extra='checkpoint = "fixed"\ncheckpoint_every_rounds = 5\nmemory_checkpoint_every_rounds = 2'
+        )
         for number, site in enumerate(sites, start=1):
             site.start()
             command = [*site.python(), str(WORKER), "--site", str(number), "--socket", str(site.worker_socket)]
@@ -92,8 +94,8 @@ def test_two_sites_go_on_where_the_former_release_stopped(tmp_path: Path) -> Non
         assert [one.site for one in status.sites] == [CLEVELAND, HUNGARY]
         assert status.epoch > 11 and status.term > 2, "the agreement goes on from the former log"
         kinds = {event.kind for event in sites[0].events()}
-        assert "adopt" in kinds and not any("Traceback" in site.daemon_log.read_text() for site in sites)
-        went_on = [event.reason for event in sites[0].events("adopt") if event.epoch > 3]
+        assert "restore-point" in kinds and not any("Traceback" in site.daemon_log.read_text() for site in sites)
+        went_on = [event.reason for event in sites[0].events("restore-point") if event.epoch > 3]
         assert any("checkpoint" in reason and str(CHECKPOINT_ROUND) in reason for reason in went_on), went_on
 
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from chaosd.lab.children import environment
 from tests.integration.site_rig import VARIABLES, Cluster, Site, wait_for
 from tests.integration.small_training import WORKER
+
+from chaos_lab.children import environment
 
 WHEELS = Path(__file__).parents[1] / "packaging" / "former"
 ROUNDS = 5
@@ -87,6 +89,18 @@ def go_on(sites: list[Institution]) -> None:
     wait_for(lambda: all(site.round() >= reached for site in sites), f"round {reached}", limit_s=60.0)
 
 
+def releases_shown(sites: list[Institution]) -> None:
+    """A daemon of the present release shows that of every site; one of the former is not disturbed by hearing more."""
+    former, present = WHEELS.glob("chaos_train-*.whl"), metadata.version("chaos-train")
+    (of_before,) = (wheel.name.split("-")[1] for wheel in former)
+    expected = {site.identity.site: present if site.daemon_python == sys.executable else of_before for site in sites}
+    for site in sites:
+        if site.daemon_python == sys.executable:
+            shown = {one.site: one.software for one in site.client.status().sites}
+            assert shown == expected
+            assert all(release in site.command("status") for release in set(expected.values()))
+
+
 def digests_of(site: Institution) -> dict[str, str]:
     """Those of the state after each round, which its script wrote at its end."""
     wait_for(site.report_path.exists, f"{site.name} reports", limit_s=60.0)
@@ -109,6 +123,7 @@ def test_two_neighbouring_versions_train_together_through_a_join_a_failure_and_a
         three.train(3)
         go_on([one, two, three])
         assert all(len(site.client.status().sites) == 3 for site in (one, two, three))
+        releases_shown([one, two, three])
         two.kill()  # as when its machine loses power
         wait_for(lambda: len(one.client.status().sites) == 2, "the dead site is removed")
         go_on([one, three])

@@ -27,7 +27,7 @@ SINGLE_TABLES = {
 }
 """Tables with a row for each field, by the rule that they follow."""
 
-TODAY = {**COMING, "SiteStatus": "Report"}
+TODAY = {**COMING, "Envelope": "_Frame"}
 """Structs by the name that they have in the code."""
 
 VALUES = {"control", "bulk", "learner", "member", "left", "failed", "banned"}
@@ -38,9 +38,9 @@ UNTABLED = {
     "Heartbeat",
     "LinkStateAdvertisement",
     "RaftEnvelope",
-    "Report",
     "RoundStatusReply",
     "RoundStatusQuery",
+    "SiteStatus",
 }
 """Messages with a rule, or a table, of their own."""
 

@@ -60,8 +60,9 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
     for record in machine.roster.sites:
         done: int | None = None
         phase: str | None = None
+        software = machine.network.versions.software_of(record.site)
         if record.site == machine.site:
-            done, phase = machine.rounds.completed_round, machine.rounds.phase.value
+            done, phase, software = machine.rounds.completed_round, machine.rounds.phase.value, version()
         elif (heard := machine.network.steps.get(record.site)) is not None:
             done, phase = heard
         found.append(
@@ -73,6 +74,7 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
                 voter=record.site in voters,
                 round=done,
                 phase=phase,
+                software=software,
             )
         )
     return tuple(found)

@@ -10,7 +10,8 @@ import msgspec
 
 
 class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One site of the roster as this daemon sees it. `state`: learner, member, leaving."""
+    """One site of the roster as this daemon sees it. `state`: learner, member, leaving. `software`: its release, as far
+    as anybody said; empty: not known."""
 
     site: str
     name: str
@@ -19,6 +20,7 @@ class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
     voter: bool
     round: int | None
     phase: str | None
+    software: str = ""
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,7 +79,9 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
 
 
 def _sites(status: Status) -> Table:
-    table = Table("site", "id", "address", "state", "vote", "round", "phase", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        "site", "id", "address", "state", "vote", "round", "phase", "release", box=SIMPLE_HEAD, pad_edge=False
+    )
     for site in status.sites:
         table.add_row(*_site_cells(site, status), style="bold" if site.site == status.site else "")
     return table
@@ -96,6 +98,7 @@ def _site_cells(site: SiteSummary, status: Status) -> list[Text]:
         Text("yes" if site.voter else "no"),
         Text(UNKNOWN if site.round is None else str(site.round), justify="right"),
         Text(printable(site.phase or UNKNOWN)),
+        Text(printable(site.software or UNKNOWN)),
     ]
 
 

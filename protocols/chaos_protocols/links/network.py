@@ -62,6 +62,7 @@ class Network:
             rate_bytes_per_s=0.0,
             reason=reason,
             versions=self.versions.of(site) if up else None,
+            software=self.versions.software_of(site) if up else "",
         )
         outbox, roster = self._outbox, self._replica.roster
         outbox.emit(self.router.flood(report, roster=roster, own_up=self.links.up_sites(), event_id=outbox.event_id))
@@ -71,7 +72,7 @@ class Network:
 
     def link_up(self, event: events.LinkUp) -> None:
         """A connection is ready."""
-        self.versions.heard(event.site, event.incarnation, event.versions)
+        self.versions.heard(event.site, event.incarnation, event.versions, event.software)
         now_s = self._outbox.now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
 

@@ -20,18 +20,28 @@ class SiteVersions:
     def __init__(self, site: SiteId, incarnation: int, own: Versions) -> None:
         self._spoken: dict[SiteId, tuple[int, Versions]] = {site: (incarnation, own)}
         """What each site's newest incarnation speaks: as its handshake with this site said, or a neighbour's report."""
+        self._software: dict[SiteId, str] = {}
+        """Its release, for people; empty: not told."""
         self._held_back: set[str] = set()
         """Kinds of commands that were told to wait."""
 
-    def heard(self, site: SiteId, incarnation: int, versions: Versions | None) -> None:
-        """This start of a site's daemon speaks `versions`; None: nothing was said of it."""
+    def heard(self, site: SiteId, incarnation: int, versions: Versions | None, software: str) -> None:
+        """This start of a site's daemon speaks `versions`; None: nothing was said of it. `software`: its release, empty
+        where the reporter is of version 2 and does not say."""
         known, _ = self._spoken.get(site, (0, BEFORE))
-        if versions is not None and incarnation >= known:
-            self._spoken[site] = (incarnation, versions)
+        if versions is None or incarnation < known:
+            return
+        self._spoken[site] = (incarnation, versions)
+        if software or incarnation > known:
+            self._software[site] = software
 
     def of(self, site: SiteId) -> Versions:
         """What the newest incarnation of a site speaks; if nobody said, the least that it may be."""
         return self._spoken.get(site, (0, BEFORE))[1]
+
+    def software_of(self, site: SiteId) -> str:
+        """The release of a site's newest incarnation, for people; empty: not told."""
+        return self._software.get(site, "")
 
     def holds_back(self, command: Command, roster: Roster, emit: Callable[[list[Effect]], None]) -> bool:
         """Whether some site of the roster could not apply this command, so that it must not be proposed. Told once for

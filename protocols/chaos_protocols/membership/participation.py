@@ -61,10 +61,10 @@ class Participation:
             done_round=rounds.completed_round,
             active=rounds.active and self.membership.in_roster,
             transfer_bytes=state.fetch.verified_bytes,
-            stalled=rounds.empty_round,
+            empty_round=rounds.empty_round,
             worker_round=rounds.worker_round or 0,
             known_round=rounds.known_round,
-            mirror=state.memory.round is not None,
+            memory_checkpoint=state.memory.round is not None,
         )
 
     def round_status(self) -> RoundStatusReply:

@@ -134,7 +134,7 @@ class RestorePoint:
             return False
         if now_s < self._led_since_s + facts.settings.failure_timeout_s:
             return False  # others may still report that their workers live
-        mirrors = any(report.mirror for report in reports.of_members().values())
+        mirrors = any(report.memory_checkpoint for report in reports.of_members().values())
         # No entry says that a worker trains that its own daemon gave the state.
         return not mirrors or self._has_waited(now_s)
 

@@ -28,7 +28,7 @@ from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
-from chaos_protocols.wire.versions import BEFORE, Version, Versions
+from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 
 Reason = Annotated[str, msgspec.Meta(max_length=4096)]
 Identifier = Annotated[str, msgspec.Meta(max_length=96)]
@@ -81,6 +81,8 @@ class LinkStateAdvertisement(msgspec.Struct, frozen=True, kw_only=True, tag=True
     reason: Reason
     versions: Versions | None = None
     """What that daemon speaks, as its handshake said; None: the link is down."""
+    software: Software = ""
+    """Its release, for people (since version 3); empty: not told, or the link is down."""
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -120,7 +122,7 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class CaughtUp(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The learner's worker has applied every result that the learner has: it can be promoted. `waits`: it has not, and
-    cannot as things are: the round from which it is promoted is to wait for it (leveling.py)."""
+    cannot as things are: the round from which it is promoted is to wait for it (membership/catch_up.py)."""
 
     round: Count
     transfer: Identifier
@@ -177,19 +179,20 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
-    trains. `stalled`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
+    trains. `empty_round`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
     last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
-    done; it may count from a later one that is still to come. `mirror`: its daemon has the state for a new worker."""
+    done; it may count from a later one that is still to come. `memory_checkpoint`: its
+    daemon has the state for a new worker."""
 
     incarnation: Count
     epoch: Count
     done_round: Count
     active: bool
     transfer_bytes: Count
-    stalled: Tag | None = None
+    empty_round: Tag | None = None
     worker_round: Count = 0
     known_round: Count = 0
-    mirror: bool = False
+    memory_checkpoint: bool = False
 
 
 class RoundStatusQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):

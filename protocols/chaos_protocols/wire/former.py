@@ -19,8 +19,23 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
-FORMER_TAGS: dict[str, str] = {}
-FORMER_FIELDS: dict[str, dict[str, str | None]] = {}
+FORMER_TAGS: dict[str, str] = {
+    "AdoptState": "SetRestorePoint",  # until 0.1.0, as all of these
+    "RedoRound": "RetryRound",
+    "Settled": "RoundResolved",
+}
+FORMER_FIELDS: dict[str, dict[str, str | None]] = {
+    "RemoveLink": {"settle": "resolve"},
+    "RemoveSite": {"settle": "resolve"},
+    "Roster": {
+        "adopted_epoch": "restore_epoch",
+        "adopted_from": "restored_from",
+        "settled_digest": "resolved_digest",
+        "settled_epoch": "resolved_epoch",
+        "settled_round": "resolved_round",
+        "settling": "resolving",
+    },
+}
 
 _Stored = TypeVar("_Stored")
 

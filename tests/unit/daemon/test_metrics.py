@@ -13,15 +13,16 @@ from tests.unit.daemon.api.local_api import FakeControl, served
 from tests.unit.sdk.line import ShortFolder
 
 from chaos_protocols import effects, events
-from chaos_protocols.names import PROTOCOL_VERSION, SiteId
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import CaughtUp, Envelope
 from chaos_protocols.wire.plans import ReplicationPlan, Tag
+from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import LoadState, TrainFrom
 from chaosd import metrics as module
 from chaosd.api.client import LocalClient
 from chaosd.metrics import STATE_PHASES, Metrics, StatePhases
 
-OPERATING = Path(__file__).resolve().parents[4] / "docs" / "operating.md"
+OPERATING = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
 A = SiteId("a" * 32)
 TAG = Tag(epoch=1, round=1)
 
@@ -53,7 +54,7 @@ def test_facts_are_counted_by_what_they_mean() -> None:
         events.ResultFetched(round=1, digest=""),
         events.ResultMissed(tag=TAG),
         events.LinkUp(site=A, incarnation=1, address=""),
-        events.LinkLost(site=A, incarnation=1, reason="", end_of_file=True),
+        events.LinkLost(site=A, incarnation=1, reason=""),
         events.DialFailed(site=A, reason=""),
         events.WorkerLost(reason=""),
         events.TransferFinished(transfer="t"),
@@ -124,7 +125,7 @@ LOAD, TRAIN = effects.ToWorker(message=LoadState(round=3)), effects.ToWorker(mes
 REPORT = effects.SendEnvelope(
     neighbour=A,
     envelope=Envelope(
-        version=PROTOCOL_VERSION,
+        version=NEWEST,
         source=A,
         destination=A,
         incarnation=1,

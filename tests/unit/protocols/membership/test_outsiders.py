@@ -248,7 +248,7 @@ def test_no_state_is_served_to_a_site_that_no_plan_names() -> None:
 def test_a_command_that_cannot_be_read_is_never_stored() -> None:
     """It would stop this daemon now, and at every start after."""
     bench = member()
-    for command in (b"\xc1", b"\x81\xa4type\xa7Settled", encode_roster(roster_of(A))):
+    for command in (b"\xc1", b"\x81\xa4type\xadRoundResolved", encode_roster(roster_of(A))):
         out = bench.hear(A, RaftEnvelope(message=append(LogEntry(index=8, term=2, command=command))))
         assert not [one for one in out if isinstance(one, Persist)]
     assert bench.machine.raft.last_index == 7

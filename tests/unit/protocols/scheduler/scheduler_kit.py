@@ -43,7 +43,7 @@ from chaos_protocols.wire.control import (
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 
 
-def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: Tag | None = None) -> SiteStatus:
+def report(bench: Bench, *, active: bool = True, done_round: int = 0, empty_round: Tag | None = None) -> SiteStatus:
     epoch = bench.machine.roster.epoch
     return SiteStatus(
         incarnation=1,
@@ -51,7 +51,7 @@ def report(bench: Bench, *, active: bool = True, done_round: int = 0, stalled: T
         done_round=done_round,
         active=active,
         transfer_bytes=0,
-        stalled=stalled,
+        empty_round=empty_round,
         known_round=done_round,
     )
 

@@ -70,7 +70,7 @@ def test_round_that_is_done_again_is_resolved_first() -> None:
 def test_stalled_round_is_done_again_when_a_member_has_the_state() -> None:
     bench = leader_of(B)
     stalled = Tag(epoch=bench.machine.roster.views[-1].epoch, round=1)
-    here = SiteStatus(incarnation=1, epoch=EPOCH, done_round=0, active=True, transfer_bytes=0, stalled=stalled)
+    here = SiteStatus(incarnation=1, epoch=EPOCH, done_round=0, active=True, transfer_bytes=0, empty_round=stalled)
     bench.taken()
     bench.hear(B, here)
     assert bench.machine.roster.resolving

@@ -100,7 +100,7 @@ def test_a_leaver_is_let_go_when_the_root_of_its_last_round_says_that_nobody_con
     if root == A:
         bench.handle(events.RoundCameUpEmpty(tag=tag))
     else:
-        bench.hear(root, report(bench, active=False, done_round=5, stalled=tag))
+        bench.hear(root, report(bench, active=False, done_round=5, empty_round=tag))
     alive(bench, B, C, seconds=0.6)
     assert sent(bench.out, LeaveAnswer)[-1] == (C, LeaveAnswer(incarnation=1, last_round=5, finished=True))
     assert not bench.machine.scheduler.negotiations

@@ -203,7 +203,7 @@ def test_a_fresh_run_of_one_link_begins_with_its_founders_worker() -> None:
 def test_nobody_is_taken_over_while_a_mirror_may_bring_a_worker_back() -> None:
     """A worker that its own daemon gave the state trains with no entry in the log (story 118)."""
     bench = without_state(B, C)
-    bench.hear(B, msgspec.structs.replace(report(bench, active=False, done_round=LATEST), mirror=True))
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False, done_round=LATEST), memory_checkpoint=True))
     asks(bench, C, worker_round=LATEST)
     alive(bench, B, C, seconds=SETTINGS.failure_timeout_s)
     assert adopted(bench) is None

@@ -89,9 +89,10 @@ def test_a_field_that_an_older_site_does_not_send_has_its_default() -> None:
 
 def test_a_nested_struct_of_a_newer_site_is_read_too() -> None:
     report = messages.SiteStatus(incarnation=1, epoch=7, done_round=1, active=True, transfer_bytes=0)
-    stalled = [7, 1, "a third part of the tag"]
-    decoded = decode_envelope(frame({**plain_of(report), "stalled": stalled})).message
-    assert isinstance(decoded, messages.SiteStatus) and decoded.stalled is not None and decoded.stalled.round == 1
+    empty_round = [7, 1, "a third part of the tag"]
+    decoded = decode_envelope(frame({**plain_of(report), "empty_round": empty_round})).message
+    assert isinstance(decoded, messages.SiteStatus)
+    assert decoded.empty_round is not None and decoded.empty_round.round == 1
 
 
 @pytest.mark.parametrize("message", [heartbeat(mood="fine"), {"type": "Weather", "rain": [1, 2]}])
@@ -266,10 +267,11 @@ def test_a_command_is_not_proposed_before_every_site_speaks_its_version(monkeypa
     (told,) = records(out, "refused")
     assert told.subject == "AddLink" and "site a speaks protocol 1" in told.reason
     told_again: list[Any] = []
-    assert machine.versions.holds_back(adding, machine.roster, told_again.extend) and not told_again, "told already"
+    versions = machine.network.versions
+    assert versions.holds_back(adding, machine.roster, told_again.extend) and not told_again, "told already"
     everybody = tuple(msgspec.structs.replace(one, versions=SPOKEN) for one in machine.roster.sites)
     roster = msgspec.structs.replace(machine.roster, sites=everybody)
-    assert not machine.versions.holds_back(adding, roster, told_again.extend)
+    assert not versions.holds_back(adding, roster, told_again.extend)
 
 
 def test_what_has_been_used_stays_in_the_roster_and_keeps_older_sites_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,3 +372,20 @@ def test_every_site_reports_what_its_neighbours_speak() -> None:
     out = bench.handle(events.LinkUp(site=A, incarnation=1, address="a:1", versions=newer))
     reports = [one for _, one in sent(out, messages.LinkStateAdvertisement)]
     assert [one.versions for one in reports if one.neighbour == A and one.up] == [newer]
+
+
+def test_the_release_of_a_site_is_known_to_all_that_hear_a_neighbour_of_it() -> None:
+    bench = Bench(B, LINE)
+    out = bench.handle(events.LinkUp(site=A, incarnation=1, address="a:1", software="0.3.0"))
+    told = [one for _, one in sent(out, messages.LinkStateAdvertisement) if one.neighbour == A and one.up]
+    assert [one.software for one in told] == ["0.3.0"]
+    versions = bench.machine.network.versions
+    report = messages.LinkStateAdvertisement(
+        neighbour=C, incarnation=2, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=SPOKEN
+    )
+    bench.hear(A, msgspec.structs.replace(report, software="0.4.0"))
+    assert (versions.software_of(A), versions.software_of(C)) == ("0.3.0", "0.4.0")
+    bench.hear(A, report)  # of a reporter that does not know the field
+    assert versions.software_of(C) == "0.4.0", "who does not say takes nothing back"
+    bench.hear(A, msgspec.structs.replace(report, incarnation=3))
+    assert versions.software_of(C) == "", "what its former start was is no answer"

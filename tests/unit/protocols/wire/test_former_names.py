@@ -19,17 +19,17 @@ def plain_of(struct: msgspec.Struct) -> dict[str, Any]:
 
 
 FORMER = Former(
-    tags={"Closed": "Settled"},
+    tags={"Closed": "RoundResolved"},
     fields={
-        "Settled": {"number": "round", "gone": None},
-        "Roster": {"closed_round": "settled_round", "closed_epoch": "settled_epoch"},
+        "RoundResolved": {"number": "round", "gone": None},
+        "Roster": {"closed_round": "resolved_round", "closed_epoch": "resolved_epoch"},
         "SiteRecord": {"start": "incarnation"},
     },
 )
 
 
 def test_a_command_with_its_former_name_and_fields_is_read() -> None:
-    now = commands.Settled(round=3, digest="ab", holders=(A,), views=roster_of(A, B).views)
+    now = commands.RoundResolved(round=3, digest="ab", holders=(A,), views=roster_of(A, B).views)
     plain = plain_of(now)
     plain["type"], plain["number"], plain["gone"] = "Closed", plain.pop("round"), 5
     data = msgspec.msgpack.encode(plain)
@@ -37,9 +37,9 @@ def test_a_command_with_its_former_name_and_fields_is_read() -> None:
 
 
 def test_a_roster_with_former_names_at_any_depth_is_read_and_no_default_hides_them() -> None:
-    now = msgspec.structs.replace(roster_of(A, B), settled_round=4, settled_epoch=6)
+    now = msgspec.structs.replace(roster_of(A, B), resolved_round=4, resolved_epoch=6)
     plain = plain_of(now)
-    plain["closed_round"], plain["closed_epoch"] = plain.pop("settled_round"), plain.pop("settled_epoch")
+    plain["closed_round"], plain["closed_epoch"] = plain.pop("resolved_round"), plain.pop("resolved_epoch")
     for site in plain["sites"]:
         site["start"] = site.pop("incarnation")
     data = msgspec.msgpack.encode(plain)
@@ -49,8 +49,8 @@ def test_a_roster_with_former_names_at_any_depth_is_read_and_no_default_hides_th
 
 def test_what_is_called_right_comes_before_a_former_name_and_values_are_left_alone() -> None:
     departed = commands.Departure(site=A, incarnation=1, last_round=3, cause="left", reason="number")
-    command = commands.RemoveSite(departure=departed, settle=False, views=())
+    command = commands.RemoveSite(departure=departed, resolve=False, views=())
     data = encode_command(command)
     assert FORMER.may_be_in(data) and FORMER.read(data, commands.Command) == command
-    both = {**plain_of(commands.Settled(round=3, digest="", holders=(), views=())), "number": 9}
+    both = {**plain_of(commands.RoundResolved(round=3, digest="", holders=(), views=())), "number": 9}
     assert FORMER.read(msgspec.msgpack.encode(both), commands.Command).round == 3

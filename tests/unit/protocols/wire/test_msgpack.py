@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from tests.unit.protocols.wire.samples import struct_types, values_of
 
 from chaos_protocols.agreement.commands import Command, decode_command, encode_command
-from chaos_protocols.names import PROTOCOL_VERSION
 from chaos_protocols.wire import worker
 from chaos_protocols.wire.bulk import BulkHeader, decode_bulk_header, encode_bulk_header
 from chaos_protocols.wire.control import Envelope, Message, decode_envelope, encode_envelope
+from chaos_protocols.wire.handshake import Challenge, Hello, Proof, Session, Verdict
 from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.versions import NEWEST
 from chaosd.monitor.link_meter import IperfHeader
 from chaosd.monitor.probe import ProbeHeader
 from chaosd.storage.journal.state import Opened, Persisted
-from chaosd.transport.handshake import Challenge, Hello, Proof, Session, Verdict
 
 draws = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -46,7 +46,7 @@ class Channel:
 def enveloped(message: Any) -> bytes:
     return encode_envelope(
         Envelope(
-            version=PROTOCOL_VERSION,
+            version=NEWEST,
             source="a" * 32,
             destination="b" * 32,
             incarnation=3,
@@ -61,10 +61,15 @@ def enveloped(message: Any) -> bytes:
     )
 
 
+def logged(command: Command) -> bytes:
+    """With the version that it needs, rather than any."""
+    return encode_command(msgspec.structs.replace(command, needs=0))
+
+
 CHANNELS = {
     "control": Channel(union=Message, write=enveloped, read=decode_envelope),
     "bulk": Channel(union=BulkHeader, write=encode_bulk_header, read=decode_bulk_header),
-    "log": Channel(union=Command, write=encode_command, read=decode_command),
+    "log": Channel(union=Command, write=logged, read=decode_command),
     "from worker": Channel(
         union=worker.WorkerMessage,
         write=lambda message: worker.encode(message)[LENGTH_BYTES:],
@@ -83,6 +88,13 @@ ALONE = [Challenge, Session, Hello, Proof, Verdict, ProbeHeader, IperfHeader, Op
 
 def plain(value: Any) -> Any:
     """A message as maps, lists, texts, bytes and numbers, which is what a reader of the bare format gets."""
+    if isinstance(value, Envelope):
+        assert not value.raw, "it is what this site makes of it"
+        return {key: inner for key, inner in plain_struct(value).items() if key != "raw"}
+    return plain_struct(value)
+
+
+def plain_struct(value: msgspec.Struct) -> Any:
     return as_lists(msgspec.to_builtins(value, builtin_types=(bytes,)))
 
 
