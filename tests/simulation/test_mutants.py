@@ -55,9 +55,10 @@ def test_bug_is_gone_after_it_was_planted() -> None:
 
 
 def test_patch_of_a_line_that_has_changed_is_noticed() -> None:
-    patch = Patch("chaos_protocols.agreement.raft.replication:commit", "no such line", "")
-    with pytest.raises(DoesNotApply):
-        changed((patch,))
+    for gone in ("raft.replication:commit", "raft.replication:NoSuchClass.commit", "no_such_module:commit"):
+        patch = Patch(f"chaos_protocols.agreement.{gone}", "no such line", "")
+        with pytest.raises(DoesNotApply):
+            changed((patch,))
 
 
 @pytest.mark.parametrize("name", QUICK)
