@@ -22,10 +22,10 @@ SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/num
 ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docker-demo test check house format bench soak seeds mutants fuzz coverage clean distclean
+.PHONY: help demo docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.project  ## four hospitals train together while one joins, one dies and one leaves (2 minutes)
 	@$(BIN)/chaosd lab run examples/heart/demo.toml
@@ -67,6 +67,9 @@ seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (minutes)
 
 mutants: $(VENV)/.project  ## deliberate faults in the protocols: each must be caught by the simulator
 	@$(BIN)/python -m tests.simulation.mutants
+
+mutants-random: $(VENV)/.project  ## 200 small faults drawn from a seed: do the tests notice? (hours)
+	@$(BIN)/python -m tests.simulation.mutants.random_faults
 
 fuzz: $(VENV)/.project  ## a minute of coverage-guided fuzzing for each reader of foreign bytes (17 minutes)
 	@$(BIN)/python -m tests.fuzz --seconds 60

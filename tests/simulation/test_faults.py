@@ -177,6 +177,23 @@ def test_seeds_come_by_hanging_workers_and_forced_stops(kind: int) -> None:
     assert any(told in line for story in stories for line in story)
 
 
+def test_no_other_worker_comes_beside_one_that_hangs() -> None:
+    """The daemon's socket refuses it; with two, the machine took the state of the first for that of the second."""
+    world = training("abc")
+    node = world.node("c")
+    node.hang.strike()
+    before = node.connected
+    node.start_worker()
+    assert node.worker is None and node.connected is before
+    assert world.run_until(lambda: node.hang.times == 1 and all_are_members(world), limit_s=60.0)
+    assert node.worker is not None and node.worker is node.connected is not before
+    node.hang.strike()
+    node.kill(worker_too=False)
+    begin(node)  # the daemon that was killed had the connection; another one has not
+    assert node.worker is not None
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+
+
 def rejoined(world: World, name: str) -> None:
     """Its worker starts anew and trains again with the state of the others (the oracles judge every block)."""
     rejoin(world, world.node(name))

@@ -3,10 +3,13 @@ others by `make mutants`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.simulation.mutants.__main__ import hunt
 from tests.simulation.mutants.bugs import BUGS
 from tests.simulation.mutants.planting import Bug, DoesNotApply, Patch, changed, owner_of, planted
+from tests.simulation.mutants.random_faults import PROTOCOLS, ROOT, UNIT, drawn, unit_tests
 
 QUICK = {
     "log entries are not persisted": (1, 7),
@@ -52,9 +55,10 @@ def test_bug_is_gone_after_it_was_planted() -> None:
 
 
 def test_patch_of_a_line_that_has_changed_is_noticed() -> None:
-    patch = Patch("chaos_protocols.agreement.raft.replication:commit", "no such line", "")
-    with pytest.raises(DoesNotApply):
-        changed((patch,))
+    for gone in ("raft.replication:commit", "raft.replication:NoSuchClass.commit", "no_such_module:commit"):
+        patch = Patch(f"chaos_protocols.agreement.{gone}", "no such line", "")
+        with pytest.raises(DoesNotApply):
+            changed((patch,))
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -62,3 +66,16 @@ def test_oracle_catches_the_planted_bug(name: str) -> None:
     finding = hunt(next(bug for bug in BUGS if bug.name == name))
     assert finding.invariant in QUICK[name], finding.text
     assert finding.seed < 5
+
+
+def test_for_a_random_fault_all_unit_tests_run_those_beside_it_first() -> None:
+    everything = sorted(str(path.relative_to(ROOT)) for path in UNIT.rglob("test_*.py"))
+    for fault in drawn(seed=1, faults=200):
+        module = fault.path.relative_to(PROTOCOLS)
+        files = unit_tests(module)
+        assert sorted(files) == everything
+        folder = UNIT.joinpath(*module.parent.parts[:1])
+        assert folder in (ROOT / files[0]).parents, module
+    reduce = unit_tests(Path("rounds", "reduce", "tree.py"))
+    folders = [str(Path(file).parent.relative_to("tests/unit/protocols")) for file in reduce]
+    assert list(dict.fromkeys(folders))[:2] == ["rounds/reduce", "rounds"]

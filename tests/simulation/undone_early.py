@@ -60,7 +60,7 @@ EARLY = (
         row=5,
         patches=(
             Patch(
-                "chaos_protocols.agreement.replica:Replica.is_newest",
+                "chaos_protocols.agreement.replica:RosterReplica.is_newest",
                 "return self.raft.term_at(self.raft.commit_index) == self.raft.term",
                 "return True",
             ),

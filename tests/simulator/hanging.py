@@ -26,13 +26,21 @@ class Hang:
         """So often the daemon parted with one."""
         self._node = node
         self._worker: Worker | None = None
+        self._daemon = 0
+        """The life of the daemon to which it is connected."""
+
+    @property
+    def lasts(self) -> bool:
+        """The daemon has its connection still, and refuses any other worker meanwhile."""
+        node = self._node
+        return self._worker is not None and self._worker is node.connected and self._daemon == node._generation
 
     def strike(self) -> None:
         """If a worker is there, and is not the last one with the state."""
         node = self._node
         if node.alive and node.listening is not None and not node.world.must_live(node):
             node.world.tell(f"!! the worker of {node.name} hangs")
-            self._worker, node.worker = node.worker, None
+            self._worker, node.worker, self._daemon = node.worker, None, node._generation
             node.handle(events.WorkerStopped(reason="the worker process is stopped (SIGSTOP)"))
 
     def ended(self) -> None:

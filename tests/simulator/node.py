@@ -62,9 +62,7 @@ class Node:
         self.mailbox: list[Any] = []
         self.answers: dict[str, tuple[bool, str]] = {}
         self._timer = self._generation = self._workers = 0
-        self.min_sites = 1
         self.contribution: tuple[int, int, str] | None = None
-        self.keeper = Keeper(self)
         self.contribution_bytes, self.apply_s = 0, 0.001
         self.fetched: list[bool] = []
         self.crash_at: int | None = None
@@ -100,6 +98,9 @@ class Node:
             self.worker = None
 
     def start_worker(self) -> None:
+        """A new one; while one hangs, the daemon refuses it."""
+        if self.hang.lasts:
+            return
         self._workers += 1
         self.worker = Worker(number=self._workers)
         self._hello(self.worker)

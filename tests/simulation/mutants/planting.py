@@ -43,13 +43,16 @@ class DoesNotApply(Exception):
 
 
 def owner_of(target: str) -> tuple[Any, Any, str]:
-    """Module, the object that holds the function, and its name there."""
+    """Module, the object that holds the function, and its name there. Raises DoesNotApply where one is gone."""
     module_name, qualified = target.split(":")
-    module = importlib.import_module(module_name)
-    owner: Any = module
     *path, name = qualified.split(".")
-    for part in path:
-        owner = getattr(owner, part)
+    try:
+        module = importlib.import_module(module_name)
+        owner: Any = module
+        for part in path:
+            owner = getattr(owner, part)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise DoesNotApply(f"{target} is gone: {error}") from None
     return module, owner, name
 
 

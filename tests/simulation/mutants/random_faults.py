@@ -1,9 +1,9 @@
 """`python -m tests.simulation.mutants.random_faults`: small faults drawn from a seed; do tests and simulator notice?
 
-Each fault is made in a copy of `chaos_protocols`, and the unit tests of the protocols, seeds of the simulator and the
-stories are run on that copy, the quick ones first. Prints each fault with what caught it, the survivors at the end, and
-ends with 1 if fewer than WANTED were caught. A survivor is a missing test, or makes no difference:
-docs/testing.md says which.
+Each fault is made in a copy of `chaos_protocols`, and the unit tests of the protocols (those beside the fault first),
+seeds of the simulator and the stories are run on that copy. Prints each fault with what caught it, the survivors at the
+end, and ends with 1 if fewer than WANTED were caught. A survivor is a missing test, or makes no difference:
+docs/testing.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from tests.simulation.mutants.small_faults import SmallFault, decision_modules, faults_in
@@ -31,9 +33,11 @@ TIMEOUT_S = 400
 """Longer than all of it takes without a fault on one core: a fault that makes an endless loop is caught, too."""
 
 PYTEST = ("-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider")
-UNIT = tuple(f"tests/unit/{name}" for name in ("protocols", "raft", "reduce", "transfer", "wire"))
+UNIT = ROOT / "tests" / "unit" / "protocols"
+"""Its folders are those of `PROTOCOLS`."""
+UNIT_TESTS = "unit tests"
 STAGES = (
-    ("unit tests", (*PYTEST, *UNIT)),
+    (UNIT_TESTS, PYTEST),
     ("seeds", ("-m", "tests.simulator", "--seeds", SEEDS, "--jobs", "1")),
     ("stories", (*PYTEST, "tests/simulation/test_scenarios.py", "tests/simulation/test_keeping.py")),
 )
@@ -59,14 +63,34 @@ def drawn(seed: int, faults: int) -> list[SmallFault]:
     return random.Random(seed).sample(places, min(faults, len(places)))
 
 
+def stages(module: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is run, in this order, for a fault in `module` (below `PROTOCOLS`): its name and its command."""
+    for name, arguments in STAGES:
+        yield name, (*arguments, *unit_tests(module)) if name == UNIT_TESTS else arguments
+
+
+def unit_tests(module: Path) -> list[str]:
+    """All files of them; the more folders one shares with the module, the earlier, so that a fault is seen soon."""
+    folders = module.parent.parts
+
+    def shared(path: Path) -> int:
+        beside = path.relative_to(UNIT).parent.parts
+        return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(folders, beside, strict=False))))
+
+    return [
+        str(path.relative_to(ROOT)) for path in sorted(UNIT.rglob("test_*.py"), key=lambda one: (-shared(one), one))
+    ]
+
+
 def judge(numbered: tuple[int, SmallFault]) -> Verdict:
     number, fault = numbered
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="chaos-fault-") as folder:
         copy = Path(folder) / PROTOCOLS.name
         shutil.copytree(PROTOCOLS, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        (copy / fault.path.relative_to(PROTOCOLS)).write_bytes(fault.source())
-        by = next((name for name, arguments in STAGES if not _passes(arguments, folder)), "")
+        module = fault.path.relative_to(PROTOCOLS)
+        (copy / module).write_bytes(fault.source())
+        by = next((name for name, arguments in stages(module) if not _passes(arguments, folder)), "")
     return Verdict(number=number, fault=fault, by=by, took_s=time.monotonic() - began_s)
 
 
@@ -102,7 +126,7 @@ def main() -> int:
             print(f"{number:>3} {fault.path.relative_to(PROTOCOLS)}:{fault.line}  {fault.what}")
         return 0
     began_s = time.monotonic()
-    if not all(_passes(arguments, str(PROTOCOLS.parent)) for _, arguments in STAGES):
+    if not all(_passes(arguments, str(PROTOCOLS.parent)) for _, arguments in stages(Path())):
         print("tests or seeds fail without any fault: mend that first")
         return 2
     verdicts = []
