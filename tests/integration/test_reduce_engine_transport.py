@@ -47,7 +47,7 @@ class Node:
         )
         self.engine.configure(SPEC, memoryview(self.arena))
 
-    def _link_up(self, site: SiteId, incarnation: int, address: str) -> None:
+    def _link_up(self, site: SiteId, *_: object) -> None:
         self.links_up += 1
         self.engine.link_up(site)
 
