@@ -42,7 +42,7 @@ from chaos_protocols.agreement.raft.messages import (
 from chaos_protocols.names import SiteId
 
 
-def found(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
+def bootstrap(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
     """What the founder of a run persists before its first start: a snapshot at index 1 with itself the only voter."""
     configuration = Configuration(voters=(site,), learners=())
     return HardState(1, None), Snapshot(index=1, term=1, configuration=configuration, state=state)

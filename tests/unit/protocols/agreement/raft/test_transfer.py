@@ -82,7 +82,7 @@ def test_a_hand_over_to_nobody_fit_is_refused_with_the_reason() -> None:
     assert hand_over(cluster, leader, leader) == f"{leader} is not another voter"
     assert hand_over(cluster, one, None) == f"this site does not lead; {leader} does"
     alone = Cluster(1)
-    alone.found("a")
+    alone.bootstrap("a")
     alone.step()
     assert hand_over(alone, "a", None) == "there is no other voter"
 
