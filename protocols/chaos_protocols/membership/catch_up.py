@@ -8,7 +8,7 @@ promoted needs its contribution, and nobody goes further until it has caught up,
 happens once in a worker's life, for one round. A worker that is slower than the run for ever would slow it down as a
 member anyhow: whoever lets it in decides that.
 
-Driven by `Participation`. Source: protocols.md sections 3 and 5; learners that catch up in rounds: Raft thesis, 4.2.1.
+Driven by `Participation`. Source: spec 12.4 to 12.6; learners that catch up in rounds: Raft thesis, 4.2.1.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Control messages between sites, and the envelope they travel in. The only place where they are declared.
 
-Who says what to whom; which part of a site handles it stands in `dispatch.py`:
+Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
     neighbour to neighbour   Heartbeat, Goodbye
     flooded                  LinkStateAdvertisement
@@ -120,7 +120,7 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class CaughtUp(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The learner's worker has applied every result that the learner has: it can be promoted. `waits`: it has not, and
-    cannot as things are: the round from which it is promoted is to wait for it (leveling.py)."""
+    cannot as things are: the round from which it is promoted is to wait for it (membership/catch_up.py)."""
 
     round: Count
     transfer: Identifier
