@@ -1,5 +1,6 @@
 """How a worker that comes without the state gets it back from this site: from the checkpoint in its daemon's memory,
-or, when no live site has the state and the run was agreed to go on from it, from one on its disk (spec 12.8, 13.6, decision 0011).
+or, when no live site has the state and the run was agreed to go on from it, from one on its disk (spec 12.8 and 13.6,
+decision 0011).
 
 Driven by `WorkerState`, which says when the state comes from elsewhere.
 """
