@@ -196,7 +196,7 @@ class RoundMachine:
         """A worker said hello; of this size is a result."""
         self.delivery.bound(contribution_bytes)
 
-    def adopt_worker(self, done: int) -> list[Effect]:
+    def begin_from_worker(self, done: int) -> list[Effect]:
         """The worker's own state counts as that of the end of `done` (founding a run)."""
         effects = [*self._stop(), *self._discard_after(done)]
         self.takes_part = True

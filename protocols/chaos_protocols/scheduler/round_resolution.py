@@ -41,7 +41,7 @@ class RoundOutcome:
 
 
 def outcome_of(roster: Roster, answers: Mapping[SiteId, RoundStatusReply]) -> RoundOutcome:
-    """`answers`: of every site of the roster. Who has neither the result nor the state (a newcomer that waits for it)
+    """`answers`: of every site of the roster. Who has neither the result nor the state (a joiner that waits for it)
     counts from a round that may never have been done. If nobody has either, a worker that comes back may: of no older
     round than anybody knows to be done."""
     held = {site: answer.done_round for site, answer in answers.items() if answer.digest or answer.has_state}

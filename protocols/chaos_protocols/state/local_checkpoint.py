@@ -105,7 +105,7 @@ class MemoryCheckpoint:
         if self._copying != round_number:
             return False
         if reason:
-            name, subject = self._outbox.facts.name, f"mirror of round {round_number}"
+            name, subject = self._outbox.facts.name, f"in-memory checkpoint of round {round_number}"
             self._outbox.record("restore", name, subject, "failed", None, reason)
             self._discarded = True
         self._copying = None

@@ -125,7 +125,7 @@ class StateRestore:
         """It is damaged, or gone. The next best is asked for."""
         restoring, self.running = self.running, None
         assert restoring is not None
-        where = "mirror"
+        where = "in-memory checkpoint"
         if restoring.checkpoint is not None:
             where = "checkpoint"
             self._files.damaged(restoring.checkpoint)
@@ -150,7 +150,7 @@ class StateRestore:
         self.running = None
         if restoring.checkpoint is None:
             replayed = self._rounds.completed_round - restoring.round
-            reason = f"the state of round {restoring.round} from this daemon's mirror, {replayed} results since"
+            reason = f"the state of round {restoring.round} from this daemon's in-memory checkpoint, {replayed} results since"
         else:
             reason = f"the state of round {restoring.round} from the checkpoint on this site's disk, verified"
         outbox.record("restore", outbox.facts.name, restoring.cause, "done", restoring.started_s, reason)

@@ -84,7 +84,7 @@ class LinkStateAdvertisement(msgspec.Struct, frozen=True, kw_only=True, tag=True
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A newcomer asks to be admitted with these neighbours. Its key must match its id."""
+    """A joiner asks to be admitted with these neighbours. Its key must match its id."""
 
     name: Label
     address: Address
@@ -95,7 +95,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker_round: Count
     checkpoint: CheckpointFacts | None = None
     versions: Versions = BEFORE
-    """What the newcomer's daemon speaks."""
+    """What the joiner's daemon speaks."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -41,7 +41,7 @@ def test_no_proposals_while_the_leadership_is_handed_over() -> None:
     assert hand_over(cluster, leader, one) == f"the leadership is already being handed over to {one}"
 
 
-def test_the_successor_is_brought_level_first() -> None:
+def test_the_successor_is_brought_up_to_date_first() -> None:
     cluster, leader, (one, _) = resolved("abc")
     cluster.filter = lambda _source, destination, message: destination != one or not isinstance(message, AppendRequest)
     cluster.propose(leader)
