@@ -61,7 +61,7 @@ def test_a_restarted_worker_gets_its_state_from_its_own_daemon(every: int) -> No
     assert world.run_until(lambda: trains(node), limit_s=1.0)
     assert node.keeper.restored == ["mirror"] and transfers(world) == before
     assert world.run_until(lambda: world.oracles.rounds_done > begun + 20, limit_s=10.0)
-    assert "from this daemon's memory" in told(world, "restore")[-1]
+    assert "from this daemon's in-memory checkpoint" in told(world, "restore")[-1]
     assert not told(world, "scale-out", since=len(world.story) - 1)
 
 

@@ -150,7 +150,8 @@ class StateRestore:
         self.running = None
         if restoring.checkpoint is None:
             replayed = self._rounds.completed_round - restoring.round
-            reason = f"the state of round {restoring.round} from this daemon's in-memory checkpoint, {replayed} results since"
+            where = "this daemon's in-memory checkpoint"
+            reason = f"the state of round {restoring.round} from {where}, {replayed} results since"
         else:
             reason = f"the state of round {restoring.round} from the checkpoint on this site's disk, verified"
         outbox.record("restore", outbox.facts.name, restoring.cause, "done", restoring.started_s, reason)
