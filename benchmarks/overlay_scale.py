@@ -307,5 +307,5 @@ def stand(node: Node, roster: Roster) -> None:
     assert machine is not None
     machine.membership.begin()
     machine.rounds.learn(roster)
-    for effect in [*machine.rounds.adopt_worker(0), *machine.rounds.install(roster)]:
+    for effect in [*machine.rounds.begin_from_worker(0), *machine.rounds.install(roster)]:
         node._execute(effect)

@@ -101,7 +101,7 @@ class WanCluster:
         for number, (name, near) in enumerate(neighbours.items()):
             self.sites[name].configure(
                 "benchmark",
-                found=number == 0,
+                bootstrap=number == 0,
                 trust=self.sites.values(),
                 peers=[self.sites[far] for far in near],
                 min_sites=min_sites,

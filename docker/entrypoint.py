@@ -48,7 +48,7 @@ def setup(overlay: Scenario, folder: Path) -> None:
             run=overlay.name,
             data_dir=Path("."),
             listen=f"0.0.0.0:{PORT}",
-            found=number == 0,
+            bootstrap=number == 0,
             trust=ids.values(),
             peers=[(ids[other], f"{other}:{PORT}") for other in far],
             min_sites=overlay.min_sites or sum(one.start for one in overlay.sites),

@@ -117,7 +117,7 @@ class Script:
         told = f"the others completed their next round {took_s * 1000:.0f} ms after it"
         if action.back_after_s is not None:
             yield from self._come_back(site, action.back_after_s)
-            told += f"; {site.name} is back as a newcomer"
+            told += f"; {site.name} is back as a joiner"
         return told
 
     def _come_back(self, site: LabSite, after_s: float) -> Steps:

@@ -99,7 +99,7 @@ class Processes:
         near = [link.between for link in self.scenario.links if site.name in link.between]
         site.configure(
             self.scenario.name,
-            found=site.name == self.scenario.sites[0].name,
+            bootstrap=site.name == self.scenario.sites[0].name,
             trust=self.sites.values(),
             peers=[self.sites[other] for pair in near for other in pair if other != site.name],
             min_sites=self.scenario.min_sites or sum(spec.start for spec in self.scenario.sites),

@@ -90,32 +90,51 @@ def _judge_results(watch: Watch, verdict: RunVerdict) -> None:
 
 
 def _judge_events(watch: Watch, verdict: RunVerdict) -> None:
+    _judge_sources(watch, verdict)
+    _judge_survivors(watch, verdict)
+    _judge_elections(watch, verdict)
+    for action in watch.processes.scenario.actions:
+        if action.do == "leave" and action.site is not None:
+            _judge_leave(watch, action.site, verdict)
+
+
+def _judge_sources(watch: Watch, verdict: RunVerdict) -> None:
+    """A joiner gets its state from as many neighbours as the scenario wants."""
     scenario = watch.processes.scenario
     transfers = [event for _, event in watch.events if event.kind == "transfer" and event.outcome == "done"]
     sources = max((event.reason.count(";") for event in transfers), default=0)  # "...; planned from A n; B m"
     wanted = scenario.checks.join_sources_at_least
     if any(action.do == "join" for action in scenario.actions) and sources < wanted:
-        verdict.failures.append(f"a newcomer got its state from {sources} neighbours at most; {wanted} are wanted")
-    limit_s = scenario.checks.survivors_go_on_within_s
+        verdict.failures.append(f"a joiner got its state from {sources} neighbours at most; {wanted} are wanted")
+
+
+def _judge_survivors(watch: Watch, verdict: RunVerdict) -> None:
+    """After each incident the others complete a round within the time that the scenario gives them."""
+    limit_s = watch.processes.scenario.checks.survivors_go_on_within_s
     for one in watch.incidents:
         slow = limit_s is not None and one.duration_s is not None and one.duration_s > limit_s
         if slow and "next round" in one.outcome:
             verdict.failures.append(f"{one.text}: the others went on after {one.duration_s:.2f} s, not {limit_s:g} s")
+
+
+def _judge_elections(watch: Watch, verdict: RunVerdict) -> None:
     end = verdict.figures["rounds"]  # at the end the scheduler leaves too, and hands its role over: no fault
     elections = [event for _, event in watch.events if event.kind == "election" and event.outcome == "done"]
     won = {event.reason for event in elections if event.round < end}
     verdict.figures["elections"] = len(won)
-    most = scenario.checks.elections_at_most
+    most = watch.processes.scenario.checks.elections_at_most
     if most is not None and len(won) > most:
         verdict.failures.append(f"{len(won)} elections were won; at most {most} are allowed")
-    for action in scenario.actions:
-        if action.do != "leave" or action.site is None:
-            continue
-        leaver = watch.processes.sites[action.site].identity.site[:8]
-        killed = any(other.do in ("kill", "stop") and other.site == action.site for other in scenario.actions)
-        for _, event in watch.events:
-            if event.kind == "scale-in" and event.subject == leaver and "links are down" in event.cause and not killed:
-                verdict.failures.append(f"the graceful leave of {action.site} was recorded as a failure")
+
+
+def _judge_leave(watch: Watch, name: str, verdict: RunVerdict) -> None:
+    """A graceful leave is not taken for a failure, unless the site was killed or stopped as well."""
+    leaver = watch.processes.sites[name].identity.site[:8]
+    if any(other.do in ("kill", "stop") and other.site == name for other in watch.processes.scenario.actions):
+        return
+    for _, event in watch.events:
+        if event.kind == "scale-in" and event.subject == leaver and "links are down" in event.cause:
+            verdict.failures.append(f"the graceful leave of {name} was recorded as a failure")
 
 
 def _judge_models(reports: dict[str, dict[str, Any]], margin: float | None, verdict: RunVerdict) -> None:

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos_protocols.agreement.commands import TooNew, decode_roster, encode_roster
-from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, found
+from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, bootstrap
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import ForcedStop, LeaveRequested
-from chaos_protocols.membership.facts import SiteFacts, founding_roster
+from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.state.transfer import TransferSettings
@@ -288,8 +288,8 @@ def make_machine(
     recovered = journal.recovered
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries
     founding: Persist | None = None
-    if config.found and snapshot is None and not entries:
-        hard_state, snapshot = found(facts.site, encode_roster(founding_roster(facts, planner)))
+    if config.bootstrap and snapshot is None and not entries:
+        hard_state, snapshot = bootstrap(facts.site, encode_roster(bootstrap_roster(facts, planner)))
         founding = Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot)
     rng = random.Random(f"{facts.site}/{facts.incarnation}")
     raft = RaftMachine(

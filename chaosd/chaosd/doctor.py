@@ -236,12 +236,14 @@ def check_iperf3(probe: str) -> Check:
 def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
     """One finding a peer, all asked at once. A silent peer is a warning: it may come later, unless nobody answers."""
     if not config.peers:
-        if config.found:
+        if config.bootstrap:
             return [_ok("peers", "none named; this site founds the run and waits for others")]
-        return [_warn("peers", "none named and found = false", "add [[peers]], or wait for others to dial this site")]
+        return [
+            _warn("peers", "none named and bootstrap = false", "add [[peers]], or wait for others to dial this site")
+        ]
     with ThreadPoolExecutor(PEERS_AT_ONCE) as pool:
         checks = list(pool.map(lambda peer: check_peer(peer, timeout_s), config.peers))
-    if not config.found and all(check.level is not Level.OK for check in checks):
+    if not config.bootstrap and all(check.level is not Level.OK for check in checks):
         remedy = "this site cannot join: start a peer, or correct the addresses"
         checks.append(_fail("peers", "not one of the peers answers as itself", remedy))
     return checks

@@ -10,7 +10,7 @@ from typing import Literal
 class CheckpointSettings:
     """What a site keeps of its worker's state beside its worker (decision 0011).
 
-    `memory_checkpoint_every_rounds`: its daemon's memory has a copy of the state of every so many rounds; 0: no mirror.
+    `memory_checkpoint_every_rounds`: its daemon's memory has a copy of the state of every so many rounds; 0: none.
     `checkpoint`: `off`; `fixed`: a file every `checkpoint_every_rounds` rounds or every `checkpoint_every_s` seconds,
     whichever is set (0: not) and comes first; `optimum`: FlashRecovery's equation (3), with
     `mean_time_between_failures_s` as its d / m, and its k0 measured."""

@@ -323,7 +323,7 @@ class SiteMachine:
         return self.participation.state
 
     @property
-    def empty_round(self) -> Tag | None:
+    def empty_tag(self) -> Tag | None:
         return self.rounds.empty_round
 
     @property

@@ -114,7 +114,8 @@ class Conversation:
         """One round: hand the contribution over, wait for the result, apply it. False if the site is out of the run.
 
         If the state moved on without this contribution (the round was completed by the others, or the state was
-        replaced because the daemon had lost level), the contribution is dropped and the call returns as after a round.
+        replaced because the daemon had fallen behind), the contribution is dropped and the call returns as after a
+        round.
         """
         began = self.round
         self._drain()
@@ -190,7 +191,7 @@ class Conversation:
 
     def _round_is_over(self) -> bool:
         if self.phase is Phase.WAITING:
-            return self._signals.exit_requested  # a newcomer again: until TrainFrom, or until the user goes
+            return self._signals.exit_requested  # a joiner again: until TrainFrom, or until the user goes
         return self.phase is not Phase.CONTRIBUTED
 
     def _wait(self, over: Callable[[], bool]) -> None:

@@ -103,7 +103,7 @@ class Coordinator:
         gradients: Mapping[str, Array] | None = None,
         sync: SyncMode | None = None,
     ) -> None:
-        """Say what is trained, join the run, and wait until this site may contribute (a newcomer gets the state first).
+        """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
         torch: `model` is a module or a mapping of names to modules, `optimizer` one optimizer or a mapping, `scheduler`
         one learning-rate scheduler, a list, a mapping, or None. A round averages the gradients of all parameters that
@@ -116,7 +116,7 @@ class Coordinator:
         before each `step()` and set to zero after it. `apply(averaged, round)` gets the weighted average over all sites
         as a dict from the names of `gradients` to new arrays of their shapes and dtypes, and the number of the round (1
         for the first); it must update `arrays` in place, and depend on nothing but its arguments and `arrays`: it must
-        do the same on every site, bit for bit, also on a newcomer that catches up without having contributed.
+        do the same on every site, bit for bit, also on a joiner that catches up without having contributed.
 
         sync: how the sites train together, the same on all of them; default: every step is averaged
         (`chaos.sync.EveryStep`).
@@ -162,7 +162,7 @@ class Coordinator:
         3.1). Without it every site has weight 1; all sites must handle this alike.
 
         True: a round was applied (`round` has grown). In two cases that was not with this contribution: the run had
-        completed the round already, or the daemon had lost level and the state was replaced; training goes on from
+        completed the round already, or the daemon had fallen behind and the state was replaced; training goes on from
         there all the same. False: the run has dismissed this site, the exit event is set and `left` is true; a further
         call raises LeftRun.
         """

@@ -34,5 +34,5 @@ class DaemonProtocolError(ChaosError):
 
 class HalfAppliedStep(ChaosError):
     """The update of a round failed half-way (for example: out of memory in the optimizer). The model's state belongs to
-    no round; the cause is chained. Start the script again: it then joins as a newcomer and gets the state from its
+    no round; the cause is chained. Start the script again: it then joins anew and gets the state from its
     neighbours."""

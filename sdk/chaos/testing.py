@@ -9,7 +9,7 @@
 
 `LocalRun` listens on a unix socket and says to each script that connects what its daemon would say: it waits for
 `sites` of them, averages every round over all, weighted by samples, in the order in which they came, and lets a script
-leave. One that comes later is a newcomer: it gets the state from a member by way of the shared memory, and trains from
+leave. One that comes later is a joiner: it gets the state from a member by way of the shared memory, and trains from
 the next round on. What is real: the whole SDK in the script (conversation, shared memory, frameworks, modes), and the
 arithmetic. What is not there: other machines, failures of links, time. For one site alone,
 `Coordinator(standalone=True)` needs nothing at all.

@@ -97,7 +97,7 @@ class Cluster:
         for number, site in enumerate(self.sites):
             site.configure(
                 "test",
-                found=number == 0,
+                bootstrap=number == 0,
                 trust=self.sites,
                 peers=self.sites[:number],
                 min_sites=min_sites,

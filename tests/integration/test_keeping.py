@@ -120,7 +120,7 @@ def test_a_run_that_was_killed_everywhere_goes_on_from_its_newest_checkpoint(tmp
 
 
 @pytest.mark.timeout(120)
-def test_an_interrupted_daemon_leaves_nothing_of_a_mirror_or_checkpoint(tmp_path: Path) -> None:
+def test_an_interrupted_daemon_leaves_nothing_of_a_memory_checkpoint_or_checkpoint(tmp_path: Path) -> None:
     """Ctrl+C while copies and files of every round are under way."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         cluster.wire(

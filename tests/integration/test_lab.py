@@ -148,7 +148,7 @@ def test_a_killed_site_comes_back_another_leaves_and_the_rest_ends_with_equal_bi
     assert "Everything held." in text
     found = json.loads(figures.read_text(encoding="utf-8"))
     killed, left = found["timeline"]
-    assert "va is back as a newcomer" in killed["outcome"] and "left" in left["outcome"]
+    assert "va is back as a joiner" in killed["outcome"] and "left" in left["outcome"]
     assert set(found["final_digests"]) == {"cleveland", "va"} and len(set(found["final_digests"].values())) == 1
     assert found["reports"]["hungary"]["rounds"] < found["rounds"], "the others went on without the one that left"
     assert leftovers(short) == []

@@ -11,6 +11,7 @@ import venv
 import zipfile
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.site_rig import VARIABLES, Cluster, Site, wait_for
@@ -48,6 +49,13 @@ class Institution(Site):
     """`daemon_python`, `worker_python`: which release its daemon and its script are of."""
 
     daemon_python = worker_python = sys.executable
+
+    def configure(self, run: str, **settings: Any) -> None:
+        """By the names that both releases read: the former one has no `bootstrap`."""
+        super().configure(run, **settings)
+        text = self.config_path.read_text(encoding="utf-8")
+        assert "\nbootstrap = " in text
+        self.config_path.write_text(text.replace("\nbootstrap = ", "\nfound = "), encoding="utf-8")
 
     def daemon_command(self) -> list[str]:
         return [self.daemon_python, "-m", "chaosd", "start", "--config", str(self.config_path)]

@@ -61,11 +61,11 @@ def test_a_restarted_worker_gets_its_state_from_its_own_daemon(every: int) -> No
     assert world.run_until(lambda: trains(node), limit_s=1.0)
     assert node.keeper.restored == ["mirror"] and transfers(world) == before
     assert world.run_until(lambda: world.oracles.rounds_done > begun + 20, limit_s=10.0)
-    assert "from this daemon's mirror" in told(world, "restore")[-1]
+    assert "from this daemon's in-memory checkpoint" in told(world, "restore")[-1]
     assert not told(world, "scale-out", since=len(world.story) - 1)
 
 
-def test_without_a_mirror_the_neighbours_are_asked() -> None:
+def test_without_a_memory_checkpoint_the_neighbours_are_asked() -> None:
     world = three_sites(CheckpointSettings())
     node, before = world.node("b"), transfers(world)
     restart_worker(world, node)
@@ -88,7 +88,7 @@ def test_all_workers_die_at_once_and_the_run_goes_on_where_it_was() -> None:
     assert transfers(world) == before and not told(world, "restore-point", since=20)
 
 
-def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None:
+def test_a_memory_checkpoint_that_needs_more_results_than_may_be_kept_is_given_up() -> None:
     world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=4))
     node = world.node("b")
     for one in world.nodes.values():
@@ -107,7 +107,7 @@ def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up() -> None
     assert transfers(world) == before + 1
 
 
-def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_state() -> None:
+def test_a_worker_that_dies_of_its_memory_checkpoint_again_and_again_gets_its_neighbours_state() -> None:
     world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1000))
     node = world.node("b")
     assert node.machine is not None
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_of_its_mirror_again_and_again_gets_its_neighbours_st
     assert node.keeper.restored == ["mirror"] * 3 and transfers(world) > before
 
 
-def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
+def test_a_joiner_is_served_while_memory_checkpoints_are_taken_every_round() -> None:
     """The worker's state region belongs to the joiner: no mirror overwrites what is served (oracle 4 watches)."""
     world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1))
     joiner = world.add("d", peers=("a", "b", "c"))
@@ -137,7 +137,7 @@ def test_a_joiner_is_served_while_mirrors_are_taken_every_round() -> None:
     assert "mirror" in world.node("c").keeper.restored
 
 
-def test_a_removed_site_forgets_its_mirror() -> None:
+def test_a_removed_site_forgets_its_memory_checkpoint() -> None:
     """It joins again as a joiner: what it had is of a history that the run may have left."""
     world = three_sites(CheckpointSettings(memory_checkpoint_every_rounds=1))
     node = world.node("b")
@@ -291,7 +291,7 @@ def test_the_optimal_interval_is_that_of_the_equation() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_invariants_hold_under_random_trouble_with_mirrors_and_checkpoints(seed: int) -> None:
+def test_invariants_hold_under_random_trouble_with_memory_checkpoints_and_checkpoints(seed: int) -> None:
     world = build(1000 + seed, 2 + seed % 5)
     keep_at_random(world, random.Random(f"keeping/{seed}"))
     Nemesis(world, until_s=15.0)

@@ -38,6 +38,6 @@ WAITS_FOR_EVER = Patch(
 )
 """Row 53: a leaver for which nothing is agreed. It ends what rows 10 and 35 end sooner."""
 WITHOUT_MIRRORS = Patch(
-    "chaos_protocols.scheduler.restore_point:RestorePoint._nobody_trains", "return not mirrors or", "return True or"
+    "chaos_protocols.scheduler.restore_point:RestorePoint._nobody_trains", "return not in_memory or", "return True or"
 )
 """Row 50: who is taken over while a mirror may bring a worker back. It hides row 43."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from chaos_protocols.agreement.commands import decode_roster, encode_roster
 from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings
-from chaos_protocols.agreement.raft import found as found_log
-from chaos_protocols.membership.facts import SiteFacts, founding_roster
+from chaos_protocols.agreement.raft import bootstrap as bootstrap_log
+from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.site import SiteMachine
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def make_machine(node: Node) -> SiteMachine:
         min_sites=node.min_sites,
     )
     if node.founder and disk.snapshot is None:
-        first = encode_roster(founding_roster(facts, world.planner))
-        hard_state, snapshot = found_log(node.site, first)  # type: ignore[arg-type]
+        first = encode_roster(bootstrap_roster(facts, world.planner))
+        hard_state, snapshot = bootstrap_log(node.site, first)  # type: ignore[arg-type]
         disk.persist(Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot))
     rng = random.Random(f"{world.seed}/{node.site}/{disk.incarnation}")
     raft = RaftMachine(

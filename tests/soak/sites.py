@@ -177,7 +177,7 @@ class Sites:
             shapes += [f"latency_ms = {float(latency_ms)}"]
         site.configure(
             RUN,
-            found=site.name == NAMES[0],
+            bootstrap=site.name == NAMES[0],
             trust=self.sites.values(),
             peers=far,
             min_sites=2,

@@ -106,8 +106,12 @@ def _under_type_checking(tree: ast.Module) -> Iterator[ast.AST]:
 
 
 def circles(*, type_only: bool) -> list[tuple[str, ...]]:
-    """Groups of modules in which each imports each, directly or round about (Tarjan's strong components)."""
-    arrows = {name: sorted(imported(module, type_only=type_only)) for name, module in modules().items()}
+    """Groups of modules in which each imports each, directly or round about."""
+    return strong_components({name: sorted(imported(one, type_only=type_only)) for name, one in modules().items()})
+
+
+def strong_components(arrows: dict[str, list[str]]) -> list[tuple[str, ...]]:
+    """Those of more than one node (Tarjan, Depth-first search and linear graph algorithms, 1972)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

@@ -213,7 +213,7 @@ def places() -> frozenset[str]:
 def is_place(name: str, *, beside: Path = ROOT) -> bool:
     """Whether a path as it is shown (from the root, from the page, or only its end) is there. `*`, and a word in
     capitals, stand for anything."""
-    if (beside / name).exists() or name.rstrip("/") in places():
+    if (beside / name).exists() or (ROOT / name).exists() or name.rstrip("/") in places():
         return True
     pattern = re.sub(r"\b[A-Z]{2,}\b", "*", name.removeprefix("./").rstrip("/"))
     return pattern in places() or ("*" in pattern and any(fnmatch.fnmatch(place, pattern) for place in places()))

@@ -17,6 +17,8 @@ import pytest
 from tests.tidy import names
 from tests.tidy.tree import CODE_FOLDERS, PACKAGES, ROOT, python_files, shown
 
+from chaosd.metrics import Metrics
+
 SPEC = ROOT / "docs" / "protocols" / "spec.md"
 DECISIONS = ROOT / "docs" / "decisions"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
@@ -35,40 +37,12 @@ ELSEWHERE = re.compile(
 )
 """Whose sections those are, in the words before."""
 
-PAGE_CITED = re.compile(r"(?<![\w/.\-*])([\w./\-]+\.md)\b")
+PAGE_CITED = re.compile(r"(?<![\w/.\-*:])([\w./\-]+\.md)\b")
 MODULE_CITED = re.compile(r"(?<![\w/.\-*])([\w./\-]+\.py)\b")
 SHOWN = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[\w.\-*]*(?:/[\w.\-*]*)+|[\w\-*]+\.(?:py|md|toml|txt|csv)")
 DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\(\))?")
 SINGLE = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z]+_[A-Z_]+|[a-z]+_\w+(?:\(\))?")
-
-COMING = {
-    "CaughtUp": "CaughtUp",
-    "Goodbye": "Goodbye",
-    "LinkStateAdvertisement": "LinkStateAdvertisement",
-    "RetryRound": "RetryRound",
-    "RoundResolved": "RoundResolved",
-    "RoundStatusQuery": "RoundStatusQuery",
-    "RoundStatusReply": "RoundStatusReply",
-    "SetRestorePoint": "SetRestorePoint",
-}
-"""Names that the spec uses already, and what bears the meaning today. Empty when the code has them."""
-
-COMING_MODULES = {
-    "chaos_protocols.agreement",
-    "chaos_protocols.links",
-    "chaos_protocols.membership",
-    "chaos_protocols.rounds.reduce",
-    "chaos_protocols.scheduler.negotiation",
-    "chaos_protocols.scheduler.restore_point",
-    "chaos_protocols.scheduler.round_resolution",
-    "chaos_protocols.state",
-    "chaos_protocols.wire",
-}
-"""Packages, with all below them, that the spec names before they are there."""
-
-COMING_LIMITS = {"KNOWN_DIALLED_MAX", "LINK_ORDERS_MAX", "STEPS_MAX"}
-"""Limits that the code has as bare numbers."""
 
 NOT_OURS = {
     "build/simulator-compiled/KEY": "made when the simulator is compiled",
@@ -77,6 +51,8 @@ NOT_OURS = {
     "NNN-what-happens.txt": "a pattern",
     "net.core": "settings of the kernel",
     "va/chaosd.toml": "made by the reader of the first run",
+    "start_tls": "of the event loops",
+    "uvloop_loop_held_bytes_lost": "a figure of a prototype",
     "g_s": "a formula",
     "w_s": "a formula",
 }
@@ -202,15 +178,20 @@ def test_every_name_and_file_that_a_page_shows_exists(page: Path) -> None:
 
 def is_there(name: str, page: Path) -> bool:
     """Whether what stands between backticks is a name or a file that exists, or neither kind."""
-    if name in NOT_OURS or name in COMING or name in COMING_LIMITS or name in COMING.values():
-        return True
-    if any(f"{name}.".startswith(f"{coming}.") for coming in COMING_MODULES):
+    if name in NOT_OURS or name in metrics():
         return True
     if PATH.fullmatch(name):
         return names.is_place(name, beside=page.parent) or name.rstrip("/") in names.literals()
     if DOTTED.fullmatch(name):
         return names.is_known(name) or of_python(name)
     return not SINGLE.fullmatch(name) or names.is_known(name)
+
+
+@cache
+def metrics() -> frozenset[str]:
+    """Names of the daemon's counters, as they are told."""
+    told = {"counter": "_total"}
+    return frozenset(one.name + told.get(one.type, "") for one in Metrics().registry.collect())
 
 
 def of_python(name: str) -> bool:
@@ -239,9 +220,3 @@ def of_python(name: str) -> bool:
 )
 def test_what_is_not_there_is_found_out(name: str, there: bool) -> None:
     assert is_there(name, SPEC) is there
-
-
-def test_names_that_have_come_are_no_longer_listed_as_coming() -> None:
-    assert {name for name in COMING if name in names.fields()} == set()
-    assert {name for name in COMING_LIMITS if name in names.constants()} == set()
-    assert {name for name in COMING_MODULES if name in names.modules_ending()} == set()

@@ -145,7 +145,7 @@ def test_every_configuration_file_in_the_readme_can_be_used(tmp_path: Path) -> N
     assert [peer.address for peer in one.peers] == [other.listen]
     assert [peer.address for peer in other.peers] == [one.listen]
     assert one.run == other.run
-    assert [one.found, other.found] == [True, False]
+    assert [one.bootstrap, other.bootstrap] == [True, False]
 
 
 def test_the_scenario_in_the_operating_page_can_be_used(tmp_path: Path) -> None:

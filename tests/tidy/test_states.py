@@ -20,7 +20,7 @@ from chaos_protocols.state.transfer import SourceState
 from chaos_protocols.state.transfer.sources import STATE_CHANGES
 
 FINAL: set[Enum] = {MembershipState.REMOVED, SourceState.EXCLUDED}
-SEEDS = range(12)
+SEEDS = range(8)
 
 
 def test_the_page_of_states_is_up_to_date() -> None:

@@ -1,4 +1,4 @@
-"""Plans between sites: who sends a newcomer the state, and along which trees the sites average.
+"""Plans between sites: who sends a joiner the state, and along which trees the sites average.
 
 Reading order: `shards`, `policies`; `graph`, `baselines`, `packing`, `trees`.
 """

@@ -92,8 +92,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down,
-    resolve, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint, adopt,
-    round.
+    resolve, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint,
+    restore-point, round.
     `outcome`: done, failed, refused, or empty for a plain fact."""
 
     id: int

@@ -32,7 +32,7 @@ def chaosd() -> None:
 
     A first run on one machine, in two terminals:
 
-      $ chaosd init a --found                    # key, a/chaosd.toml
+      $ chaosd init a --bootstrap                # key, a/chaosd.toml
       $ chaosd init b --listen 127.0.0.1:7401    # key, b/chaosd.toml
       (put each site's id and address into the other's file, as init tells)
       $ chaosd start --config a/chaosd.toml      # terminal 1

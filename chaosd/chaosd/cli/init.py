@@ -34,8 +34,8 @@ listen = {listen}
 # {texts[advertise]}
 {mark}advertise = {advertise}
 
-# {texts[found]}
-found = {found}
+# {texts[bootstrap]}
+bootstrap = {bootstrap}
 # {texts[min_sites]}
 # min_sites = 1
 # {texts[admission]}
@@ -115,12 +115,13 @@ def init(
     run: Annotated[str, typer.Option(help=FIELD_TEXTS["run"])] = DEFAULT_RUN,
     listen: Annotated[str, typer.Option(help="host:port to listen on")] = DEFAULT_LISTEN,
     advertise: Annotated[str | None, typer.Option(help=FIELD_TEXTS["advertise"])] = None,
-    found: Annotated[bool, typer.Option("--found", help=FIELD_TEXTS["found"])] = False,
+    bootstrap: Annotated[bool, typer.Option("--bootstrap", help=FIELD_TEXTS["bootstrap"])] = False,
+    found: Annotated[bool, typer.Option("--found", hidden=True)] = False,
 ) -> None:
     """Make a site: its key and a commented TOML file. Overwrites neither; a key that is there is kept.
 
     $ chaosd init                                    # in the working directory
-    $ chaosd init cleveland --name Cleveland --run heart --found
+    $ chaosd init cleveland --name Cleveland --run heart --bootstrap
     """
     from chaosd.config.model import load_config
     from chaosd.identity import KEY_FILE, Identity, IdentityError
@@ -131,7 +132,8 @@ def init(
         "run": run,
         "listen": listen,
         "advertise": advertise,
-        "found": found,
+        "bootstrap": bootstrap or None,
+        "found": found or None,
         "data_dir": directory / DATA_FOLDER,
     }
     given = {field: value for field, value in overrides.items() if value is not None}
@@ -179,7 +181,7 @@ def version() -> None:
 
 
 def _text(path: Path, site: str, config: SiteConfig) -> str:
-    shown = ("name", "run", "listen", "advertise", "found")
+    shown = ("name", "run", "listen", "advertise", "bootstrap")
     fields = {field: json.dumps(getattr(config, field), ensure_ascii=False) for field in shown}
     mark = "# " if config.advertise == config.listen else ""
     return TEMPLATE.format(file=path, site=site, data=DATA_FOLDER, texts=FIELD_TEXTS, mark=mark, **fields)

@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 def _flag(field: str, text: str = "") -> Any:
     """The option of a field: its name and its help come from the field."""
-    negation = f"/--no-{field}" if field == "found" else ""
+    negation = f"/--no-{field}" if field == "bootstrap" else ""
     return typer.Option(flag_name(field) + negation, help=FIELD_TEXTS[field] + text, show_default=False)
 
 
@@ -31,7 +31,7 @@ def start(
     data_dir: Annotated[Path | None, _flag("data_dir")] = None,
     listen: Annotated[str | None, _flag("listen")] = None,
     advertise: Annotated[str | None, _flag("advertise")] = None,
-    found: Annotated[bool | None, _flag("found")] = None,
+    bootstrap: Annotated[bool | None, _flag("bootstrap")] = None,
     peer: Annotated[list[str] | None, _flag("peers", ": SITE@HOST:PORT, repeatable")] = None,
     trust: Annotated[list[str] | None, _flag("trust", "; repeatable")] = None,
     admission: Annotated[str | None, _flag("admission")] = None,
@@ -53,14 +53,18 @@ def start(
     worker_socket: Annotated[Path | None, _flag("worker_socket")] = None,
     api_socket: Annotated[Path | None, _flag("api_socket")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,
+    found: Annotated[bool | None, typer.Option("--found/--no-found", hidden=True)] = None,
+    mirror_every_rounds: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run this site's daemon in the foreground. Ctrl+C leaves the run gracefully, a second Ctrl+C forces.
 
     Every field of the TOML file is a flag of the same name; a flag wins over the file, a repeated one replaces a list.
+    `--found` and `--mirror-every-rounds` are the former names of `--bootstrap` and
+    `--memory-checkpoint-every-rounds`.
 
       $ chaosd start                      # ./chaosd.toml, as chaosd init wrote it
       $ chaosd start --config hospital/chaosd.toml --log-level debug
-      $ chaosd start --data-dir ./b --found --listen 127.0.0.1:7401
+      $ chaosd start --data-dir ./b --bootstrap --listen 127.0.0.1:7401
     """
     given = dict(locals())
     path = config_path(given.pop("config"))

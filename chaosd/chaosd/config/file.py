@@ -28,7 +28,7 @@ FIELD_TEXTS = {
     "data_dir": "folder of key, journal, events and sockets",
     "listen": "host:port to listen on; the default is loopback and reachable from this machine only",
     "advertise": "host:port at which the others reach this site; default: the value of listen",
-    "found": "this site founds the run; exactly one site of a run does",
+    "bootstrap": "this site founds the run; exactly one site of a run does",
     "peers": "neighbours to connect to at the start",
     "trust": "ids of sites that may join, besides the peers",
     "admission": "who may join: pinned (peers and trust only) or open (anyone who reaches this site)",
@@ -37,9 +37,9 @@ FIELD_TEXTS = {
     "heartbeat_interval_s": "time between two heartbeats; default: a quarter of failure_timeout_s",
     "bulk_streams": "connections for bulk data on a link that this site dials; 0: as many as its round trip asks for",
     "congestion": "congestion control of bulk connections: auto, or a name as the kernel has it",
-    "verify": "what a newcomer's state is checked by: hash, or witness (a second source names the same hash)",
+    "verify": "what a joiner's state is checked by: hash, or witness (a second source names the same hash)",
     "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
-    "replication": "how a newcomer's state is spread over its sources; all but chaos are baselines for experiments",
+    "replication": "how a joiner's state is spread over its sources; all but chaos are baselines for experiments",
     "memory_checkpoint_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
     "checkpoint": "write the state to disk: off, fixed (the two intervals below) or optimum (computed)",
     "checkpoint_every_rounds": "fixed: rounds between two checkpoints; 0: only time counts",
@@ -52,6 +52,9 @@ FIELD_TEXTS = {
     "log_level": "how much is logged: debug, info, warning or error",
 }
 """One sentence a field, used by errors, by `chaosd start --help` and by the file that `chaosd init` writes."""
+
+FORMER_NAMES = {"found": "bootstrap", "mirror_every_rounds": "memory_checkpoint_every_rounds"}
+"""Fields by the names that they had before: files and flags that were written then are still read."""
 
 
 class ConfigError(ValueError):

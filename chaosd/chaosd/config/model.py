@@ -13,7 +13,7 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +32,7 @@ from chaosd.config.file import (
     DEFAULT_LISTEN,
     DEFAULT_RUN,
     FIELD_TEXTS,
+    FORMER_NAMES,
     WORKER_SOCKET_NAME,
     ConfigError,
     default_data_dir,
@@ -105,14 +106,14 @@ class PeerConfig(_Frozen):
 
 
 class SiteConfig(_Frozen):
-    """One site's settings (texts: config_file.FIELD_TEXTS); the defaults work on one machine. Paths are absolute."""
+    """One site's settings (texts: `file.FIELD_TEXTS`); the defaults work on one machine. Paths are absolute."""
 
     name: Label = Field(default_factory=_default_name)
     run: Label = Field(default=DEFAULT_RUN)
     data_dir: FilePath = Field(default_factory=default_data_dir)
     listen: Address = Field(default=DEFAULT_LISTEN)
     advertise: Address = Field(default_factory=lambda data: str(data["listen"]))
-    found: Flag = Field(default=False)
+    bootstrap: Flag = Field(default=False)
     peers: tuple[PeerConfig, ...] = Field(default=(), max_length=SITES_MAX)
     trust: tuple[Id, ...] = Field(default=(), max_length=SITES_MAX)
     admission: Literal["pinned", "open"] = Field(default="pinned")
@@ -172,16 +173,39 @@ PLAIN_WORDS = {
 def load_config(path: Path | None, overrides: Mapping[str, object] | None = None) -> SiteConfig:
     """The configuration of the file (none: defaults) with `overrides` (field name -> value) on top.
 
-    A list of `overrides` replaces that of the file.
+    A list of `overrides` replaces that of the file. Either may use a field's former name (`file.FORMER_NAMES`).
     Relative paths in the file are relative to the file, those in `overrides` to the working directory.
     Raises ConfigError, whose text names all problems at once.
     """
-    values = {} if path is None else read_config_file(path)
-    flags = dict(overrides or {})
+    values, problems = _under_current_names({} if path is None else read_config_file(path), f"{path}: ", str)
+    flags, more = _under_current_names(overrides or {}, "", flag_name)
+    problems += more
     try:
-        return SiteConfig.model_validate({**values, **flags})
+        config = SiteConfig.model_validate({**values, **flags})
     except ValidationError as error:
-        raise ConfigError(_explain(error, path, flags)) from None
+        problems.append(_explain(error, path, flags))
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def _under_current_names(
+    values: Mapping[str, object], place: str, shown: Callable[[str], str]
+) -> tuple[dict[str, object], list[str]]:
+    """What was given under a former name is that of the field; given under both, nobody can know what was meant."""
+    renamed, problems = dict(values), []
+    for former, field in FORMER_NAMES.items():
+        if former not in renamed:
+            continue
+        value = renamed.pop(former)
+        if field in renamed:
+            problems.append(
+                f"{place}{shown(field)} and {shown(former)} are both given: {shown(former)} is the former name of "
+                f"{shown(field)}; leave it out"
+            )
+        else:
+            renamed[field] = value
+    return renamed, problems
 
 
 class _Disagreement(ValueError):

@@ -85,8 +85,8 @@ class PromoteSite(Stored, frozen=True, kw_only=True, tag=True):
 
 
 class RenewSite(Stored, frozen=True, kw_only=True, tag=True):
-    """A member's daemon was restarted before anybody missed it: the same site, a new incarnation, its worker not
-    level. The running round is resolved, since what the old incarnation had of it is gone."""
+    """A member's daemon was restarted before anybody missed it: the same site, a new incarnation, its worker
+    without the state. The running round is resolved, since what the old incarnation had of it is gone."""
 
     site: Site
     incarnation: Count
@@ -247,7 +247,7 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
     match command:
         case SetVoters():
             return roster
-        case SetRestorePoint(record=record, links=links, model=model, round=adopted):
+        case SetRestorePoint(record=record, links=links, model=model, round=restored):
             others = tuple(known for known in roster.sites if known.site != record.site)
             changed = replace(
                 roster,
@@ -255,7 +255,7 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 links=_with_links(roster.links, links),
                 model=model,
                 resolving=False,
-                resolved_round=adopted,
+                resolved_round=restored,
                 resolved_digest="",
                 resolved_epoch=index,
                 restore_epoch=index,

@@ -110,7 +110,7 @@ def changed_views(
 
 def resolved_views(roster: Roster, planner: Planner, *, first_round: int) -> tuple[View, ...]:
     """Every view still to come, made again over the sites and links that are left. A site that is promoted from some
-    later round on is level already: it contributes at once, so that all views have the same members."""
+    later round on has caught up already: it contributes at once, so that all views have the same members."""
     left = set(roster.site_ids())
     members = roster.member_ids()
     current = None

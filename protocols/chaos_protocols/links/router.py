@@ -84,32 +84,44 @@ class Router:
         if envelope.source == self.site:
             return None, []
         if envelope.destination == EVERYBODY:
-            if not isinstance(envelope.message, LinkStateAdvertisement) or len(envelope.raw) > FLOODED_BYTES_MAX:
-                return None, []
-            if not self.overlay.learn(envelope):
-                return None, []
-            passed = self._one_hop_further(envelope)
-            others = [site for site in own_up if site not in (neighbour, envelope.source)]
-            return envelope, [self._to(site, passed) for site in others] if passed is not None else []
+            return self._receive_flooded(neighbour, envelope, own_up)
         if envelope.destination == self.site:
             if isinstance(envelope.message, Unreadable):
                 return None, self._left_unread(neighbour, envelope, envelope.message)
             insider = roster.record(envelope.source) is not None
             return (envelope if self._guard.is_new(envelope, insider=insider) else None), []
-        if len(envelope.raw) > UNREADABLE_BYTES_MAX and isinstance(envelope.message, Unreadable):
-            self.undeliverable += 1
+        return None, self._pass_on(neighbour, envelope, roster, own_up)
+
+    def _receive_flooded(
+        self, neighbour: SiteId, envelope: Envelope, own_up: tuple[SiteId, ...]
+    ) -> tuple[Envelope | None, list[Effect]]:
+        """For everybody: taken and passed to every other neighbour, where it says something new of a link."""
+        if not isinstance(envelope.message, LinkStateAdvertisement) or len(envelope.raw) > FLOODED_BYTES_MAX:
+            return None, []
+        if not self.overlay.learn(envelope):
             return None, []
         passed = self._one_hop_further(envelope)
+        others = [site for site in own_up if site not in (neighbour, envelope.source)]
+        return envelope, [self._to(site, passed) for site in others] if passed is not None else []
+
+    def _pass_on(
+        self, neighbour: SiteId, envelope: Envelope, roster: Roster, own_up: tuple[SiteId, ...]
+    ) -> list[Effect]:
+        """For another site: towards it, never back where it came from; nothing where no way is known."""
+        if len(envelope.raw) > UNREADABLE_BYTES_MAX and isinstance(envelope.message, Unreadable):
+            self.undeliverable += 1
+            return []
+        passed = self._one_hop_further(envelope)
         if passed is None:
-            return None, []
+            return []
         if envelope.destination in own_up:
-            return None, [self._to(envelope.destination, passed)]
+            return [self._to(envelope.destination, passed)]
         hops = self.overlay.next_hops(roster, tuple(site for site in own_up if site != neighbour))
         hop = hops.get(envelope.destination)
         if hop is None:
             self.undeliverable += 1
-            return None, []
-        return None, [self._to(hop, passed)]
+            return []
+        return [self._to(hop, passed)]
 
     def _left_unread(self, neighbour: SiteId, envelope: Envelope, message: Unreadable) -> list[Effect]:
         """A message for this site that it cannot read is skipped where it may be; otherwise the neighbour that made it

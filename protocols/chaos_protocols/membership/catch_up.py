@@ -8,7 +8,7 @@ promoted needs its contribution, and nobody goes further until it has caught up,
 happens once in a worker's life, for one round. A worker that is slower than the run for ever would slow it down as a
 member anyhow: whoever lets it in decides that.
 
-Driven by `Participation`. Source: protocols.md sections 3 and 5; learners that catch up in rounds: Raft thesis, 4.2.1.
+Driven by `Participation`. Source: spec 12.4 to 12.6; learners that catch up in rounds: Raft thesis, 4.2.1.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class CatchUp:
         rounds, plan = self._rounds, self._fetch.plan
         if plan is None or not self._membership.in_roster:
             return
-        level = rounds.caught_up
-        if level or (self.needs_round_held and rounds.worker_round is not None):
-            self._client.tell(CaughtUp(round=rounds.completed_round, transfer=plan.transfer, waits=not level))
+        caught_up = rounds.caught_up
+        if caught_up or (self.needs_round_held and rounds.worker_round is not None):
+            self._client.tell(CaughtUp(round=rounds.completed_round, transfer=plan.transfer, waits=not caught_up))
 
     # -- the one round
 
@@ -121,7 +121,7 @@ class CatchUp:
         first, limit_s = command.views[-1].first_round, outbox.settings.transfer_stall_s
         reason = f"round {first} waits for it, {limit_s:g} s at most"
         name = record.name if record is not None else command.site
-        outbox.record("scale-out", name, "it could not get level with the run by itself", "", None, reason)
+        outbox.record("scale-out", name, "it could not catch up with the run by itself", "", None, reason)
         if command.site == outbox.facts.site:
             self._held_round, self._deadline_s = first, None
             self._rounds.needed_in(first)
@@ -137,6 +137,6 @@ class CatchUp:
             self._deadline_s = outbox.now_s + outbox.settings.transfer_stall_s
         elif outbox.now_s >= self._deadline_s:
             self._held_round, self._rests = None, True
-            reason = f"round {rounds.completed_round + 1} goes on without it; it contributes when it is level"
-            outbox.record("scale-out", outbox.facts.name, "not level in time", "failed", None, reason)
+            reason = f"round {rounds.completed_round + 1} goes on without it; it contributes when it has caught up"
+            outbox.record("scale-out", outbox.facts.name, "not caught up in time", "failed", None, reason)
             outbox.emit(rounds.worker_leaves())

@@ -29,7 +29,7 @@ class SiteFacts:
     """Protocol versions that this daemon speaks."""
 
 
-def founding_roster(facts: SiteFacts, planner: Planner) -> Roster:
+def bootstrap_roster(facts: SiteFacts, planner: Planner) -> Roster:
     """The roster of a new run: its founder alone, no model yet."""
     record = SiteRecord(
         site=facts.site,

@@ -2,7 +2,7 @@
 
 Whoever would answer may have ended, or find it gone, or may be somebody whose answer it must not believe. The rules of
 giving up (`Leaving.give_up`) each name one such case; all are bounded in time. Driven by `Participation`. Source:
-protocols.md section 3.
+spec 14.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Participation:
         elif membership.in_roster:
             membership.evict(beat.epoch)
             name, cause = self._outbox.facts.name, "removed while cut off"
-            self._outbox.record("scale-in", name, cause, "", None, "joins again as a newcomer")
+            self._outbox.record("scale-in", name, cause, "", None, "joins again")
             self.state.leave_run()
 
     # -- the worker

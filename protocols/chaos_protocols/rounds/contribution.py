@@ -1,4 +1,4 @@
-"""What this site gives to a round: its worker's part, weight 0, or nothing yet (protocols.md section 4)."""
+"""What this site gives to a round: its worker's part, weight 0, or nothing yet (spec 9.4)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.contribution import OwnContribution
@@ -196,7 +196,7 @@ class RoundMachine:
         """A worker said hello; of this size is a result."""
         self.delivery.bound(contribution_bytes)
 
-    def adopt_worker(self, done: int) -> list[Effect]:
+    def begin_from_worker(self, done: int) -> list[Effect]:
         """The worker's own state counts as that of the end of `done` (founding a run)."""
         effects = [*self._stop(), *self._discard_after(done)]
         self.takes_part = True
@@ -316,6 +316,12 @@ class RoundMachine:
             return []
         if self.completed_round < roster.resolved_round:
             return self._catch_up(roster)
+        effects = self._skip_what_is_over(roster)
+        view = roster.view_of(self.completed_round + 1)
+        return effects if view is None else effects + self._open(view)
+
+    def _skip_what_is_over(self, roster: Roster) -> list[Effect]:
+        """On to the first round of this site's views, where those before it concern it no more."""
         effects: list[Effect] = []
         if self.worker_round is None:
             effects += self._skip_ahead(roster)
@@ -323,14 +329,15 @@ class RoundMachine:
             if self.worker_round is not None or self.delivery.collecting:
                 self.fall_behind(f"round {self.completed_round + 1} is long over: this site is too far behind")
             effects += self._skip_ahead(roster)
-        next_round = self.completed_round + 1
-        view = roster.view_of(next_round)
-        if view is None:
-            return effects
+        return effects
+
+    def _open(self, view: View) -> list[Effect]:
+        """Open the round after the completed one, which `view` covers, unless it is open."""
         member, listener = self.site in view.members, self.site in view.listeners
         if not member and not listener:
-            return [*effects, *self._stop()]
-        tag = Tag(epoch=view.epoch, round=next_round)
+            return self._stop()
+        effects: list[Effect] = []
+        tag = Tag(epoch=view.epoch, round=self.completed_round + 1)
         if self.running != tag:
             effects += self._stop()
             effects.append(OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member))

@@ -173,7 +173,7 @@ class Admission:
         record = self._facts.roster.record(site)
         known = site in self._negotiations.joining_sites()
         if not known and record is not None and record.state == "learner":
-            cause = "level, and nobody had remembered its joining"
+            cause = "caught up, and nobody had remembered its joining"
             self._negotiations.resume_transfer(transfer, site, cause=cause, now_s=now_s)
         one = self._negotiations.all.get(transfer)
         if isinstance(one, ScaleOut) and one.joiner == site and one.transfers:

@@ -54,7 +54,7 @@ class Facts(Protocol):
     @property
     def contributed_round(self) -> int: ...
     @property
-    def empty_round(self) -> Tag | None:
+    def empty_tag(self) -> Tag | None:
         """A round to which everybody has given weight 0, where this site is its root."""
         ...
 

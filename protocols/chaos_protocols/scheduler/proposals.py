@@ -173,7 +173,7 @@ def sources_for(situation: Situation, joiner: SiteId, links: Iterable[LinkRecord
 
 
 def promote_site(situation: Situation, joiner: SiteId, *, waits: bool) -> Proposal:
-    """`waits`: it is not level yet, and its first round waits for it."""
+    """`waits`: it has not caught up yet, and its first round waits for it."""
     roster = situation.roster
     if roster.record(joiner) is None:
         raise CannotPropose(f"{short(joiner)} is no longer in the roster", final=True)

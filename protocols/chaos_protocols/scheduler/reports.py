@@ -90,7 +90,7 @@ class Reports:
     def empty_round(self) -> int | None:
         """A round under way to which everybody has given weight 0, as its root says: it is never done under its tag."""
         facts = self._facts
-        for tag in (facts.empty_round, *(self._newest[site][0].empty_round for site in sorted(self._stalled))):
+        for tag in (facts.empty_tag, *(self._newest[site][0].empty_round for site in sorted(self._stalled))):
             if tag is not None and tag.round > facts.done_round and tag == facts.roster.tag_of(tag.round):
                 return tag.round
         return None

@@ -114,7 +114,7 @@ class RestorePoint:
             reason = "its transfer's sources are gone"
             return Decision(reason=reason, failed=(SiteFailed(site=learners[0], reason=reason),))
         self._proposed = chosen
-        return self._adoption(chosen, view, newest)
+        return self._restore_decision(chosen, view, newest)
 
     def proposed(self, now_s: float) -> None:
         """What was decided last is in the log: the run goes on from there. A checkpoint has the time that its disk may
@@ -134,9 +134,9 @@ class RestorePoint:
             return False
         if now_s < self._led_since_s + facts.settings.failure_timeout_s:
             return False  # others may still report that their workers live
-        mirrors = any(report.memory_checkpoint for report in reports.of_members().values())
+        in_memory = any(report.memory_checkpoint for report in reports.of_members().values())
         # No entry says that a worker trains that its own daemon gave the state.
-        return not mirrors or self._has_waited(now_s)
+        return not in_memory or self._has_waited(now_s)
 
     def _has_waited(self, now_s: float) -> bool:
         """Whether the run has stood for so long that who has something better would have come back with it."""
@@ -152,7 +152,7 @@ class RestorePoint:
             return None
         return make_view(facts.planner, first_round=chosen.round + 1, members=members, listeners=(), links=links)
 
-    def _adoption(self, chosen: Candidate, view: View, newest: int) -> Decision:
+    def _restore_decision(self, chosen: Candidate, view: View, newest: int) -> Decision:
         configuration, site = self._facts.configuration, chosen.record.site
         member = msgspec.structs.replace(chosen.record, state="member")
         command = SetRestorePoint(

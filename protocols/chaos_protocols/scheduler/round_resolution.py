@@ -3,7 +3,7 @@
 As a coordinator of two-phase commit that finds a transaction in doubt, it asks everybody how far they are. An answer is
 a promise: who has given it takes nothing more of the older epoch. When all that are connected have answered, the
 furthest result that anybody holds stands, and the views are made again over who is left. Also begins a round anew that
-ended without a result. Sources: protocols.md section 4; Gray and Lamport, Consensus on Transaction Commit (2006).
+ended without a result. Sources: spec 10; Gray and Lamport, Consensus on Transaction Commit (2006).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RoundOutcome:
 
 
 def outcome_of(roster: Roster, answers: Mapping[SiteId, RoundStatusReply]) -> RoundOutcome:
-    """`answers`: of every site of the roster. Who has neither the result nor the state (a newcomer that waits for it)
+    """`answers`: of every site of the roster. Who has neither the result nor the state (a joiner that waits for it)
     counts from a round that may never have been done. If nobody has either, a worker that comes back may: of no older
     round than anybody knows to be done."""
     held = {site: answer.done_round for site, answer in answers.items() if answer.digest or answer.has_state}

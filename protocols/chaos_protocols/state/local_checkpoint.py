@@ -1,5 +1,5 @@
 """What a site keeps of its worker's state beside its worker: a checkpoint in its daemon's memory, checkpoints on disk
-(protocols.md section 5, decision 0011). How a worker gets them back is in `restore.py`.
+(spec 12.8, decision 0011). How a worker gets them back is in `restore.py`.
 
 The worker copies the state of a named round into its state region, as it does for a joiner; the daemon copies that to
 its own memory on a thread (the in-memory checkpoint), and writes files from there. Nobody waits for either. A joiner
@@ -105,7 +105,7 @@ class MemoryCheckpoint:
         if self._copying != round_number:
             return False
         if reason:
-            name, subject = self._outbox.facts.name, f"mirror of round {round_number}"
+            name, subject = self._outbox.facts.name, f"in-memory checkpoint of round {round_number}"
             self._outbox.record("restore", name, subject, "failed", None, reason)
             self._discarded = True
         self._copying = None

@@ -100,7 +100,7 @@ class WorkerState:
         self._membership.begin(begun=in_roster)
         rounds.learn(roster)
         if own and session.present and session.round == roster.resolved_round:
-            self._outbox.emit(rounds.adopt_worker(roster.resolved_round))
+            self._outbox.emit(rounds.begin_from_worker(roster.resolved_round))
         elif in_roster:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))
             if own:

@@ -1,6 +1,6 @@
 """How a worker that comes without the state gets it back from this site: from the checkpoint in its daemon's memory,
-or, when no live site has the state and the run was agreed to go on from it, from one on its disk (protocols.md section
-5, decision 0011).
+or, when no live site has the state and the run was agreed to go on from it, from one on its disk (spec 12.8 and 13.6,
+decision 0011).
 
 Driven by `WorkerState`, which says when the state comes from elsewhere.
 """
@@ -125,7 +125,7 @@ class StateRestore:
         """It is damaged, or gone. The next best is asked for."""
         restoring, self.running = self.running, None
         assert restoring is not None
-        where = "mirror"
+        where = "in-memory checkpoint"
         if restoring.checkpoint is not None:
             where = "checkpoint"
             self._files.damaged(restoring.checkpoint)
@@ -150,7 +150,8 @@ class StateRestore:
         self.running = None
         if restoring.checkpoint is None:
             replayed = self._rounds.completed_round - restoring.round
-            reason = f"the state of round {restoring.round} from this daemon's mirror, {replayed} results since"
+            where = "this daemon's in-memory checkpoint"
+            reason = f"the state of round {restoring.round} from {where}, {replayed} results since"
         else:
             reason = f"the state of round {restoring.round} from the checkpoint on this site's disk, verified"
         outbox.record("restore", outbox.facts.name, restoring.cause, "done", restoring.started_s, reason)

@@ -1,6 +1,6 @@
 """Control messages between sites, and the envelope they travel in. The only place where they are declared.
 
-Who says what to whom; which part of a site handles it stands in `dispatch.py`:
+Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
     neighbour to neighbour   Heartbeat, Goodbye
     flooded                  LinkStateAdvertisement
@@ -86,7 +86,7 @@ class LinkStateAdvertisement(msgspec.Struct, frozen=True, kw_only=True, tag=True
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A newcomer asks to be admitted with these neighbours. Its key must match its id."""
+    """A joiner asks to be admitted with these neighbours. Its key must match its id."""
 
     name: Label
     address: Address
@@ -97,7 +97,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker_round: Count
     checkpoint: CheckpointFacts | None = None
     versions: Versions = BEFORE
-    """What the newcomer's daemon speaks."""
+    """What the joiner's daemon speaks."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):

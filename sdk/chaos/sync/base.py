@@ -3,7 +3,7 @@ memory.
 
 A *round* is one averaged vector, applied by all sites or by none. A mode says what goes into the vector, and what the
 result does to the **shared state**: that which is bit-identical on all sites at the end of the same round, which a
-newcomer gets, and which the digests compare. Whatever else a site has (gradients of a running step, parameters between
+joiner gets, and which the digests compare. Whatever else a site has (gradients of a running step, parameters between
 two rounds of a mode with local steps) is its own.
 
 `SyncMode` is what a user chooses and may compare between sites; `SyncSession` is that mode at work on one registered
@@ -53,7 +53,7 @@ class SyncSession(Protocol):
 
     def apply(self, vector: Bytes, round: int) -> None:
         """Apply the result of `round`: the shared state becomes that of its end. Depends on nothing but the vector and
-        the shared state, since a newcomer applies results to which it gave nothing."""
+        the shared state, since a joiner applies results to which it gave nothing."""
         ...
 
     def apply_alone(self, round: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         data_dir = "data"
         listen = "0.0.0.0:7401"
         advertise = "cleveland.example:7401"
-        found = true
+        bootstrap = true
         trust = ["{OTHER}"]
         min_sites = 3
         failure_timeout_s = 2
@@ -50,7 +51,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         address = "[::1]:7400"
     """
     config = load_config(write(tmp_path, text))
-    assert (config.name, config.run, config.found, config.min_sites, config.probe) == (
+    assert (config.name, config.run, config.bootstrap, config.min_sites, config.probe) == (
         "Cleveland",
         "heart",
         True,
@@ -88,7 +89,7 @@ def test_no_environment_variable_changes_a_field(monkeypatch: pytest.MonkeyPatch
 def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_allowed(tmp_path: Path) -> None:
     text = problems_of(
         tmp_path,
-        'name = ""\nfailure_timeout_s = 0.05\nlisten = "nowhere"\nprobe = "iperf"\nfound = "yes"\n'
+        'name = ""\nfailure_timeout_s = 0.05\nlisten = "nowhere"\nprobe = "iperf"\nbootstrap = "yes"\n'
         'trust = ["ABC"]\n[[peers]]\nsite = "zz"\naddr = "1"\n',
     )
     lines = text.splitlines()
@@ -98,7 +99,7 @@ def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_all
         "failure_timeout_s = 0.05: must be greater than or equal to 0.2",
         'listen = "nowhere": must be host:port',
         "probe = \"iperf\": must be 'builtin', 'iperf3' or 'off'",
-        'found = "yes": must be true or false',
+        'bootstrap = "yes": must be true or false',
         'trust[0] = "ABC": must be a site id',
         'peers[0].site = "zz": must be a site id',
         "peers[0].address: is missing",
@@ -113,6 +114,30 @@ def test_all_problems_are_told_in_one_text_with_file_field_value_and_what_is_all
 )
 def test_an_unknown_field_is_refused_with_the_nearest_known_one(tmp_path: Path, wrong: str, near: str) -> None:
     assert f"{wrong}: there is no such field; did you mean {near}?" in problems_of(tmp_path, f"{wrong} = 1")
+
+
+@pytest.mark.parametrize(
+    ("former", "field", "value"),
+    [("found", "bootstrap", True), ("mirror_every_rounds", "memory_checkpoint_every_rounds", 7)],
+)
+def test_a_former_name_of_a_field_is_read_and_beside_the_present_one_refused(
+    tmp_path: Path, former: str, field: str, value: object
+) -> None:
+    path = tmp_path / "chaosd.toml"
+    path.write_text(f"{former} = {json.dumps(value)}", encoding="utf-8")
+    assert getattr(load_config(path), field) == value
+    assert getattr(load_config(None, {former: value}), field) == value
+    both = problems_of(tmp_path, f"{former} = {json.dumps(value)}\n{field} = {json.dumps(value)}\nmin_sites = 0")
+    assert f"{field} and {former} are both given" in both and "min_sites" in both
+    with pytest.raises(ConfigError) as caught:
+        load_config(None, {former: value, field: value})
+    assert f"--{field.replace('_', '-')} and --{former.replace('_', '-')} are both given" in str(caught.value)
+
+
+def test_a_flag_by_a_former_name_wins_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "chaosd.toml"
+    path.write_text("bootstrap = true", encoding="utf-8")
+    assert not load_config(path, {"found": False}).bootstrap
 
 
 def test_an_unknown_field_that_resembles_none_gets_the_list(tmp_path: Path) -> None:

@@ -187,11 +187,11 @@ def test_another_program_at_the_peers_address_is_a_failure() -> None:
 def test_silence_of_all_peers_is_a_failure_only_for_a_site_that_must_join(tmp_path: Path) -> None:
     peers = [{"site": f"{number:032x}", "address": f"127.0.0.1:{free_port()}"} for number in range(2)]
 
-    def levels(*, found: bool) -> list[Level]:
-        return [check.level for check in doctor.check_peers(site(tmp_path, peers=peers, found=found), 1.0)]
+    def levels(*, bootstrap: bool) -> list[Level]:
+        return [check.level for check in doctor.check_peers(site(tmp_path, peers=peers, bootstrap=bootstrap), 1.0)]
 
-    assert levels(found=True) == [Level.WARN, Level.WARN]
-    assert levels(found=False) == [Level.WARN, Level.WARN, Level.FAIL]
+    assert levels(bootstrap=True) == [Level.WARN, Level.WARN]
+    assert levels(bootstrap=False) == [Level.WARN, Level.WARN, Level.FAIL]
 
 
 def test_a_site_without_peers_that_does_not_found_is_warned(tmp_path: Path) -> None:

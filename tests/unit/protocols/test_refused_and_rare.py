@@ -119,7 +119,7 @@ def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_tra
     assert bench.machine.links.neighbours[B].wanted
 
 
-def test_a_state_of_old_is_not_replayed_where_no_mirror_has_kept_the_results_since() -> None:
+def test_a_state_of_old_is_not_replayed_where_no_memory_checkpoint_has_kept_the_results_since() -> None:
     machine = rounds_of(A, B, first_round=1)
     machine.done = 5
     assert not machine.replay_after(3)

@@ -138,7 +138,7 @@ def test_joiner_loads_catches_up_and_trains_from_the_next_round(socket_file: Pat
         assert coordinator.status().site == "here" and coordinator.status().phase == "training"
 
 
-def test_state_replaced_while_waiting_drops_the_contribution_and_step_returns_level(socket_file: Path) -> None:
+def test_state_replaced_while_waiting_drops_the_contribution_and_step_returns_caught_up(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
         daemon.expect(RoundContributed)
@@ -270,7 +270,7 @@ def test_order_of_the_daemon_to_leave_sets_the_exit_event(socket_file: Path) -> 
         coordinator.request_node_exit()
 
 
-def test_daemon_that_comes_back_level_gets_the_same_contribution_again(socket_file: Path) -> None:
+def test_daemon_that_comes_back_caught_up_gets_the_same_contribution_again(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
         daemon.echo_round()

@@ -58,7 +58,7 @@ def test_one_script_alone_trains_on_its_own_gradients() -> None:
         assert run.together(Script(2.0, 4)) == [[-8.0, -8.0]]
 
 
-def test_newcomer_gets_the_state_and_both_go_on_alike() -> None:
+def test_joiner_gets_the_state_and_both_go_on_alike() -> None:
     member, newcomer = Script(1.0, 1), Script(1.0, 5, start=100.0)
     member.may_end.clear()
 

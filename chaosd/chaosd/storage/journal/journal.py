@@ -41,7 +41,7 @@ FRAMES_MAX = 10_000
 
 ADVICE = (
     "Nothing was changed. A site that has lost its vote must not answer for it: keep this directory for inspection, "
-    "move it aside, and start again; the site then rejoins as a newcomer and gets the state from its neighbours"
+    "move it aside, and start again; the site then joins anew and gets the state from its neighbours"
 )
 
 

@@ -14,7 +14,7 @@ from chaos_protocols.agreement.raft.effects import (
     RoleChanged,
     Send,
 )
-from chaos_protocols.agreement.raft.machine import RaftMachine, found
+from chaos_protocols.agreement.raft.machine import RaftMachine, bootstrap
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, RaftMessage, Snapshot
 
 __all__ = [
@@ -33,5 +33,5 @@ __all__ = [
     "RoleChanged",
     "Send",
     "Snapshot",
-    "found",
+    "bootstrap",
 ]

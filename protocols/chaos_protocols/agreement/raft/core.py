@@ -65,7 +65,7 @@ class Core:
     _snapshot: Snapshot | None = None
 
     def __post_init__(self) -> None:
-        self.configuration_adopted()
+        self.configuration_changed()
 
     # --- effects of the call in progress
 
@@ -101,21 +101,21 @@ class Core:
         self.log.append(entries)
         self._appended += entries
         if self.log.configuration_index >= entries[0].index:
-            self.configuration_adopted()
+            self.configuration_changed()
 
     def truncate(self, index: int) -> None:
         """Precedes any `append` of the same call."""
         self.log.truncate(index)
         self._truncate_from = index
-        self.configuration_adopted()
+        self.configuration_changed()
 
     def replace_prefix(self, snapshot: Snapshot) -> None:
         if not self.log.replace_prefix(snapshot):
             self._truncate_from = snapshot.index + 1
         self._snapshot = snapshot
-        self.configuration_adopted()
+        self.configuration_changed()
 
-    def configuration_adopted(self) -> None:
+    def configuration_changed(self) -> None:
         self.voters = tuple(sorted(self.log.configuration.voters))
 
     def commit_to(self, index: int) -> None:

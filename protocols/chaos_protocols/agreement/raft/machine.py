@@ -42,7 +42,7 @@ from chaos_protocols.agreement.raft.messages import (
 from chaos_protocols.names import SiteId
 
 
-def found(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
+def bootstrap(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
     """What the founder of a run persists before its first start: a snapshot at index 1 with itself the only voter."""
     configuration = Configuration(voters=(site,), learners=())
     return HardState(1, None), Snapshot(index=1, term=1, configuration=configuration, state=state)
@@ -280,8 +280,8 @@ class RaftMachine:
         return configuration.voters == (self._core.site,) and self._core.in_every_majority
 
     def transfer_leadership(self, target: SiteId | None, *, now_s: float) -> list[Effect]:
-        """Brings `target` (None: the best voter) level and asks it to start an election. No proposals meanwhile; given
-        up after an election timeout (thesis 3.10). `refusal` says why it was not begun."""
+        """Brings `target` (None: the best voter) up to date and asks it to start an election. No proposals meanwhile;
+        given up after an election timeout (thesis 3.10). `refusal` says why it was not begun."""
         core = self._core
         successor = replication.best_successor(core) if core.role is Role.LEADER and target is None else target
         if core.role is not Role.LEADER:
@@ -296,7 +296,7 @@ class RaftMachine:
             self.refusal = ""
             core.transfer_target, core.transfer_told = successor, False
             core.transfer_until_s = now_s + core.settings.election_timeout_s
-            replication.hand_over_when_level(core)
+            replication.hand_over_when_caught_up(core)
         return core.take_effects()
 
     def compact(self, index: int, state: bytes) -> list[Effect]:

@@ -194,7 +194,7 @@ def receive_match(core: Core, source: SiteId, progress: Progress, match_index: i
     else:
         send_entries(core, source, progress, now_s)
     if source == core.transfer_target:
-        hand_over_when_level(core)
+        hand_over_when_caught_up(core)
 
 
 def commit(core: Core) -> bool:
@@ -240,7 +240,7 @@ def best_successor(core: Core) -> SiteId | None:
     return max(others, key=lambda site: (core.progress[site].match_index, core.progress[site].contact_s), default=None)
 
 
-def hand_over_when_level(core: Core) -> None:
+def hand_over_when_caught_up(core: Core) -> None:
     target = core.transfer_target
     if target is not None and not core.transfer_told and core.progress[target].match_index == core.log.last_index:
         core.transfer_told = True

@@ -1,4 +1,4 @@
-"""Scale-out: a newcomer is connected, admitted as a learner, given the state, and promoted when it is level (Chaos
+"""Scale-out: a joiner is connected, admitted as a learner, given the state, and promoted when it has caught up (Chaos
 IV-B, figure 5a).
 
 Also restores a site of the roster whose worker has lost the state: the same without the first half. No round waits for
@@ -60,11 +60,11 @@ class ScaleOut(Negotiation):
         (S.ADMITTING, SubjectGone): "_lost",
         (S.ADMITTING, Resolution): None,
         (S.REPLICATING, LinkAnswered): None,
-        (S.REPLICATING, LearnerCaughtUp): "_level",
+        (S.REPLICATING, LearnerCaughtUp): "_caught_up",
         (S.REPLICATING, SubjectGone): "_lost",
         (S.REPLICATING, Resolution): None,
         (S.PROMOTING, LinkAnswered): None,
-        (S.PROMOTING, LearnerCaughtUp): "_level_again",
+        (S.PROMOTING, LearnerCaughtUp): "_caught_up_again",
         (S.PROMOTING, Committed): "_promoted",
         (S.PROMOTING, ProposalLost): "_not_promoted",
         (S.PROMOTING, SubjectGone): "_lost",
@@ -92,7 +92,7 @@ class ScaleOut(Negotiation):
         """The neighbours that consented, with what they measured."""
         self._refusals: dict[SiteId, str] = {}
         self._waits = False
-        """Not level yet: its first round as a member is to wait for it."""
+        """Not caught up yet: its first round as a member is to wait for it."""
 
     @property
     def transfers(self) -> bool:
@@ -160,12 +160,12 @@ class ScaleOut(Negotiation):
             return self._conclude(S.FAILED, "failed", event.reason)
         return [Propose(command=Replicate if self.request is None else AddSite)]
 
-    def _level(self, event: LearnerCaughtUp) -> list[Order]:
+    def _caught_up(self, event: LearnerCaughtUp) -> list[Order]:
         self.state = S.PROMOTING
         self._waits = event.waits
         return [Propose(command=PromoteSite)]
 
-    def _level_again(self, event: LearnerCaughtUp) -> list[Order]:
+    def _caught_up_again(self, event: LearnerCaughtUp) -> list[Order]:
         """It says so at every beat; the last word counts when its turn comes."""
         self._waits = event.waits
         return []

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from chaosd.api.status import EventRecord, Outcome, Status
 from chaosd.cli.app import app
 from chaosd.cli.start import overrides_of, start
-from chaosd.config.file import flag_name
+from chaosd.config.file import FORMER_NAMES, flag_name
 from chaosd.config.model import ConfigError, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError
 from chaosd.storage.journal.journal import JournalError
@@ -211,13 +211,13 @@ def test_a_broken_file_ends_with_2_and_its_name(run: Run, tmp_path: Path) -> Non
 
 
 def test_init_makes_a_key_and_a_file_that_start_accepts(run: Run, tmp_path: Path) -> None:
-    words = ("init", "hospital", "--name", 'Cle"veland', "--run", "heart", "--listen", "127.0.0.1:7411", "--found")
+    words = ("init", "hospital", "--name", 'Cle"veland', "--run", "heart", "--listen", "127.0.0.1:7411", "--bootstrap")
     text = run(*words).output
     site = Identity.load(tmp_path / "hospital" / "data").site
     assert site in text
     assert 'address = "127.0.0.1:7411"' in text
     config = load_config(tmp_path / "hospital" / "chaosd.toml")
-    assert (config.name, config.run, config.listen, config.found) == ('Cle"veland', "heart", "127.0.0.1:7411", True)
+    assert (config.name, config.run, config.listen, config.bootstrap) == ('Cle"veland', "heart", "127.0.0.1:7411", True)
     assert config.data_dir == tmp_path / "hospital" / "data"
     assert run("id", "--config", "hospital/chaosd.toml").output.strip() == site
 
@@ -266,8 +266,18 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
 
 def test_every_field_of_the_configuration_is_a_flag_of_start_and_no_other_is() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    options = {name for parameter in commands["start"].params for name in parameter.opts}
+    options = {name for parameter in commands["start"].params if not parameter.hidden for name in parameter.opts}
     assert options - {"--config", "-c", "--help", "-h"} == {flag_name(field) for field in SiteConfig.model_fields}
+    hidden = {name for parameter in commands["start"].params if parameter.hidden for name in parameter.opts}
+    assert hidden == {flag_name(former) for former in FORMER_NAMES}
+
+
+@pytest.mark.parametrize("flag", ["--bootstrap", "--found"])
+def test_init_takes_the_flag_by_either_name_but_not_by_both(run: Run, tmp_path: Path, flag: str) -> None:
+    run("init", "a", flag)
+    assert load_config(tmp_path / "a" / "chaosd.toml").bootstrap
+    both = run("init", "b", "--bootstrap", "--found", code=2)
+    assert "--bootstrap and --found are both given" in both.stderr
 
 
 def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
@@ -281,7 +291,7 @@ def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
     words = ["--min-sites", 4, "--peer", f"{THERE}@127.0.0.1:7401", "--trust", HERE, "--trust", THERE]
     run("start", *words, "--data-dir", "d", code=7)
     config = started[0]
-    assert (config.name, config.min_sites, config.found) == ("from the file", 4, False)
+    assert (config.name, config.min_sites, config.bootstrap) == ("from the file", 4, False)
     assert (config.peers[0].site, config.trust) == (THERE, (HERE, THERE))
     assert config.data_dir == tmp_path / "d"
 

@@ -150,7 +150,9 @@ async def test_a_damaged_checkpoint_is_reported_not_loaded(tmp_path: Path) -> No
     await bench.keeper.close()
 
 
-async def test_without_memory_for_a_copy_training_goes_on_without_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_memory_for_a_copy_training_goes_on_without_a_memory_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bench = Bench(None)
 
     def refuse(*arguments: object, **words: object) -> None:

@@ -153,7 +153,7 @@ def test_a_slow_replica_sends_less() -> None:
     assert sent == {0: 20 * MIB, 1: 80 * MIB}
 
 
-def test_two_newcomers_share_the_replicas_uplinks() -> None:
+def test_two_joiners_share_the_replicas_uplinks() -> None:
     facts = model(2, parameter_bytes=0, optimizer_bytes=50 * MIB)
     kept = holdings(facts, plan([[2], [2]], [0, 1]))
     found = restore(facts, cluster(4, float(MIB)), kept, plan([[2]] * 4))

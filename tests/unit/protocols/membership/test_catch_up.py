@@ -86,7 +86,7 @@ def waited_for() -> Behind:
     return bench
 
 
-def test_a_worker_that_has_less_to_do_after_each_lap_gets_level_by_results_alone() -> None:
+def test_a_worker_that_has_less_to_do_after_each_lap_catches_up_by_results_alone() -> None:
     bench = Behind()
     bench.load(behind=8)
     bench.taken()
@@ -164,7 +164,7 @@ def test_a_new_worker_is_waited_for_though_the_one_before_it_was() -> None:
     assert bench.told()[-1] is True
 
 
-def test_the_round_that_waits_gets_nothing_from_its_site_before_the_worker_is_level() -> None:
+def test_the_round_that_waits_gets_nothing_from_its_site_before_the_worker_has_caught_up() -> None:
     bench = waited_for()
     assert "waits for it" in records(bench.out, "scale-out")[-1].reason
     number = bench.machine.rounds.completed_round + 1
@@ -177,7 +177,7 @@ def test_the_round_that_waits_gets_nothing_from_its_site_before_the_worker_is_le
     assert of(bench.out, Contribute)[-1].weight == 2.0
 
 
-def test_the_round_goes_on_without_a_worker_that_is_not_level_in_time_and_it_contributes_later() -> None:
+def test_the_round_goes_on_without_a_worker_that_has_not_caught_up_in_time_and_it_contributes_later() -> None:
     bench = waited_for()
     number = bench.machine.rounds.completed_round + 1
     bench.alive(SETTINGS.transfer_stall_s - 1.0)
@@ -199,7 +199,9 @@ def test_the_time_for_which_a_round_waits_begins_when_that_round_does() -> None:
     assert not [one for one in records(bench.out, "scale-out") if one.outcome == "failed"]
     bench.rounds()
     bench.alive(SETTINGS.transfer_stall_s + 1.0)
-    assert [one.cause for one in records(bench.out, "scale-out") if one.outcome == "failed"] == ["not level in time"]
+    assert [one.cause for one in records(bench.out, "scale-out") if one.outcome == "failed"] == [
+        "not caught up in time"
+    ]
 
 
 def test_nobody_waits_for_a_worker_that_is_gone() -> None:

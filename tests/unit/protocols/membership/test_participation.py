@@ -110,7 +110,7 @@ def test_a_member_whose_state_nobody_has_says_so_after_a_while_and_what_can_be_d
 # ---- asking, and asking again
 
 
-def test_a_newcomer_asks_whoever_its_neighbours_name_and_asks_again() -> None:
+def test_a_joiner_asks_whoever_its_neighbours_name_and_asks_again() -> None:
     bench = Bench(D).up(B)
     assert not sent(hello(bench), JoinRequest), "nobody has named a scheduler yet"
     beat = heartbeat(scheduler=A, knows_you=False)

@@ -192,14 +192,14 @@ def test_a_request_that_waits_for_its_turn_is_not_doubled() -> None:
     assert len([one for one in negotiations(bench, ScaleOut) if one.joiner == E]) == 1
 
 
-def test_a_level_learner_whose_joining_nobody_remembers_is_promoted() -> None:
+def test_a_caught_up_learner_whose_joining_nobody_remembers_is_promoted() -> None:
     roster = roster_of(A, B, learners=(D,))
     bench = leader_of(roster=roster)
     bench.hear(D, CaughtUp(round=0, transfer="join-of-old"))
     assert D in bench.machine.roster.member_ids()
 
 
-def test_a_level_report_for_another_transfer_promotes_nobody() -> None:
+def test_a_caught_up_report_for_another_transfer_promotes_nobody() -> None:
     bench = training(B, C)
     bench.hear(C, StateRequest(incarnation=1, worker_round=0, model=MODEL, reason=""))
     bench.hear(C, CaughtUp(round=0, transfer="another"))

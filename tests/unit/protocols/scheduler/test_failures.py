@@ -105,7 +105,7 @@ def test_a_leaver_whose_last_round_is_everywhere_is_gone_with_its_links_however_
     links = (link(A, B), link(A, C), link(B, C))
     for done, resolves in ((5, False), (4, True)):
         bench = leader_of(roster=roster_of(A, B, C, links=links))
-        bench.machine.rounds.adopt_worker(5)
+        bench.machine.rounds.begin_from_worker(5)
         after = make_view(PLANNER, first_round=6, members=(A, C), listeners=(), links=(link(A, C),))
         left = Departure(site=B, incarnation=1, last_round=5, cause="left", reason="its user")
         roster = bench.machine.roster

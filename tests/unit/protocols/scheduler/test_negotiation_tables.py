@@ -139,7 +139,7 @@ def test_only_what_a_site_wanted_for_itself_comes_to_nothing_with_it() -> None:
     assert not scale_in(graceful=False).concerns(C) and not disconnect(resolve=True).concerns(C)
 
 
-def test_a_newcomer_is_admitted_when_all_neighbours_have_answered() -> None:
+def test_a_joiner_is_admitted_when_all_neighbours_have_answered() -> None:
     join = scale_out(A, B)
     orders = join.begin(deadline_s=5.0)
     assert [order.site for order in orders if isinstance(order, Tell)] == [A, B]
@@ -149,7 +149,7 @@ def test_a_newcomer_is_admitted_when_all_neighbours_have_answered() -> None:
     assert join.state is ScaleOutState.ADMITTING
 
 
-def test_a_newcomer_is_admitted_at_the_deadline_with_those_that_answered() -> None:
+def test_a_joiner_is_admitted_at_the_deadline_with_those_that_answered() -> None:
     join = scale_out(A, B)
     join.begin(deadline_s=5.0)
     join.handle(ANSWER)
@@ -165,7 +165,7 @@ def test_a_join_without_any_link_fails_and_says_why() -> None:
     assert "no answer" in end.reason
 
 
-def test_the_whole_way_of_a_newcomer() -> None:
+def test_the_whole_way_of_a_joiner() -> None:
     join = scale_out(A)
     join.begin(deadline_s=5.0)
     join.handle(ANSWER)

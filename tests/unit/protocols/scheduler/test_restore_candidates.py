@@ -59,7 +59,7 @@ def test_an_older_state_is_taken_only_after_a_long_wait_and_only_one_round_older
         assert (bench.machine.roster.restored_from == (B, 1)) == taken
 
 
-def test_nothing_is_adopted_while_a_member_has_not_reported() -> None:
+def test_nothing_is_restored_while_a_member_has_not_reported() -> None:
     bench = leader_of(roster=roster_of(A, B, C, resolved_round=5, first_round=6))
     bench.hear(B, report(bench, active=False, done_round=5))
     bench.hear(B, request(5))
@@ -82,7 +82,7 @@ def test_a_site_outside_can_bring_the_newest_state_back() -> None:
     assert bench.machine.roster.restored_from == (D, 1) and D in bench.machine.roster.member_ids()
 
 
-def test_a_candidate_that_the_overlay_does_not_connect_is_not_adopted() -> None:
+def test_a_candidate_that_the_overlay_does_not_connect_is_not_restored_from() -> None:
     bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
     bench.pretend(msgspec.structs.replace(bench.machine.roster, links=()))
     later_s = bench.now_s + 5.0
@@ -106,7 +106,7 @@ def test_learners_of_a_transfer_whose_sources_are_gone_leave_before_another_stat
     assert bench.machine.roster.record(D) is None
 
 
-def test_a_refused_adoption_forgets_no_candidate() -> None:
+def test_a_refused_restore_point_forgets_no_candidate() -> None:
     bench = leader_of(roster=roster_of(A, model=None, started=False))
     real = refusing(bench)
     bench.handle(events.WorkerReady(model=MODEL, round=0))

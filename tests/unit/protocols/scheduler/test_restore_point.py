@@ -165,7 +165,7 @@ def test_a_request_of_a_former_start_offers_no_state() -> None:
     assert adopted(bench) is None
 
 
-def test_a_newcomer_with_the_newest_checkpoint_may_bring_the_state() -> None:
+def test_a_joiner_with_the_newest_checkpoint_may_bring_the_state() -> None:
     bench = without_state(B)
     hello(bench)
     asks(bench, B)
@@ -174,7 +174,7 @@ def test_a_newcomer_with_the_newest_checkpoint_may_bring_the_state() -> None:
     assert bench.machine.roster.link(A, D) is not None
 
 
-def test_a_newcomer_that_cannot_be_reached_any_more_brings_nothing() -> None:
+def test_a_joiner_that_cannot_be_reached_any_more_brings_nothing() -> None:
     bench = without_state(B)
     joins(bench, D)
     restore_point = bench.machine.scheduler.term.restore_point
@@ -200,7 +200,7 @@ def test_a_fresh_run_of_one_link_begins_with_its_founders_worker() -> None:
     assert adopted(bench) == (A, 0)
 
 
-def test_nobody_is_taken_over_while_a_mirror_may_bring_a_worker_back() -> None:
+def test_nobody_is_taken_over_while_a_memory_checkpoint_may_bring_a_worker_back() -> None:
     """A worker that its own daemon gave the state trains with no entry in the log (story 118)."""
     bench = without_state(B, C)
     bench.hear(B, msgspec.structs.replace(report(bench, active=False, done_round=LATEST), memory_checkpoint=True))

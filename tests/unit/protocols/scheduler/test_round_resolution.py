@@ -127,7 +127,7 @@ def test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without
     simulator, 2 sites)."""
     for first_round in (42, 43, 49):
         bench = leader_of(roster=_promoted_for(first_round, A, before=(B,), learners=(C,)))
-        bench.machine.rounds.adopt_worker(40)
+        bench.machine.rounds.begin_from_worker(40)
         lose(bench, B)
         down(bench, C, B)
         bench.hear(C, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
@@ -139,7 +139,7 @@ def test_the_last_site_of_a_run_goes_on_though_rounds_may_have_been_done_without
 def test_members_that_all_count_later_only_go_on_together() -> None:
     """None of them could let the others go and go on."""
     bench = leader_of(roster=_promoted_for(45, A, C, before=(B,)))
-    bench.machine.rounds.adopt_worker(40)
+    bench.machine.rounds.begin_from_worker(40)
     lose(bench, B)
     down(bench, C, B)
     bench.hear(C, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=40, digest="", has_state=True))
@@ -154,7 +154,7 @@ def test_a_pending_member_that_schedules_gives_the_role_to_a_member_that_can_let
         if len(voters) > 1:
             elect(bench)
         bench.wait(0.1)
-        bench.machine.rounds.adopt_worker(40)
+        bench.machine.rounds.begin_from_worker(40)
         lose(bench, B)
         down(bench, C, B)
         for _ in range(12):

@@ -106,7 +106,7 @@ def test_a_copy_that_fails_to_come_back_is_dropped_and_the_neighbours_are_asked(
     assert bench.machine.state.memory.round is None
 
 
-def test_a_worker_with_another_model_gets_no_mirror() -> None:
+def test_a_worker_with_another_model_gets_no_memory_checkpoint() -> None:
     bench = keeper()
     number = copied(bench)
     bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
@@ -173,7 +173,7 @@ def adopt(bench: Follower, site: SiteId, round_number: int) -> list[Any]:
     return bench.agreed(SetRestorePoint(record=record(site), links=(), round=round_number, model=MODEL, views=(view,)))
 
 
-def test_a_mirror_of_a_history_that_was_given_up_is_not_given_back() -> None:
+def test_a_memory_checkpoint_of_a_history_that_was_given_up_is_not_given_back() -> None:
     bench, number = kept()
     bench.handle(events.WorkerLost(reason="killed"))
     adopt(bench, B, number - 1)
@@ -191,7 +191,7 @@ def test_a_worker_that_dies_again_and_again_over_one_copy_gets_the_state_of_its_
     assert not of(out, RestoreMemoryCheckpoint) and sent(out, StateRequest)
 
 
-def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -> None:
+def test_a_memory_checkpoint_that_lies_in_the_region_already_is_given_up_for_a_transfer() -> None:
     bench, number = kept()
     bench.handle(events.WorkerLost(reason="killed"))
     (asked,) = of(hello(bench), RestoreMemoryCheckpoint)
@@ -205,7 +205,7 @@ def test_a_mirror_that_lies_in_the_region_already_is_given_up_for_a_transfer() -
     assert not records(bench.out, "restore"), "the state that it loaded is overwritten by now"
 
 
-def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_mirror() -> None:
+def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_memory_checkpoint() -> None:
     bench, _ = kept()
     bench.handle(events.WorkerLost(reason="killed"))
     bench.agreed(
@@ -218,7 +218,7 @@ def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_mirr
 
 
 @pytest.mark.parametrize("still_copied", [True, False])
-def test_a_mirror_that_needs_more_results_than_may_be_kept_is_given_up(still_copied: bool) -> None:
+def test_a_memory_checkpoint_that_needs_more_results_than_may_be_kept_is_given_up(still_copied: bool) -> None:
     bench = keeper()
     number = copied(bench)
     if not still_copied:

@@ -288,7 +288,7 @@ def test_what_has_been_used_stays_in_the_roster_and_keeps_older_sites_out(monkey
     assert not after.version_problem(SPOKEN)
 
 
-def test_a_newcomer_that_shares_no_version_with_some_site_is_refused() -> None:
+def test_a_joiner_that_shares_no_version_with_some_site_is_refused() -> None:
     sites = (record(A, versions=Versions(oldest=2, newest=3)), record(B, versions=Versions(oldest=3, newest=5)))
     roster = msgspec.structs.replace(roster_of(A, B), sites=sites)
     assert roster.version_problem(Versions(oldest=4, newest=6)).startswith("the site speaks protocol 4 to 6, site a 2")
@@ -333,7 +333,7 @@ def join_request(versions: Versions) -> messages.JoinRequest:
     )  # fmt: skip
 
 
-def test_the_scheduler_refuses_a_newcomer_that_cannot_read_the_roster_and_says_what_to_do() -> None:
+def test_the_scheduler_refuses_a_joiner_that_cannot_read_the_roster_and_says_what_to_do() -> None:
     bench = leader_of(B, C, roster=msgspec.structs.replace(roster_of(A, B, C), needs=NEWEST))
     bench.up(D)
     bench.taken()

@@ -26,7 +26,7 @@ from chaos_protocols.agreement.raft import (
     RoleChanged,
     Send,
     Snapshot,
-    found,
+    bootstrap,
 )
 from chaos_protocols.names import SiteId
 
@@ -113,8 +113,8 @@ class Cluster:
         self.nodes[SiteId(name)] = Node(disk or Disk())
         self.start(name)
 
-    def found(self, name: str) -> None:
-        hard_state, snapshot = found(SiteId(name))
+    def bootstrap(self, name: str) -> None:
+        hard_state, snapshot = bootstrap(SiteId(name))
         self.add(name, Disk(hard_state, snapshot))
 
     def form(self, voters: str, learners: str = "") -> None:

@@ -43,7 +43,7 @@ def ask(cluster: Cluster, name: str, source: SiteId, message: RaftMessage) -> li
 
 def test_a_sole_founder_leads_at_once_and_commits_alone() -> None:
     cluster = Cluster(1)
-    cluster.found("a")
+    cluster.bootstrap("a")
     assert cluster["a"].deadline_s == cluster.now_s
     cluster.step()
     assert cluster["a"].role is Role.LEADER

@@ -17,7 +17,7 @@ from chaos_protocols.names import SITES_MAX, SiteId
 def grown() -> Cluster:
     """The founder a, with b, c and d admitted one after the other, as learners first."""
     cluster = Cluster(5)
-    cluster.found("a")
+    cluster.bootstrap("a")
     cluster.step()
     for voters, name in (("a", "b"), ("ab", "c"), ("abc", "d")):
         cluster.add(name)
@@ -220,7 +220,7 @@ def test_a_leader_whose_own_removal_is_unknown_to_the_rest_can_still_be_elected(
 def test_a_sole_voter_takes_back_the_promotion_of_a_site_that_died() -> None:
     """Every majority before and after contains it, so the overlap that one change at a time protects is not lost."""
     cluster = Cluster(1)
-    cluster.found("a")
+    cluster.bootstrap("a")
     cluster.step()
     cluster.add("b")
     cluster.propose("a", configuration("a", "b"))

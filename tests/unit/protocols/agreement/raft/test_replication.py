@@ -161,7 +161,7 @@ def test_entries_of_an_earlier_term_are_committed_only_with_one_of_the_present_t
     assert cluster["a"].commit_index == 3
 
 
-def test_a_follower_with_another_history_is_brought_level() -> None:
+def test_a_follower_with_another_history_is_brought_up_to_date() -> None:
     """Thesis figure 3.6."""
     cluster = with_log([2] * 12)
     cluster.crash("a")

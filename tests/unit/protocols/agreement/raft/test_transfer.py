@@ -41,7 +41,7 @@ def test_no_proposals_while_the_leadership_is_handed_over() -> None:
     assert hand_over(cluster, leader, one) == f"the leadership is already being handed over to {one}"
 
 
-def test_the_successor_is_brought_level_first() -> None:
+def test_the_successor_is_brought_up_to_date_first() -> None:
     cluster, leader, (one, _) = resolved("abc")
     cluster.filter = lambda _source, destination, message: destination != one or not isinstance(message, AppendRequest)
     cluster.propose(leader)
@@ -82,7 +82,7 @@ def test_a_hand_over_to_nobody_fit_is_refused_with_the_reason() -> None:
     assert hand_over(cluster, leader, leader) == f"{leader} is not another voter"
     assert hand_over(cluster, one, None) == f"this site does not lead; {leader} does"
     alone = Cluster(1)
-    alone.found("a")
+    alone.bootstrap("a")
     alone.step()
     assert hand_over(alone, "a", None) == "there is no other voter"
 
