@@ -27,9 +27,6 @@ SINGLE_TABLES = {
 }
 """Tables with a row for each field, by the rule that they follow."""
 
-TODAY = {"Envelope": "_Frame"}
-"""Structs by the name that they have in the code."""
-
 VALUES = {"control", "bulk", "learner", "member", "left", "failed", "banned"}
 """What a field may be, shown like a field."""
 
