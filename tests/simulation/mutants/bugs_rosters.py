@@ -126,7 +126,7 @@ ROSTERS = (
         name="commands and answers from a roster that is not up to date",
         patches=(
             Patch(
-                "chaos_protocols.agreement.replica:Replica.is_newest",
+                "chaos_protocols.agreement.replica:RosterReplica.is_newest",
                 "return self.raft.term_at(self.raft.commit_index) == self.raft.term",
                 "return True",
             ),
