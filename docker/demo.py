@@ -92,7 +92,7 @@ class Demo:
         self.say(f"{KILLED} was killed; the others had three more rounds {time.monotonic() - struck_s:.1f} s after it")
         self._start(KILLED)
         self._until(f"{KILLED} is back", lambda: self._trains(KILLED, before + 3))
-        self.say(f"{KILLED} is back as a newcomer, at round {self._round(KILLED)}")
+        self.say(f"{KILLED} is back as a joiner, at round {self._round(KILLED)}")
         container = self._compose.container(LEAVES)
         self._compose("stop", "-t", "60", LEAVES)
         code = tool("docker", "inspect", "-f", "{{.State.ExitCode}}", container).strip()
