@@ -15,7 +15,9 @@ from tests.simulation.undoing import Undone
 from tests.simulation.undone import UNDONE
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-TABLE = Path(__file__).parents[2] / "docs" / "found-by-simulation.md"
+ROOT = Path(__file__).parents[2]
+UNIT_TESTS = ROOT / "tests" / "unit" / "protocols"
+TABLE = ROOT / "docs" / "found-by-simulation.md"
 HELD_BY_STORIES = [one for one in UNDONE if one.stories]
 HELD_BY_A_TEST = [one for one in UNDONE if one.test]
 
@@ -37,7 +39,8 @@ def test_claims_of_a_story_fail_without_the_fix(one: Undone) -> None:
 @pytest.mark.parametrize("one", HELD_BY_A_TEST, ids=name_of)
 def test_named_test_fails_without_the_fix(one: Undone) -> None:
     module_name, _, name = one.test.partition(":")
-    test = getattr(importlib.import_module(f"tests.unit.protocols.{module_name}"), name)
+    (path,) = UNIT_TESTS.rglob(f"{module_name}.py")
+    test = getattr(importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts)), name)
     test()
     with planted(one.bug), pytest.raises((Exception, pytest.fail.Exception)):
         test()

@@ -12,8 +12,8 @@ from tests.simulation.mutants.planting import Bug, Patch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """`stories`: numbers of stories; the claims of at least one of them fail. `test`: `module:function` in
-    tests.unit.protocols, that fails."""
+    """`stories`: numbers of stories; the claims of at least one of them fail. `test`: `module:function`, below
+    tests/unit/protocols, that fails."""
 
     row: int
     patches: tuple[Patch, ...]
