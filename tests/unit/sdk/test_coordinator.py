@@ -68,11 +68,11 @@ def test_public_names_are_these() -> None:
         "Coordinator",
         "CoordinatorStatus",
         "DaemonLost",
+        "DaemonProtocolError",
         "HalfAppliedStep",
         "LeftRun",
         "NoDaemon",
         "Refused",
-        "RemoteProtocolError",
         "SharedMemoryTooSmall",
         "state_digest",
     ]

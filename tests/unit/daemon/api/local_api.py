@@ -12,6 +12,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from chaosd.api.daemon_status import version
 from chaosd.api.server import LocalApi
 from chaosd.api.status import (
     EventRecord,
@@ -50,7 +51,7 @@ def sample_status(*, paused: str = "", transfer: TransferStatus | None = None, n
         site=THERE, name="beta", address="127.0.0.1:7401", state="learner", voter=False, round=None, phase=None
     )
     return Status(
-        version="0.1.0",
+        version=version(),
         run="heart",
         site=HERE,
         name=name,
