@@ -49,7 +49,7 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
             ] == []
             (restored,) = [event for event in later if event.kind == "restore"]
             assert restored.outcome == "done" and f"round {GATE - 2}" in restored.reason, restored
-            assert "mirror" in restored.reason and restored.duration_s < 5.0
+            assert "in-memory checkpoint" in restored.reason and restored.duration_s < 5.0
             print(f"restored in {1000 * restored.duration_s:.1f} ms ({restored.reason}); worker back in {took_s:.2f} s")
         (gated.folder / "go").touch()
         reports = [report(site) for site in cluster.sites]

@@ -52,7 +52,7 @@ class _Round:
         self.trees: dict[int, TreeFlow] = {}
         self.contributed = False
         self.finished = False
-        self.stalled = False
+        self.came_up_empty = False
         self.weights: dict[SiteId, float] = {}
 
     def note(self, sites: tuple[SiteId, ...], weights: tuple[float, ...]) -> None:
@@ -265,9 +265,9 @@ class ReduceMachine:
         """Tell the end of the round, once."""
         current = self._current
         assert current is not None
-        told = current.stalled
-        current.stalled = any(flow.stalled for flow in current.trees.values())
-        if current.stalled:
+        told = current.came_up_empty
+        current.came_up_empty = any(flow.came_up_empty for flow in current.trees.values())
+        if current.came_up_empty:
             effects = [effect for effect in effects if not isinstance(effect, RoundEmpty)]
             if not told:
                 effects.append(RoundEmpty(tag=current.tag))

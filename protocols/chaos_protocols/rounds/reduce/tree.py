@@ -56,7 +56,7 @@ class TreeFlow:
         self.finished = 0
         self.weights: tuple[float, ...] | None = None
         """Of all members; known with the first chunk of the result."""
-        self.stalled = False
+        self.came_up_empty = False
         self._in_flight_max = in_flight_max
         self._grant_step = max(1, in_flight_max // 2)
         self._note = note
@@ -162,7 +162,7 @@ class TreeFlow:
         return effects
 
     def _may_combine(self) -> bool:
-        if self._own is None or self.combined == self.count or self.stalled:
+        if self._own is None or self.combined == self.count or self.came_up_empty:
             return False
         if any(child.received <= self.combined for child in self._children.values()):
             return False
@@ -170,7 +170,7 @@ class TreeFlow:
 
     def _nothing_to_sum(self) -> list[ReduceEffect]:
         if self.place.parent is None:
-            self.stalled = True
+            self.came_up_empty = True
             return [RoundEmpty(tag=self.tag)]
         self.combined = self.count
         return [self._send_empty()]
