@@ -10,7 +10,7 @@ from datetime import datetime
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from chaos_protocols.names import short
@@ -80,7 +80,16 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
 
 def _sites(status: Status) -> Table:
     table = Table(
-        "site", "id", "address", "state", "vote", "round", "phase", "release", box=SIMPLE_HEAD, pad_edge=False
+        "site",
+        "id",
+        "address",
+        "state",
+        "vote",
+        "round",
+        "phase",
+        Column("release", no_wrap=True, overflow="ignore"),  # cut short it would name another release
+        box=SIMPLE_HEAD,
+        pad_edge=False,
     )
     for site in status.sites:
         table.add_row(*_site_cells(site, status), style="bold" if site.site == status.site else "")
