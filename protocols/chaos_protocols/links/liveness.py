@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
+from chaos_protocols.changes import checked_change
 from chaos_protocols.effects import CloseLink, Dial, Effect
-from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.smoothing import smoothed
 from chaos_protocols.wire.control import Heartbeat
 
 BEATS_REMEMBERED = 64
 """Send times kept for the round-trip time; an echo older than this many beats tells nothing new."""
-RTT_SMOOTHING = 0.2
 
 
 class LinkPhase(Enum):
@@ -237,9 +237,7 @@ class LinkTable:
         if sent_at_s is None:
             return
         neighbour.echoed_at_s = now_s
-        sample_s = max(0.0, now_s - sent_at_s - beat.echo_delay_s)
-        known_s = neighbour.rtt_s
-        neighbour.rtt_s = sample_s if known_s is None else known_s + RTT_SMOOTHING * (sample_s - known_s)
+        neighbour.rtt_s = smoothed(neighbour.rtt_s, max(0.0, now_s - sent_at_s - beat.echo_delay_s))
 
     def goodbye_received(self, site: SiteId, reason: str) -> None:
         if site in self.neighbours:
@@ -308,9 +306,7 @@ class LinkTable:
         neighbour.retry_at_s = now_s + self.settings.redial_pause_s
 
     def _enter(self, neighbour: Neighbour, phase: LinkPhase) -> None:
-        if phase is not neighbour.phase and (neighbour.phase, phase) not in PHASE_CHANGES:
-            raise LocalProtocolError(f"link to {neighbour.site}: from {neighbour.phase.value} to {phase.value}")
-        neighbour.phase = phase
+        neighbour.phase = checked_change(PHASE_CHANGES, neighbour.phase, phase, f"link to {neighbour.site}")
         self._up = self._deadline_s = None
 
     def _went_down(self, neighbour: Neighbour, incarnation: int, reason: str) -> None:

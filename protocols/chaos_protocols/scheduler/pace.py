@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.smoothing import smoothed
 
 COMMIT_GUESS_S = 0.005
 """Until the first entry has been measured: a round trip in one country, and an fsync."""
-
-SMOOTHING = 0.2
-"""Weight of the newest measurement: about the last ten count."""
 
 MARGIN_COMMITS = 2.0
 """A planned change is agreed on in so many times the usual time, or the rounds wait for it a little."""
@@ -27,10 +25,10 @@ class Pace:
         """From one completed round to the next, smoothed; None before the second one."""
 
     def entry_took(self, took_s: float) -> None:
-        self.commit_s += SMOOTHING * (took_s - self.commit_s)
+        self.commit_s = smoothed(self.commit_s, took_s)
 
     def round_took(self, took_s: float) -> None:
-        self.round_s = took_s if self.round_s is None else self.round_s + SMOOTHING * (took_s - self.round_s)
+        self.round_s = smoothed(self.round_s, took_s)
 
     def first_round(self, facts: Facts) -> int:
         """From which round on a planned change may begin: not yet contributed to here, not before the views already

@@ -19,15 +19,13 @@ from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, 
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.smoothing import smoothed
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.worker import TakeSnapshot
 
 OFFERS_MAX = 64
 """Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""
-
-SMOOTHING = 0.2
-"""Weight of the newest measurement of how long a worker's copy takes."""
 
 
 class MemoryCheckpoint:
@@ -87,7 +85,7 @@ class MemoryCheckpoint:
         self._due = None
         if self._applied[0] == round_number:
             took_s = self._outbox.now_s - self._applied[1]
-            self.pause_s = took_s if self.pause_s is None else self.pause_s + SMOOTHING * (took_s - self.pause_s)
+            self.pause_s = smoothed(self.pause_s, took_s)
         self._copying, self._discarded = round_number, False
         self.round = None  # its memory is overwritten
         self.spec_digest = self._session.spec_digest

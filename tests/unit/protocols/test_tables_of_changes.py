@@ -29,5 +29,5 @@ def test_a_source_that_has_nothing_right_to_give_is_not_asked_again() -> None:
     source.become(SourceState.READY, 1.0)
     source.become(SourceState.EXCLUDED, 2.0)
     source.become(SourceState.EXCLUDED, 3.0)
-    with pytest.raises(LocalProtocolError, match="from EXCLUDED to READY"):
+    with pytest.raises(LocalProtocolError, match="from excluded to ready"):
         source.become(SourceState.READY, 4.0)

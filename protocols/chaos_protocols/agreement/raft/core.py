@@ -24,7 +24,7 @@ from chaos_protocols.agreement.raft.effects import (
 from chaos_protocols.agreement.raft.log import Log
 from chaos_protocols.agreement.raft.messages import LogEntry, RaftMessage, Snapshot
 from chaos_protocols.agreement.raft.progress import Progress
-from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.changes import checked_change
 from chaos_protocols.names import SiteId
 
 NEVER_S = float("-inf")
@@ -126,9 +126,8 @@ class Core:
 
     def change_role(self, role: Role, leader: SiteId | None, reason: str) -> None:
         """The one place where role and leader change; `self.term` has been set before."""
-        if role is not self.role and (self.role, role) not in ROLE_CHANGES:
-            raise LocalProtocolError(f"agreement: from {self.role.value} to {role.value} ({reason})")
-        self.role, self.leader = role, leader
+        self.role = checked_change(ROLE_CHANGES, self.role, role, f"agreement ({reason})")
+        self.leader = leader
         self.emit(RoleChanged(role=role, term=self.term, leader=leader, reason=reason))
 
     def become_follower(self, term: int, leader: SiteId | None, reason: str, now_s: float) -> None:

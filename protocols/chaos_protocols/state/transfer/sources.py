@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.changes import checked_change
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer.ranges import Range, size_of
 from chaos_protocols.wire.bulk import BLOCK_BYTES_MAX
@@ -95,9 +95,7 @@ class Source:
 
     def become(self, state: SourceState, now_s: float) -> None:
         """Another state from now on. Raises LocalProtocolError on a change that the table does not have."""
-        if state is not self.state and (self.state, state) not in STATE_CHANGES:
-            raise LocalProtocolError(f"source {self.site}: from {self.state.name} to {state.name}")
-        self.state = state
+        self.state = checked_change(STATE_CHANGES, self.state, state, f"source {self.site}")
         if state is SourceState.READY:
             self.progress_s = now_s
         elif state is SourceState.WAITING:
