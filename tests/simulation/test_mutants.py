@@ -3,13 +3,10 @@ others by `make mutants`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from tests.simulation.mutants.__main__ import hunt
 from tests.simulation.mutants.bugs import BUGS
 from tests.simulation.mutants.planting import Bug, DoesNotApply, Patch, changed, owner_of, planted
-from tests.simulation.mutants.random_faults import PROTOCOLS, ROOT, UNIT, drawn, unit_tests
 
 QUICK = {
     "log entries are not persisted": (1, 7),
@@ -66,16 +63,3 @@ def test_oracle_catches_the_planted_bug(name: str) -> None:
     finding = hunt(next(bug for bug in BUGS if bug.name == name))
     assert finding.invariant in QUICK[name], finding.text
     assert finding.seed < 5
-
-
-def test_for_a_random_fault_all_unit_tests_run_those_beside_it_first() -> None:
-    everything = sorted(str(path.relative_to(ROOT)) for path in UNIT.rglob("test_*.py"))
-    for fault in drawn(seed=1, faults=200):
-        module = fault.path.relative_to(PROTOCOLS)
-        files = unit_tests(module)
-        assert sorted(files) == everything
-        folder = UNIT.joinpath(*module.parent.parts[:1])
-        assert folder in (ROOT / files[0]).parents, module
-    reduce = unit_tests(Path("rounds", "reduce", "tree.py"))
-    folders = [str(Path(file).parent.relative_to("tests/unit/protocols")) for file in reduce]
-    assert list(dict.fromkeys(folders))[:2] == ["rounds/reduce", "rounds"]

@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
     made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for --seeds; default: cores")
+    made.add_argument("--until-failure", action="store_true", help="with --seeds: no further than the first that fails")
     made.add_argument("--compiled", action="store_true", help="compiled by mypyc: twice as fast (compiles once)")
     made.add_argument("--verbose", action="store_true", help="print the story as it happens")
     return made
@@ -84,7 +85,8 @@ def main() -> int:
         seeds = range(int(first), int(stop))
     except ValueError:
         parser().error(f"--seeds wants A:B, two numbers, not '{options.seeds}'")
-    return run_batch([Trial(seed=seed, sites=options.sites or sites_of(seed), **rest) for seed in seeds], options.jobs)
+    trials = [Trial(seed=seed, sites=options.sites or sites_of(seed), **rest) for seed in seeds]
+    return run_batch(trials, options.jobs, until_failure=options.until_failure)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def attempt_all(trials: list[Trial], jobs: int) -> Iterator[Outcome]:
         yield from pool.imap_unordered(_attempt_and_clear, trials, chunksize=SEEDS_AT_ONCE)
 
 
-def run_batch(trials: list[Trial], jobs: int) -> int:
+def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) -> int:
     """Prints each failure with its replay command, those not judged, and a summary. The exit status."""
     began_s = told_s = time.monotonic()
     done = failed = 0
@@ -94,6 +94,8 @@ def run_batch(trials: list[Trial], jobs: int) -> int:
             if outcome.invariant:
                 failed += 1
                 print(f"{outcome.told.splitlines()[0]}\nreplay: {outcome.trial.command()}", flush=True)
+                if until_failure:
+                    break
             if outcome.not_judged:
                 not_judged.append(outcome)
             if time.monotonic() - told_s >= PROGRESS_S:

@@ -1,19 +1,24 @@
 """Small faults in the decision code, one at a time: a comparison, a condition, a dropped statement.
 
 The planted bugs (`bugs`) say what somebody thought of; these say what nobody did. `faults_in` lists every place where
-one can be made, in the order of the files, so a seed draws the same ones from the same sources.
+one can be made. A fault has a name that only its own function changes, and a seed draws by names: the same ones as long
+as the functions that they are in stay, whatever is changed around them.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 DECLARATIONS = ("effects.py", "events.py", "names.py", "errors.py", "settings.py", "__init__.py")
 """Nothing is decided there."""
 DECLARING_FOLDERS = ("wire",)
+TOLD_MAX = 70
+"""Characters of the text that a fault is named by."""
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
@@ -31,14 +36,22 @@ COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallFault:
-    """`start`, `stop`: offsets in the file's bytes; `text` takes their place."""
+    """`start`, `stop`: offsets in the file's bytes; `text` takes their place. `function`: qualified, in its module;
+    `lines`: on which what is changed stands; `which`: of those in the function that read alike, counted from 0."""
 
     path: Path
-    line: int
+    function: str
+    lines: range
     what: str
+    which: int = 0
     start: int
     stop: int
     text: str
+
+    def name(self, package: Path) -> str:
+        """Eight hexadecimal digits; the same as long as this place reads as it does."""
+        told = f"{self.path.relative_to(package)} {self.function} {self.what} {self.which}"
+        return hashlib.sha256(told.encode()).hexdigest()[:8]
 
     def source(self) -> bytes:
         """The file with the fault in it."""
@@ -58,21 +71,39 @@ def faults_in(path: Path) -> list[SmallFault]:
     starts = [0]
     for line in data.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    return list(_Finder(path, data, starts).walk(ast.parse(data)))
+    seen = Counter[tuple[str, str]]()
+    found = []
+    for fault in _Finder(path, data, starts).walk(ast.parse(data)):
+        alike = (fault.function, fault.what)
+        found.append(replace(fault, which=seen[alike]))
+        seen[alike] += 1
+    return found
+
+
+def drawn(package: Path, seed: int, faults: int) -> list[SmallFault]:
+    """As many places of the package as wanted; each is as likely as any other."""
+    places = (fault for path in decision_modules(package) for fault in faults_in(path))
+    lots = [(hashlib.sha256(f"{seed} {fault.name(package)}".encode()).digest(), fault) for fault in places]
+    return [fault for _, fault in sorted(lots, key=lambda lot: lot[0])[:faults]]
 
 
 class _Finder:
     def __init__(self, path: Path, data: bytes, starts: list[int]) -> None:
         self.path, self.data, self.starts = path, data, starts
+        self.function = ""
 
-    def walk(self, tree: ast.Module) -> Iterator[SmallFault]:
+    def walk(self, tree: ast.AST, owner: str = "") -> Iterator[SmallFault]:
         """Functions only: what stands outside of them is declared, not decided."""
-        functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-        inner = {id(node) for function in functions for node in ast.walk(function) if node is not function}
-        for function in functions:
-            if id(function) not in inner:
-                for statement in function.body:
-                    yield from self._within(statement)
+        for node in ast.iter_child_nodes(tree):
+            match node:
+                case ast.FunctionDef():
+                    self.function = f"{owner}{node.name}"
+                    for statement in node.body:
+                        yield from self._within(statement)
+                case ast.ClassDef():
+                    yield from self.walk(node, f"{owner}{node.name}.")
+                case _:
+                    yield from self.walk(node, owner)
 
     def _within(self, statement: ast.stmt) -> Iterator[SmallFault]:
         if isinstance(statement, ast.Assert):  # it decides nothing
@@ -111,19 +142,24 @@ class _Finder:
         """The operator between two operands: with whatever brackets and line ends stand around it."""
         start, stop = self._at(left.end_lineno, left.end_col_offset), self._at(right.lineno, right.col_offset)
         gap = self.data[start:stop].decode()
-        text = gap.replace(old, new, 1)
-        return SmallFault(
-            path=self.path, line=node.lineno, what=f"`{old}` is `{new}`", start=start, stop=stop, text=text
-        )
+        what = f"`{old}` is `{new}`: {self._told(node)}"
+        return self._made(node, what, start, stop, gap.replace(old, new, 1))
 
     def _fault(self, node: ast.stmt | ast.expr, text: str, what: str) -> SmallFault:
         start, stop = self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
-        told = " ".join(self.data[start:stop].decode().split())
+        return self._made(node, f"{what}: {self._told(node)}", start, stop, text)
+
+    def _made(self, node: ast.stmt | ast.expr, what: str, start: int, stop: int, text: str) -> SmallFault:
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
         return SmallFault(
-            path=self.path, line=node.lineno, what=f"{what}: {told[:60]}", start=start, stop=stop, text=text
+            path=self.path, function=self.function, lines=lines, what=what, start=start, stop=stop, text=text
         )
 
-    def _text(self, node: ast.expr) -> str:
+    def _told(self, node: ast.stmt | ast.expr) -> str:
+        """Its text on one line, shortened."""
+        return " ".join(self._text(node).split())[:TOLD_MAX]
+
+    def _text(self, node: ast.stmt | ast.expr) -> str:
         start, stop = self._at(node.lineno, node.col_offset), self._at(node.end_lineno, node.end_col_offset)
         return self.data[start:stop].decode()
 
