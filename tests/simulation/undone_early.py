@@ -189,7 +189,7 @@ EARLY = (
             ),
         ),
         stories=("116",),
-        test="test_refused_and_rare:test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_standby",
+        test="test_far_behind:test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_standby",
     ),
     Undone(
         row=18,
@@ -271,7 +271,7 @@ EARLY = (
             ),
         ),
         stories=("112",),
-        test="test_found_defects:test_plan_that_has_failed_is_not_begun_again_by_the_next_entry",
+        test="test_missing_state:test_plan_that_has_failed_is_not_begun_again_by_the_next_entry",
     ),
     Undone(
         row=27,
@@ -283,7 +283,7 @@ EARLY = (
             ),
         ),
         stories=("102",),
-        test="test_found_defects:test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same",
+        test="test_missing_state:test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same",
     ),
     Undone(
         row=28,

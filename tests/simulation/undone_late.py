@@ -46,7 +46,7 @@ LATE = (
             ),
         ),
         stories=("120",),
-        test="test_found_defects_of_states:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
+        test="test_far_behind:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
     ),
     Undone(
         row=34,

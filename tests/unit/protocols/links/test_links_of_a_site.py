@@ -24,6 +24,7 @@ from tests.unit.protocols.one_site import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
+    AddLink,
     RemoveLink,
     RemoveSite,
     Replicate,
@@ -127,3 +128,12 @@ def test_a_link_of_the_roster_that_this_start_never_had_is_told_to_be_down_once(
         ("*", C, False)
     ]
     assert not bench.machine.link_is_up(B, C)
+
+
+def test_a_source_that_became_a_neighbour_meanwhile_keeps_its_link_after_the_transfer() -> None:
+    bench = Follower(D, roster_of(A, B, D, links=(link(A, B), link(A, D))))
+    bench.machine.participation.links.reach({B})
+    bench.agreed(AddLink(link=link(B, D), views=views(bench, 3)))
+    bench.taken()
+    bench.machine.participation.links.reach(set())
+    assert bench.machine.links.neighbours[B].wanted

@@ -8,7 +8,13 @@ from tests.unit.protocols.one_site import A, B, Bench, C, D, E, link, roster_of
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import SendEnvelope
-from chaos_protocols.links.link_state import REPLAY_WINDOW, STRANGERS_MAX, LinkStateTable, ReplayGuard
+from chaos_protocols.links.link_state import (
+    REPLAY_WINDOW,
+    ROUTES_CACHED_MAX,
+    STRANGERS_MAX,
+    LinkStateTable,
+    ReplayGuard,
+)
 from chaos_protocols.links.router import Router
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.wire.control import (
@@ -165,3 +171,10 @@ def test_an_envelope_that_is_too_long_is_refused() -> None:
         encode_envelope(msgspec.structs.replace(right, signature=bytes(CONTROL_FRAME_BYTES_MAX)))
     with pytest.raises(CodecError, match="not an envelope"):
         decode_envelope(b"\x80")
+
+
+def test_routes_that_are_kept_are_bounded_in_number() -> None:
+    overlay, roster = LinkStateTable(A), roster_of(A, B, C)
+    for number in range(ROUTES_CACHED_MAX + 5):
+        overlay.next_hops(roster, (B,) * (number + 1))
+    assert len(overlay._hops) <= ROUTES_CACHED_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.unit.protocols.follower import finish_round, level_learner, to_worker, views
 from tests.unit.protocols.one_site import (
     SETTINGS,
     A,
@@ -19,7 +20,9 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 )
 
 from chaos_protocols import events
+from chaos_protocols.agreement.commands import PromoteSite
 from chaos_protocols.effects import StopDaemon
+from chaos_protocols.wire.worker import TrainFrom
 
 
 def test_the_last_member_leaves_unless_its_state_is_on_the_way_to_a_learner() -> None:
@@ -62,3 +65,12 @@ def test_a_leaver_that_schedules_goes_when_the_last_other_site_is_lost() -> None
     bench.wait(2 * SETTINGS.beat_s)
     (end,) = [one for one in bench.out if isinstance(one, StopDaemon)]
     assert end.graceful and bench.machine.roster.site_ids() == (A,)
+
+
+def test_a_leaver_that_is_promoted_on_its_way_out_does_not_train() -> None:
+    bench = level_learner()
+    bench.handle(events.LeaveRequested(request="r", reason="done"))
+    bench.agreed(PromoteSite(site=D, views=views(bench, 2, add_member=D)))
+    finish_round(bench)
+    bench.handle(events.WorkerApplied(round=1))
+    assert not bench.machine.rounds.active and not to_worker(bench.out, TrainFrom)

@@ -10,13 +10,16 @@ from tests.unit.protocols.follower import (
     views,
 )
 from tests.unit.protocols.one_site import (
+    EPOCH,
     MODEL,
     A,
     B,
     Bench,
     D,
+    heartbeat,
     link,
     record,
+    roster_of,
 )
 
 from chaos_protocols import events
@@ -30,6 +33,7 @@ from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import (
     Contribute,
     FetchState,
+    OpenRound,
 )
 from chaos_protocols.wire.control import (
     Heartbeat,
@@ -84,3 +88,14 @@ def test_a_leaver_does_not_go_on_with_a_run_that_goes_on_from_another_state() ->
     view = make_view(bench.machine.planner, first_round=2, members=(A, B), listeners=(), links=bench.roster.links)
     bench.agreed(SetRestorePoint(record=record(B), links=(), round=1, model=MODEL, views=(view,)))
     assert not bench.machine.membership.takes_part and not bench.machine.membership.begun
+
+
+def test_site_that_learns_of_its_removal_gives_nothing_to_the_rounds_it_still_knows() -> None:
+    bench = Bench(B, roster_of(A, B), voters=(A,)).up(A)
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    bench.taken()
+    removed = heartbeat(epoch=EPOCH + 1, scheduler=A, knows_you=False)
+    bench.hear(A, removed)
+    bench.taken()
+    bench.handle(events.WorkerLost(reason="killed"))
+    assert not [one for one in bench.taken() if isinstance(one, Contribute | OpenRound)]

@@ -113,3 +113,12 @@ def test_a_state_that_is_loaded_twice_is_behind_and_is_fetched_anew() -> None:
     bench.handle(events.WorkerLoaded(round=0))
     assert bench.machine.rounds.worker_round is None
     assert "the results since are delivered" in records(bench.out, "scale-out")[-1].cause
+
+
+def test_the_fetching_of_a_resolved_result_is_begun_once() -> None:
+    bench = training_member()
+    gone = Departure(site=B, incarnation=1, last_round=0, cause="failed", reason="")
+    bench.agreed(RemoveSite(departure=gone, resolve=True, views=bench.roster.views))
+    new = make_view(bench.machine.planner, first_round=3, members=(A, D), listeners=(), links=bench.roster.links)
+    bench.agreed(RoundResolved(round=2, digest="ee", holders=(A,), views=(new,)))
+    assert bench.machine.rounds.fetching == 2 and bench.machine.rounds.advance() == []

@@ -224,3 +224,20 @@ def test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up
     bench.alive(1.0)
     assert running() == 3
     assert any("is not kept any more" in one.cause for one in records(bench.out, "scale-out"))
+
+
+def test_a_site_that_trains_contributes_nothing_before_its_worker_does() -> None:
+    bench = training_member()
+    assert bench.machine.rounds.phase.value == "compute" and not bench.machine.rounds.own.given
+    bench.handle(events.WorkerContributed(round=2, weight=1.0))
+    assert bench.machine.rounds.phase.value == "reduce"
+
+
+def test_a_member_hears_of_a_change_that_does_not_concern_it() -> None:
+    bench = Follower(B, roster_of(A, B, C))
+    out = bench.agreed(RemoveSite(
+        departure=Departure(site=C, incarnation=1, last_round=3, cause="left", reason="done"),
+        resolve=False,
+        views=views(bench, 4, remove=C, links=(link(A, B),)),
+    ))  # fmt: skip
+    assert bench.roster.site_ids() == (A, B) and not of(out, OpenRound)

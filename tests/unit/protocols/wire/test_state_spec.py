@@ -13,6 +13,7 @@ from chaos_protocols.wire.state_spec import (
     SHARD_BYTES_MIN,
     Item,
     contribution_spec,
+    fact,
     first_difference,
     spec_digest,
     spec_problem,
@@ -136,3 +137,8 @@ def test_a_frame_to_the_worker_that_is_too_long_is_never_made(monkeypatch: pytes
     monkeypatch.setattr("chaos_protocols.wire.worker.WORKER_FRAME_BYTES_MAX", 100)
     with pytest.raises(ValueError, match="exceeds the limit"):
         encode(WorkerRefused(reason="x" * 200))
+
+
+def test_a_fact_that_is_too_long_for_a_name_is_cut_down_to_its_hash() -> None:
+    short, long, other = fact("a=1"), fact("x" * 900), fact("x" * 899 + "y")
+    assert short.name == "a=1" and len(long.name) <= NAME_CHARACTERS_MAX and long.name != other.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.rounds.reduce import (
     FetchedRef,
     HeldRef,
@@ -188,3 +188,18 @@ def test_only_the_digest_that_was_agreed_makes_what_came_the_result() -> None:
     refuted = exchange.checked(complete, "e")
     assert refuted[0] == ResultRefuted(round=4, source=B)
     assert sent(exchange.received(C, HELD)) == [(C, pull(0))], "another holder is asked, from the start"
+
+
+def test_a_complete_result_is_not_asked_for_again_over_a_new_link() -> None:
+    exchange = fetching(B)
+    exchange.received(B, HELD)
+    for chunk in range(3):
+        exchange.received(B, data(chunk))
+    assert sent(exchange.link_up(C)) == []
+
+
+def test_sites_that_wait_for_a_result_are_bounded_in_number() -> None:
+    exchange = ResultExchange(A)
+    for number in range(SITES_MAX + 10):
+        exchange.received(SiteId(f"{number:032x}"), ResultWant(round=4, digest="d"))
+    assert len(sent(exchange.hold(4, "d", 3))) == SITES_MAX

@@ -1,16 +1,12 @@
-"""What the simulator's seeds taught, one claim each: connectivity, link reports, the hold, the resolving of a round."""
+"""A round machine by itself: the fence, results of older epochs, the resolving of a round."""
 
 from __future__ import annotations
 
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord, View
-from chaos_protocols.agreement.views import connected_with, connects
 from chaos_protocols.effects import Contribute, FetchResult, OpenRound
-from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
-from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
-from chaos_protocols.wire.versions import NEWEST
 
 A, B, C, D = (SiteId(name) for name in "abcd")
 PLAN = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=((B, A),)),), reason="")
@@ -47,60 +43,6 @@ def roster(
 
 def view(epoch: int, first_round: int) -> View:
     return View(epoch=epoch, first_round=first_round, members=(A, B), listeners=(), plan=PLAN)
-
-
-def report(source: SiteId, neighbour: SiteId, *, up: bool, incarnation: int, sequence: int) -> Envelope:
-    return Envelope(
-        version=NEWEST,
-        source=source,
-        destination=SiteId("*"),
-        incarnation=incarnation,
-        sequence=sequence,
-        epoch=0,
-        event_id="",
-        hops=0,
-        public_key=b"",
-        signature=b"",
-        message=LinkStateAdvertisement(
-            neighbour=neighbour, incarnation=1, up=up, rtt_s=0, rate_bytes_per_s=0, reason=""
-        ),
-    )
-
-
-def test_members_that_meet_only_in_a_learner_are_apart() -> None:
-    assert connected_with(A, (A, C), (B,), [(A, B), (B, C)]) == {A, B}
-    assert not connects((A, C), (B,), [link(A, B), link(B, C)])
-    assert connects((A, B), (C,), [link(A, B), link(B, C)])
-
-
-def test_a_link_told_by_a_former_life_of_a_site_counts_as_down() -> None:
-    overlay = LinkStateTable(A)
-    overlay.learn(report(B, C, up=True, incarnation=1, sequence=1))
-    assert overlay.is_up(B, C)
-    overlay.learn(report(B, D, up=True, incarnation=2, sequence=1))
-    assert not overlay.is_up(B, C)
-
-
-def test_an_older_report_is_no_news() -> None:
-    overlay = LinkStateTable(A)
-    assert overlay.learn(report(B, C, up=False, incarnation=1, sequence=5))
-    assert not overlay.learn(report(B, C, up=True, incarnation=1, sequence=4))
-    assert not overlay.is_up(B, C)
-
-
-def test_routes_follow_the_reports() -> None:
-    overlay, known = LinkStateTable(A), roster(view(1, 1))
-    overlay.learn(report(B, C, up=True, incarnation=1, sequence=1))
-    assert overlay.next_hops(known, (B,)) == {B: B, C: B}
-    overlay.learn(report(B, C, up=False, incarnation=1, sequence=2))
-    assert overlay.next_hops(known, (B,)) == {B: B}
-
-
-def test_a_replay_and_an_older_incarnation_are_not_let_through() -> None:
-    guard, first = ReplayGuard(), report(B, C, up=True, incarnation=2, sequence=1)
-    assert guard.is_new(first)
-    assert not guard.is_new(first)
-    assert not guard.is_new(report(B, C, up=True, incarnation=1, sequence=9))
 
 
 def test_a_held_round_is_opened_but_gets_no_contribution() -> None:

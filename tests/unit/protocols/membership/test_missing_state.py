@@ -1,38 +1,15 @@
-"""Rules that runs of the simulator taught (docs/found-by-simulation.md), each in the smallest situation that shows
-it."""
+"""A site without the state of the run: which transfer it begins, what a late one is worth, what its user is told."""
 
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import (
-    EPOCH,
-    MODEL,
-    A,
-    B,
-    Bench,
-    D,
-    heartbeat,
-    roster_of,
-)
+from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, D, heartbeat, roster_of
 from tests.unit.protocols.scheduler.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
-from chaos_protocols.agreement.raft.messages import (
-    AppendRequest,
-)
-from chaos_protocols.effects import Contribute, FetchState, OpenRound
+from chaos_protocols.agreement.raft.messages import AppendRequest
+from chaos_protocols.effects import FetchState
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
-
-
-def test_site_that_learns_of_its_removal_gives_nothing_to_the_rounds_it_still_knows() -> None:
-    bench = Bench(B, roster_of(A, B), voters=(A,)).up(A)
-    bench.handle(events.WorkerReady(model=MODEL, round=0))
-    bench.taken()
-    removed = heartbeat(epoch=EPOCH + 1, scheduler=A, knows_you=False)
-    bench.hear(A, removed)
-    bench.taken()
-    bench.handle(events.WorkerLost(reason="killed"))
-    assert not [one for one in bench.taken() if isinstance(one, Contribute | OpenRound)]
 
 
 def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same() -> None:

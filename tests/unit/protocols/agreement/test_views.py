@@ -1,0 +1,21 @@
+"""Views: whom the links hold together, and which views a change leaves standing."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.unit.protocols.one_site import PLANNER, A, B, C, link, roster_of
+
+from chaos_protocols.agreement.views import connected_with, connects, resolved_views
+
+
+def test_views_of_later_rounds_survive_a_resolving_with_the_members_that_are_left() -> None:
+    roster = roster_of(A, B, C)
+    later = msgspec.structs.replace(roster.views[0], first_round=9, epoch=8)
+    resolved = resolved_views(msgspec.structs.replace(roster, views=(*roster.views, later)), PLANNER, first_round=4)
+    assert [view.first_round for view in resolved] == [4, 9]
+
+
+def test_members_that_meet_only_in_a_learner_are_apart() -> None:
+    assert connected_with(A, (A, C), (B,), [(A, B), (B, C)]) == {A, B}
+    assert not connects((A, C), (B,), [link(A, B), link(B, C)])
+    assert connects((A, B), (C,), [link(A, B), link(B, C)])

@@ -1,0 +1,72 @@
+"""Rounds of a site that is far behind: where it goes on, and when its state is worth nothing any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.protocols.follower import of
+from tests.unit.protocols.one_site import A, B, C, roster_of
+
+from chaos_protocols.effects import OpenRound
+from chaos_protocols.rounds.machine import RoundMachine, StateLost
+from chaos_protocols.wire.plans import Tag
+
+
+def rounds_of(*members: Any, first_round: int, site: Any = B, listeners: tuple[Any, ...] = ()) -> RoundMachine:
+    roster = roster_of(*members, learners=listeners, first_round=first_round)
+    machine = RoundMachine(site, roster)
+    machine.takes_part = True
+    return machine
+
+
+def test_a_member_that_is_too_far_behind_gives_its_state_up_and_goes_on_in_standby() -> None:
+    machine = rounds_of(A, B, first_round=50)
+    machine.begin_at(3)
+    machine.worker_loaded(3)
+    (opened, *_) = of(machine.advance(), OpenRound)
+    assert opened.tag.round == 50 and machine.worker_round is None
+    assert [type(one) for one in machine.notices] == [StateLost]
+
+
+def test_a_listener_that_is_too_far_behind_waits_for_another_state() -> None:
+    machine = rounds_of(A, first_round=50, listeners=(B,))
+    machine.begin_at(3)
+    assert not of(machine.advance(), OpenRound)
+    assert [type(one) for one in machine.notices] == [StateLost]
+
+
+def test_a_site_promoted_while_its_state_was_lost_takes_part_from_its_first_round_on() -> None:
+    machine = rounds_of(A, B, first_round=5)
+    machine.completed_round = 1
+    (opened, *_) = of(machine.advance(), OpenRound)
+    assert opened.tag == Tag(epoch=7, round=5)
+
+
+def test_a_site_outside_every_view_opens_nothing() -> None:
+    machine = rounds_of(A, C, first_round=1)
+    assert machine.advance() == []
+
+
+def test_a_gap_in_the_results_costs_the_state() -> None:
+    machine = rounds_of(A, B, first_round=1)
+    machine.begin_at(1)
+    machine.delivery.add((3, 2, 2.0))
+    machine.completed_round = 3
+    assert machine.worker_loaded(1) == []
+    assert [type(one) for one in machine.notices] == [StateLost]
+
+
+def test_a_state_of_old_is_not_replayed_where_no_memory_checkpoint_has_kept_the_results_since() -> None:
+    machine = rounds_of(A, B, first_round=1)
+    machine.done = 5
+    assert not machine.replay_after(3)
+
+
+def test_worker_that_loads_a_state_behind_what_was_delivered_takes_another() -> None:
+    """No result of the rounds between comes any more: it would never train (row 33)."""
+    machine = RoundMachine(B, roster_of(A, B))
+    machine.begin_at(3)
+    machine.activate()
+    machine.worker_loaded(1)
+    assert [type(one) for one in machine.notices] == [StateLost]
+    assert machine.worker_round is None
