@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
+import time
 from pathlib import Path
 
 import pytest
-from tests.simulation.mutants import random_faults
+from tests.simulation.mutants import random_faults, trying
 from tests.simulation.mutants.random_faults import (
     NOT_CAUGHT,
     NOT_JUDGED,
+    OPEN,
     SEED_RUNS,
     STORY_TESTS,
     UNIT_TESTS,
@@ -18,12 +19,14 @@ from tests.simulation.mutants.random_faults import (
     Results,
     Verdict,
     judge,
-    stages,
     summary,
-    wanted,
+    undecided,
 )
 from tests.simulation.mutants.reach import PROTOCOLS, ROOT, UNIT, FailsAnyway, Reach, folders_shared
-from tests.simulation.mutants.small_faults import decision_modules, drawn, faults_in
+from tests.simulation.mutants.small_faults import SmallFault, decision_modules, drawn, faults_in
+from tests.simulation.mutants.trying import Bench, CannotPatch, in_child
+
+from chaos_protocols.rounds.reduce.retention import RetainedRounds
 
 RETENTION = PROTOCOLS / "rounds" / "reduce" / "retention.py"
 TESTS_OF_IT = UNIT / "rounds" / "reduce" / "test_retention.py"
@@ -60,11 +63,6 @@ def test_a_seed_draws_the_same_places_until_they_change_and_another_one_others(t
     first = [fault.name(tmp_path) for fault in drawn(tmp_path, 1, 4)]
     assert first == [fault.name(tmp_path) for fault in drawn(tmp_path, 1, 7)][:4]
     assert {tuple(fault.name(tmp_path) for fault in drawn(tmp_path, seed, 4)) for seed in range(9)} > {tuple(first)}
-
-
-def test_every_fault_of_a_seed_can_be_read_by_python() -> None:
-    for fault in drawn(PROTOCOLS, 1, 200):
-        compile(fault.source(), str(fault.path), "exec")
 
 
 @pytest.fixture(scope="module")
@@ -106,57 +104,89 @@ def test_tests_beside_the_module_come_first() -> None:
     assert folders_shared(module, ROOT / "tests" / "simulation" / "test_scenarios.py") == 0
 
 
-def test_stages_are_units_then_stories_then_seeds_without_those_that_do_not_run_the_line() -> None:
-    class Known(Reach):
-        def tests(self, module: Path, lines: range, below: Path) -> list[str]:
-            return ["one"] if below == UNIT or lines.start < 40 else []
-
-    fault = faults_in(RETENTION)[0]
-    told = [stage for stage, _ in stages(replace(fault, lines=range(39, 40)), Known())]
-    assert told == [UNIT_TESTS, STORY_TESTS, SEED_RUNS]
-    assert [stage for stage, _ in stages(replace(fault, lines=range(40, 41)), Known())] == [UNIT_TESTS, SEED_RUNS]
-
-
-def test_a_fault_that_a_test_runs_into_is_caught_and_the_test_is_named(reach: Reach) -> None:
+def a_fault_that_is_run(reach: Reach) -> tuple[SmallFault, tuple[str, ...]]:
     module = RETENTION.relative_to(PROTOCOLS)
-    fault = next(one for one in faults_in(RETENTION) if "dropped" in one.what and reach.tests(module, one.lines, UNIT))
-    verdict = judge(Job(name="x", fault=fault, stages=stages(fault, reach)[:1]))
+    found = ((fault, tuple(reach.tests(module, fault.lines, UNIT))) for fault in faults_in(RETENTION))
+    return next(one for one in found if one[1] and "dropped" in one[0].what)
+
+
+@pytest.mark.parametrize("on_a_copy", [False, True])
+def test_a_fault_that_a_test_runs_into_is_caught_and_the_test_is_named(
+    reach: Reach, on_a_copy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a child of this process, and in a new one."""
+    fault, tests = a_fault_that_is_run(reach)
+    if not on_a_copy:
+        bench = object.__new__(Bench)  # this process has imported the tests as a bench would
+        bench._functions = trying._functions()
+        monkeypatch.setattr(random_faults, "_bench", bench)
+    verdict = judge(Job(name="x", fault=fault, stage=UNIT_TESTS, tests=tests))
     assert verdict.by == UNIT_TESTS and verdict.caught and "test_retention.py::" in verdict.how
     assert fault.path.read_bytes() != fault.source(), "the sources themselves stay as they are"
+    assert RetainedRounds(kept_min=1, count_max=1).add(4) == [], "and so does what runs here"
+
+
+def test_a_function_that_is_not_there_cannot_be_changed_in_a_process_that_runs() -> None:
+    bench = object.__new__(Bench)
+    bench._functions = {}
+    with pytest.raises(CannotPatch):
+        bench.try_out(faults_in(RETENTION)[0], [])
+
+
+def test_every_fault_of_a_seed_can_be_made_in_its_function() -> None:
+    for fault in drawn(PROTOCOLS, 1, 30):
+        code = trying._code_of(fault)
+        assert code.co_qualname == fault.function and code.co_firstlineno <= fault.lines.start
 
 
 @pytest.mark.parametrize(
     ("script", "by"), [("pass", NOT_CAUGHT), ("raise SystemExit(1)", SEED_RUNS), ("while True: pass", SEED_RUNS)]
 )
 def test_what_fails_or_does_not_end_is_caught(script: str, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_faults, "CPU_MAX_S", 1)
-    verdict = judge(Job(name="x", fault=faults_in(RETENTION)[0], stages=((SEED_RUNS, ("-c", script)),)))
+    monkeypatch.setattr(trying, "CPU_MAX_S", 1)
+    monkeypatch.setattr(random_faults, "SEEDS", ("-c", script))
+    verdict = judge(Job(name="x", fault=faults_in(RETENTION)[0], stage=SEED_RUNS))
     assert verdict.by == by and ("does not end" in verdict.how) == script.startswith("while")
 
 
-def test_what_the_machine_did_not_get_through_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_faults, "WALL_MAX_S", 0.2)
-    waits = ("-c", "import time; time.sleep(60)")
-    verdict = judge(Job(name="x", fault=faults_in(RETENTION)[0], stages=((SEED_RUNS, waits),)))
-    assert verdict.by == NOT_JUDGED and not verdict.caught
+@pytest.mark.parametrize("forked", [False, True])
+def test_what_the_machine_did_not_get_through_is_not_judged(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "WALL_MAX_S", 0.2)
+    monkeypatch.setattr(random_faults, "SEEDS", ("-c", "import time; time.sleep(60)"))
+    if forked:
+        assert in_child(lambda: time.sleep(60) or 0).status is None
+    else:
+        verdict = judge(Job(name="x", fault=faults_in(RETENTION)[0], stage=SEED_RUNS))
+        assert (verdict.by, verdict.passed) == (NOT_JUDGED, STORY_TESTS)
 
 
-def a_verdict(name: str, by: str) -> Verdict:
-    return Verdict(name=name, by=by, took_s=3.0, where="door.py:3 Door.shut", what="dropped: ring()", how="a test")
+def test_a_stage_of_which_nothing_reaches_the_line_leaves_the_fault_to_the_next() -> None:
+    verdict = judge(Job(name="x", fault=faults_in(RETENTION)[0], stage=UNIT_TESTS))
+    assert (verdict.by, verdict.passed) == (OPEN, UNIT_TESTS)
+
+
+def a_verdict(name: str, by: str, passed: str = "") -> Verdict:
+    where, what = "door.py:3 Door.shut", "dropped: ring()"
+    return Verdict(name=name, by=by, passed=passed, took_s=3.0, where=where, what=what, how="a test")
 
 
 def test_a_run_goes_on_where_it_was_stopped_and_tries_again_what_was_not_judged(tmp_path: Path) -> None:
-    faults = {name: faults_in(RETENTION)[0] for name in "abcd"}
     first = Results(tmp_path / "results")
-    for name, by in (("a", UNIT_TESTS), ("b", NOT_CAUGHT), ("c", NOT_JUDGED)):
-        first.add(a_verdict(name, by))
+    for one in (
+        a_verdict("caught", UNIT_TESTS),
+        a_verdict("left", OPEN, UNIT_TESTS),
+        a_verdict("survived", NOT_CAUGHT, SEED_RUNS),
+        a_verdict("interrupted", NOT_JUDGED, UNIT_TESTS),
+    ):
+        first.add(one)
     known = Results(tmp_path / "results")
     assert known.verdicts == first.verdicts
-    assert wanted(faults, known, only=[], again=False) == ["c", "d"]
-    assert wanted(faults, known, only=[], again=True) == ["b", "c", "d"]
-    assert wanted(faults, known, only=["a"], again=False) == ["a"]
-    known.add(a_verdict("b", SEED_RUNS))
-    assert wanted(faults, Results(tmp_path / "results"), only=[], again=True) == ["c", "d"]
+    names = [*known.verdicts, "new"]
+    assert undecided(known, names, UNIT_TESTS) == ["new"]
+    assert undecided(known, names, STORY_TESTS) == ["left", "interrupted"]
+    assert undecided(known, names, SEED_RUNS) == []
+    known.add(a_verdict("left", STORY_TESTS, UNIT_TESTS))
+    assert undecided(Results(tmp_path / "results"), names, STORY_TESTS) == ["interrupted"]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +194,7 @@ def test_a_run_goes_on_where_it_was_stopped_and_tries_again_what_was_not_judged(
     [
         ([UNIT_TESTS] * 9 + [NOT_CAUGHT], 0),
         ([UNIT_TESTS] * 8 + [NOT_CAUGHT], 1),
-        ([STORY_TESTS] * 9 + [NOT_JUDGED] * 5, 0),
+        ([STORY_TESTS] * 9 + [NOT_JUDGED] * 5 + [OPEN], 0),
         ([NOT_JUDGED], 1),
     ],
 )

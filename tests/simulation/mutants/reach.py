@@ -138,7 +138,8 @@ def _shared() -> list[Path]:
     """All that a test may depend on beside its own file."""
     folders = (PROTOCOLS, UNIT, TESTS / "simulator", STORIES)
     paths = (path for folder in folders for pattern in ("*.py", "*.txt") for path in folder.rglob(pattern))
-    return sorted(path for path in paths if not path.name.startswith("test_"))
+    tools = Path(__file__).parent
+    return sorted(path for path in paths if not path.name.startswith("test_") and path.parent != tools)
 
 
 def _digest(paths: list[Path]) -> str:
