@@ -17,9 +17,11 @@ TORCH ?= $(shell $(BIN)/python -c 'import sys; print("torch==2.13.0" if sys.vers
 # Several sites on one machine: two training processes with two threads each on two cores are 6 to 10 times slower.
 export OMP_NUM_THREADS = 1
 
-# Tests that share nothing run side by side; those with real processes, ports and clocks run one after the other.
-SIDE_BY_SIDE := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/fuzz tests/tidy)
-ONE_BY_ONE := $(wildcard tests/packaging tests/integration)
+# Tests without real processes first; then those with them, file by file side by side, for they wait most of the time;
+# last, one after the other, those that measure or need the machine for themselves (marked `alone`).
+TESTS := $(BIN)/python -m pytest -q
+IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/fuzz)
+WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
@@ -33,9 +35,10 @@ demo: $(VENV)/.project  ## four hospitals train together while one joins, one di
 docker-demo: $(VENV)/.project  ## six sites in containers, one network per link (root; Docker; a minute)
 	@$(BIN)/python docker/demo.py
 
-test: $(VENV)/.check  ## every test
-	@$(BIN)/python -m pytest -q -n 2 $(SIDE_BY_SIDE); first=$$?; \
-		$(BIN)/python -m pytest -q $(ONE_BY_ONE) && exit $$first
+test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
+	@$(TESTS) -n 2 $(IN_PROCESS); first=$$?; \
+		$(TESTS) -n 2 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
+		$(TESTS) -m alone $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
 	@$(BIN)/ruff check --quiet .

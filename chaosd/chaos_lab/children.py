@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,9 @@ from types import FrameType
 from typing import IO
 
 END_TIMEOUT_S = 10.0
+PORTS = (20_000, 32_000)
+"""Below those from which Linux (32768), macOS and Windows (49152) take the near end of a connection."""
+PORT_TRIES = 100
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -49,10 +53,15 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 at which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of 127.0.0.1 that is free now, and that the system gives to nobody who connects: a site that is killed
+    finds it again. Raises OSError where none of so many is free."""
+    for _ in range(PORT_TRIES):
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no free port of {PORTS[0]} to {PORTS[1] - 1} on 127.0.0.1: end what listens there")
 
 
 @contextmanager

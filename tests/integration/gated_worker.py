@@ -20,6 +20,25 @@ from numpy.typing import NDArray
 from chaos import Coordinator
 
 Array = NDArray[np.float64]
+NUMBERS = 20_000
+
+
+class Training:
+    """The state and its rules: what a site does with it, and what the test does that calculates it alone."""
+
+    def __init__(self, numbers: int) -> None:
+        self.weights: Array = np.zeros(numbers)
+        self.momentum: Array = np.zeros(numbers)
+        self.arrays = {"weights": self.weights, "momentum": self.momentum}
+
+    def gradient(self, site: int, number: int) -> Array:
+        """Of a site in a round: whole numbers, so their sum is exact in any order of sites."""
+        whole = np.random.default_rng(1000 * site + number).integers(-1000, 1000, self.weights.size)
+        return whole + np.round(self.weights)
+
+    def apply(self, averaged: Mapping[str, Array], round: int) -> None:
+        self.momentum[...] = 0.9 * self.momentum + averaged["weights"]
+        self.weights[...] -= 0.01 * self.momentum
 
 
 def main() -> None:
@@ -30,19 +49,12 @@ def main() -> None:
     parser.add_argument("--gate", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--pace", type=float, default=0.0)
-    parser.add_argument("--numbers", type=int, default=20_000)
+    parser.add_argument("--numbers", type=int, default=NUMBERS)
     options = parser.parse_args()
-    weights: Array = np.zeros(options.numbers)
-    momentum: Array = np.zeros(options.numbers)
-
-    def apply(averaged: Mapping[str, Array], round: int) -> None:
-        momentum[...] = 0.9 * momentum + averaged["weights"]
-        weights[...] -= 0.01 * momentum
-
+    training = Training(options.numbers)
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0)
-    arrays = {"weights": weights, "momentum": momentum}
     gradients = {"weights": np.zeros(options.numbers)}
-    coordinator.register(arrays=arrays, apply=apply, gradients=gradients)
+    coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients)
     first = coordinator.round
     digests: dict[int, str] = {}
     while coordinator.round < options.rounds and not coordinator.capture_exit_event():
@@ -52,9 +64,7 @@ def main() -> None:
                 coordinator.check_state_replication()
                 time.sleep(0.005)
         time.sleep(options.pace)
-        rng = np.random.default_rng(1000 * options.site + number)
-        whole = rng.integers(-1000, 1000, options.numbers)  # whole numbers: their sum is exact in any order of sites
-        coordinator.gradients["weights"][...] = whole + np.round(weights)
+        coordinator.gradients["weights"][...] = training.gradient(options.site, number)
         if not coordinator.step(samples=options.site):
             break
         digests[coordinator.round] = coordinator.state_digest()

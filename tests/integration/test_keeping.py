@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.integration.gated_worker import NUMBERS, Training
+from tests.integration.reference import read_rounds
 from tests.integration.site_rig import Site, cluster_of, wait_for
 from tests.integration.small_training import train
+
+from chaos.frameworks.numpy import NumpyFramework
+from chaos.state import State
 
 GATE = 30
 LAST = 60
@@ -21,11 +26,24 @@ def report(site: Site) -> dict[str, object]:
     return site.read_report()
 
 
-def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list[Site], float]:
-    """Three sites; at round GATE the third waits, and (`kill`) the second's worker is killed and started again."""
-    folder.mkdir()
-    took_s = 0.0
-    with cluster_of(folder, HOSPITALS, min_sites=3) as cluster:
+def digests_alone(rounds: dict[int, dict[str, float]]) -> dict[str, str]:
+    """Of the state after each round, calculated here from who gave which weight; a site's weight is its number."""
+    training = Training(NUMBERS)
+    framework = NumpyFramework(training.arrays, training.apply, {"weights": np.zeros(NUMBERS)})
+    found = {}
+    for number in range(1, LAST + 1):
+        given = [weight for weight in rounds[number].values() if weight]
+        whole = sum(weight * training.gradient(int(weight), number) for weight in given)
+        training.apply({"weights": np.asarray(whole / sum(given))}, number)
+        found[str(number)] = State(framework.items).digest()
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path) -> None:
+    """Three sites; at round GATE the third waits, and the second's worker is killed and started again. No transfer, no
+    negotiation, and in every round the state that the training has where nobody is killed."""
+    with cluster_of(tmp_path, HOSPITALS, min_sites=3) as cluster:
         cluster.wire(min_sites=len(cluster.sites), extra="memory_checkpoint_every_rounds = 4")
         for number, site in enumerate(cluster.sites, start=1):
             site.start()
@@ -33,50 +51,31 @@ def run_to_the_end(folder: Path, *, kill: bool) -> tuple[dict[str, object], list
         victim, gated = cluster.sites[1], cluster.sites[2]
         wait_for(lambda: all(site.round() == GATE - 1 for site in cluster.sites), "everybody waits for the third")
         wait_for(lambda: victim.client.status().worker.phase == "reduce", "the second has given its part of the round")
-        if kill:
-            before = [len(site.events()) for site in cluster.sites]
-            victim.kill("worker")
-            wait_for(lambda: not victim.client.status().worker.connected, "the death is seen")
-            started_s = time.monotonic()
-            train(victim, 2, rounds=LAST, pace_s=0.0)
-            wait_for(lambda: victim.client.status().worker.phase != "standby", f"it trains again\n{victim.tail()}")
-            took_s = time.monotonic() - started_s
-            later = [
-                event for site, known in zip(cluster.sites, before, strict=True) for event in site.events()[known:]
-            ]
-            assert [
-                event.kind for event in later if event.kind in ("transfer", "scale-out", "scale-in", "restore-point")
-            ] == []
-            (restored,) = [event for event in later if event.kind == "restore"]
-            assert restored.outcome == "done" and f"round {GATE - 2}" in restored.reason, restored
-            assert "in-memory checkpoint" in restored.reason and restored.duration_s < 5.0
-            print(f"restored in {1000 * restored.duration_s:.1f} ms ({restored.reason}); worker back in {took_s:.2f} s")
+        before = [len(site.events()) for site in cluster.sites]
+        victim.kill("worker")
+        wait_for(lambda: not victim.client.status().worker.connected, "the death is seen")
+        started_s = time.monotonic()
+        train(victim, 2, rounds=LAST, pace_s=0.0)
+        wait_for(lambda: victim.client.status().worker.phase != "standby", f"it trains again\n{victim.tail()}")
+        took_s = time.monotonic() - started_s
+        later = [event for site, known in zip(cluster.sites, before, strict=True) for event in site.events()[known:]]
+        negotiated = ("transfer", "scale-out", "scale-in", "restore-point")
+        assert [event.kind for event in later if event.kind in negotiated] == []
+        (restored,) = [event for event in later if event.kind == "restore"]
+        assert restored.outcome == "done" and f"round {GATE - 2}" in restored.reason, restored
+        assert "in-memory checkpoint" in restored.reason
+        print(f"restored in {1000 * restored.duration_s:.1f} ms ({restored.reason}); worker back in {took_s:.2f} s")
         (gated.folder / "go").touch()
         reports = [report(site) for site in cluster.sites]
-        digests = {found["digests"][str(LAST)] for found in reports}  # type: ignore[index]
-        assert len(digests) == 1
-        return reports[0], cluster.sites, took_s
-
-
-def weights(folder: Path) -> dict[int, list[float]]:
-    """Of each round, as the first site noted them."""
-    lines = (folder / "cleveland" / "rounds.jsonl").read_text().splitlines()
-    return {entry["round"]: sorted(entry["weights"].values()) for entry in map(json.loads, lines)}
-
-
-@pytest.mark.timeout(240)
-def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path) -> None:
-    """No transfer, no negotiation, and the same states in every round as in a run in which nobody was killed."""
-    killed, sites, _ = run_to_the_end(tmp_path / "killed", kill=True)
-    given = weights(tmp_path / "killed")
-    assert all(given[number] == [1.0, 2.0, 3.0] for number in range(GATE - 10, LAST)), "it missed no round"
-    for attempt in range(4):  # who is in time for the very first round is not decided by this test
-        whole, _, _ = run_to_the_end(tmp_path / f"whole{attempt}", kill=False)
-        if weights(tmp_path / f"whole{attempt}") == given:
-            break
-    assert killed["digests"] == whole["digests"]
-    log = sites[1].daemon_log.read_text()
-    assert "Traceback" not in log
+        rounds = read_rounds(*(site.folder / "rounds.jsonl" for site in cluster.sites))
+        assert all(sorted(rounds[number].values()) == [1.0, 2.0, 3.0] for number in range(GATE - 10, LAST)), (
+            "it missed no round"
+        )
+        expected = digests_alone(rounds)
+        for found in reports:
+            digests: dict[str, str] = found["digests"]  # type: ignore[assignment]
+            assert len(digests) > LAST - GATE and digests.items() <= expected.items()
+        assert "Traceback" not in victim.daemon_log.read_text()
 
 
 @pytest.mark.timeout(240)

@@ -21,6 +21,8 @@ from chaos_lab.facilities import RUN_NETNS, Facilities, probe
 from chaos_lab.namespaces import NamespaceNetwork
 from chaos_lab.scenario import LinkSpec
 
+pytestmark = pytest.mark.alone
+
 TRAFFIC = str(Path(__file__).parent / "lab_traffic.py")
 COPY_S = 2.0
 OF_THE_RATE = 0.956

@@ -94,6 +94,7 @@ def test_sites_in_namespaces_train_to_equal_bits_while_their_links_change(short:
     assert leftovers(short) == [] and namespaces_of(lab.pid) == []
 
 
+@pytest.mark.alone  # a clean of another test would remove what this lab left behind
 @pytest.mark.timeout(LIMIT_S + 30)
 def test_what_a_killed_lab_left_in_namespaces_is_removed(short: Path) -> None:
     lab = start(short, TWO_SITES.replace("STOP", "1000000"), network="namespaces")

@@ -15,11 +15,13 @@ from tests.simulator.batch import attempt, sites_of
 from tests.simulator.faults import Trial, run_seed, run_trial
 from tests.simulator.strikes import STRIKES
 
-SEEDS = 150
-"""As many as fit into 90 s on two idle cores with `pytest -n 2`."""
-BATCH = 10
+SEEDS = 90
+"""Half a minute of two idle cores; `make seeds` runs 3,000, compiled."""
+LOOKED_AT = 24
+"""The first ones are run, and judged, by the test that looks at what struck in them."""
+BATCH = 6
 NOT_JUDGED_MAX = 0.1
-FIRST, STOP = (int(part) for part in os.environ.get("CHAOS_SEEDS", f"0:{SEEDS}").split(":"))
+FIRST, STOP = (int(part) for part in os.environ.get("CHAOS_SEEDS", f"{LOOKED_AT}:{SEEDS}").split(":"))
 
 STORY_DIGEST = (
     "import hashlib, sys; from tests.simulator.faults import run_seed;"
@@ -43,7 +45,7 @@ def test_a_seed_is_one_run_event_for_event() -> None:
 def test_a_seed_is_the_same_run_in_other_processes(seed: int) -> None:
     """Sets and dictionaries of names are hashed anew in every process: no order may come from that."""
     told = set()
-    for hash_seed in ("0", "1", "4711"):
+    for hash_seed in ("0", "4711"):
         done = subprocess.run(
             [sys.executable, "-c", STORY_DIGEST, str(seed)],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -70,11 +72,11 @@ def test_strikes_left_out_do_not_change_the_others() -> None:
 
 def test_every_kind_of_strike_happens_and_liveness_is_judged_in_most_seeds() -> None:
     seen: set[str] = set()
-    seeds, not_judged = 24, 0
-    for seed in range(seeds):
+    not_judged = 0
+    for seed in range(LOOKED_AT):
         world = run_seed(seed, sites=sites_of(seed))
         not_judged += world.lost_state
         strikes = [line.split(" !! ")[1] for line in world.story if " !! " in line]
         seen |= {kind for kind in STRIKES for line in strikes if line.partition(": ")[2].startswith(kind)}
     assert seen == set(STRIKES)
-    assert not_judged <= NOT_JUDGED_MAX * seeds
+    assert not_judged <= NOT_JUDGED_MAX * LOOKED_AT

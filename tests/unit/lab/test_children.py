@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chaos_lab.children import end, ended_by_signals, spawn, uninterrupted
+from chaos_lab import children
+from chaos_lab.children import PORTS, end, ended_by_signals, free_port, spawn, uninterrupted
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PARENT = """\
@@ -65,3 +67,21 @@ def test_the_end_of_a_child_is_that_of_its_children(tmp_path: Path) -> None:
     psutil.wait_procs([grandchild], timeout=10)
     assert not grandchild.is_running() or grandchild.status() == psutil.STATUS_ZOMBIE
     end(process)  # twice does no harm
+
+
+def test_a_free_port_can_be_listened_at_and_is_none_that_a_connection_begins_at() -> None:
+    port = free_port()
+    assert PORTS[0] <= port < PORTS[1] <= 32_768
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", port))
+        listening.listen()
+
+
+def test_a_port_at_which_somebody_listens_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as listening:
+        taken = free_port()
+        listening.bind(("127.0.0.1", taken))
+        listening.listen()
+        monkeypatch.setattr(children, "PORTS", (taken, taken + 1))
+        with pytest.raises(OSError, match=f"no free port of {taken} to {taken} "):
+            free_port()

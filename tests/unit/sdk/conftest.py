@@ -22,8 +22,10 @@ def socket_file() -> Iterator[Path]:
 def nothing_left_open() -> Iterator[None]:
     """Sockets, descriptors of shared memory, wake-up pairs: whatever a test opened is closed at its end."""
     before = descriptors()
+    gc.freeze()  # what was there before is not looked through again after each test: it takes most of a second
     yield
     gc.collect()
+    gc.unfreeze()
     left = descriptors() - before
     assert not left, f"left open: {left}"
 

@@ -311,9 +311,10 @@ def test_a_star_through_a_thin_uplink_is_as_slow_as_that_uplink_over_its_links()
 
 
 def test_an_uplink_above_the_links_together_or_of_a_stranger_changes_nothing() -> None:
-    sites, links = random_overlay(random.Random(5), 7, 4)
-    assert pack(sites, links, dict.fromkeys(sites, math.inf)) == pack(sites, links)
-    assert pack(sites, links, {"stranger": 1.0}) == pack(sites, links)
+    sites, links = random_overlay(random.Random(5), 5, 4)
+    plain = pack(sites, links)
+    assert pack(sites, links, dict.fromkeys(sites, math.inf)) == plain
+    assert pack(sites, links, {"stranger": 1.0}) == plain
 
 
 @pytest.mark.parametrize("policy", ["tree", "ring", "star"])
