@@ -1,4 +1,4 @@
-"""Changes that somebody asked for over HTTP, run to their end even if the asker goes away: half a change helps nobody."""
+"""Changes asked for over HTTP, run to their end even if the asker goes away: half a change helps nobody."""
 
 from __future__ import annotations
 

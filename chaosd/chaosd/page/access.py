@@ -1,11 +1,11 @@
 """Who may see the page: nobody but a browser that was given a ticket by `chaosd page`, on this machine.
 
-Loopback is no door: every process of the machine reaches it, and so does every web site that the operator's browser has
-open. So, before anything is answered: the `Host` must be a name of loopback (a foreign name that was made to point here,
-DNS rebinding, shows itself so); an `Origin` must be the page's own; a request that the browser calls cross-site gets
-nothing. To see anything a session is needed, and it begins with a ticket, good once and for two minutes, which only who
-may open the daemon's unix socket can ask for. To change anything the session's second secret is needed too, which a
-foreign page cannot read and does not send by itself (cross-site request forgery).
+Loopback is no door: every process of the machine reaches it, and so does every web site that the operator's browser
+has open. So, before anything is answered: the `Host` must be a name of loopback (a foreign name that was made to point
+here, DNS rebinding, shows itself so); an `Origin` must be the page's own; a request that the browser calls cross-site
+gets nothing. To see anything a session is needed, and it begins with a ticket, good once and for two minutes, which
+only who may open the daemon's unix socket can ask for. To change anything the session's second secret is needed too,
+which a foreign page cannot read and does not send by itself (cross-site request forgery).
 
 Decides only; `server.py` asks. Tickets and sessions are kept as hashes: a look-up tells nothing by its time.
 """
@@ -48,7 +48,7 @@ def why_foreign(headers: Mapping[str, str], *, navigation: bool = False) -> str:
 
 
 @dataclass(slots=True)
-class Session:
+class PageSession:
     """A browser that is let in. `form_secret`: what every change must carry beside the cookie."""
 
     form_secret: str
@@ -60,7 +60,7 @@ class Doorkeeper:
 
     def __init__(self) -> None:
         self._tickets: dict[bytes, float] = {}
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, PageSession] = {}
 
     def ticket(self, now_s: float) -> str:
         """A new one-time secret."""
@@ -78,11 +78,11 @@ class Doorkeeper:
         while len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         cookie = secrets.token_urlsafe(SECRET_BYTES)
-        session = Session(form_secret=secrets.token_urlsafe(SECRET_BYTES), until_s=now_s + SESSION_LIFE_S)
+        session = PageSession(form_secret=secrets.token_urlsafe(SECRET_BYTES), until_s=now_s + SESSION_LIFE_S)
         self._sessions[_hash(cookie)] = session
         return cookie
 
-    def session(self, cookie: str | None, now_s: float) -> Session | None:
+    def session(self, cookie: str | None, now_s: float) -> PageSession | None:
         """The session of a cookie, prolonged; None for none, or one that is over."""
         key = _hash(cookie or "")
         session = self._sessions.pop(key, None)

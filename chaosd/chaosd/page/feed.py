@@ -5,8 +5,8 @@ and gives every viewer the same bytes. A viewer has a queue of a fixed length; o
 its browser comes back with the id of the last event that it has and is given what it missed. So no page, however slow,
 costs the daemon more than that queue.
 
-Wire form: server-sent events. `status`: a `Status`; `record`: an `EventRecord`, whose id is the message's id; `metrics`:
-the text of /v1/metrics without the buckets of histograms, as a JSON string; `end`: the daemon ends, and why.
+Wire form: server-sent events. `status`: a `Status`; `record`: an `EventRecord`, whose id is that of the message;
+`metrics`: the text of /v1/metrics without the buckets of histograms, as a JSON string; `end`: the daemon ends, and why.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Message = tuple[int, bytes]
 """Id of an event (0: none) and the bytes for the wire."""
 
 
-class Source(Protocol):
+class Shown(Protocol):
     """The part of `api.server.Control` that is shown."""
 
     def status(self) -> Status: ...
@@ -73,7 +73,7 @@ class Viewer:
 class LiveFeed:
     """See the module. `newest_event_id` finds where the history ends."""
 
-    def __init__(self, source: Source, newest_event_id: Callable[[], int]) -> None:
+    def __init__(self, source: Shown, newest_event_id: Callable[[], int]) -> None:
         self._source, self._newest_event_id = source, newest_event_id
         self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None

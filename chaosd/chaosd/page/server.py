@@ -12,7 +12,7 @@ lies in `assets` in the package: no other host is asked, and the content securit
 | GET /v1/session | the secret that changes must carry | a session |
 | GET /v1/live | server-sent events (`feed.py`) | a session |
 | POST /v1/link, /v1/leave | as on the unix socket | a session, its secret, the page's own origin |
-| GET /metrics | every counter, in Prometheus' text format | anyone on this machine, or who has the token of `metrics_token_file` |
+| GET /metrics | every counter, in Prometheus' text format | this machine, or who has the token (`metrics_token_file`) |
 
 On the unix socket: POST /v1/page opens the page where it is not open yet, and answers with its address and a ticket.
 """
@@ -46,7 +46,7 @@ from chaosd.api.server import Control, last_event_id
 from chaosd.api.status import PageAddress
 from chaosd.config.file import DEFAULT_PAGE
 from chaosd.metrics import CONTENT_TYPE
-from chaosd.page.access import Doorkeeper, Session, same, why_foreign
+from chaosd.page.access import Doorkeeper, PageSession, same, why_foreign
 from chaosd.page.feed import VIEWERS_MAX, LiveFeed, Viewer
 
 log = logging.getLogger("chaosd.page")
@@ -78,7 +78,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""With every answer. Nothing is loaded from elsewhere, nothing inline runs, no text becomes markup, nobody frames it."""
+"""With every answer. Nothing is loaded from elsewhere, nothing inline runs, no text becomes markup, and no frame."""
 
 
 class OpenPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -188,10 +188,10 @@ class PageServer:
             response.headers.update(HEADERS)
         return response
 
-    def _known(self, request: web.Request) -> Session | None:
+    def _known(self, request: web.Request) -> PageSession | None:
         return self._door.session(request.cookies.get(self._cookie), time.monotonic())
 
-    def _demand_session(self, request: web.Request) -> Session:
+    def _demand_session(self, request: web.Request) -> PageSession:
         session = self._known(request)
         if session is None:
             raise refusal(401, "no session, or it is over (it ends with the daemon): open the page with `chaosd page`")

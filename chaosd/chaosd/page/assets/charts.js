@@ -6,6 +6,7 @@ import { PHASES, phaseClass } from "./overlay.js";
 
 const CURVE_S = 120;
 const STRIP_S = 60;
+const LOOK_MIN_S = 1; // a rate over less is more noise than rate
 const SAMPLES_MAX = 600; // four a second for two minutes, and some more
 
 /** Values at times of the daemon's own clock, so that a page that was delayed draws nothing steep. */
@@ -58,7 +59,7 @@ export class Pace {
     this.looks.push([atS, value]);
     while (this.looks.length > 2 && this.looks[1][0] <= atS - this.windowS) this.looks.shift();
     const [beganS, began] = this.looks[0];
-    return atS > beganS ? (value - began) / (atS - beganS) : null;
+    return atS >= beganS + LOOK_MIN_S ? (value - began) / (atS - beganS) : null;
   }
 }
 

@@ -70,9 +70,7 @@ function takeStatus(status) {
   const life = `${status.site} ${status.incarnation}`;
   if (life !== seen.life) {
     seen.life = life;
-    [seen.events, seen.ended] = [[], null];
-    by("events").rowOf?.clear();
-    by("events").replaceChildren();
+    seen.ended = null;
     paceCurve.forget();
     bytesCurve.forget();
   }
