@@ -20,8 +20,8 @@ from aiohttp import web
 from chaos_lab.links.shape import LinkShape
 from chaos_lab.links.transport import LabTransport
 from chaos_protocols.names import SiteId
+from chaosd.api.answers import Text, json_answer, read_body
 from chaosd.api.client import LocalClient
-from chaosd.api.server import Text, json_answer, read_body
 from chaosd.api.status import Outcome
 
 Probability = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]

@@ -21,6 +21,7 @@ from typing import Annotated
 
 import msgspec
 import typer
+from aiohttp import web
 
 from chaos_lab.api import LabRoutes
 from chaos_lab.links.shape import LinkShape
@@ -100,8 +101,8 @@ class LabDaemon(Daemon):
         )
         return self.lab_transport
 
-    def make_api(self, operations: Operations) -> LocalApi:
-        return LocalApi(self.config.api_socket, operations, further=LabRoutes(self.lab_transport).routes())
+    def make_api(self, operations: Operations, further: Sequence[web.RouteDef]) -> LocalApi:
+        return super().make_api(operations, [*further, *LabRoutes(self.lab_transport).routes()])
 
     def make_rounds_log(self) -> RoundsLog:
         return RoundsLog(self.config.data_dir / ROUNDS_NAME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 
@@ -22,3 +23,17 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """The inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def check_loopback(address: str) -> None:
+    """ValueError unless `address` is one of this machine alone, for what must not be reached from elsewhere."""
+    host, _ = split_address(address)
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise ValueError(
+            f"must be an address of this machine alone, as 127.0.0.1:7480; reach it from elsewhere by ssh: "
+            f"ssh -L 7480:127.0.0.1:{split_address(address)[1]} THIS-MACHINE"
+        )

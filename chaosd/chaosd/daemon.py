@@ -14,8 +14,10 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from aiohttp import web
 
 from chaos_protocols.agreement.commands import TooNew, decode_roster, encode_roster
 from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, bootstrap
@@ -42,6 +44,7 @@ from chaosd.model_check import ModelCheck
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.monitor.watchdog import watch
+from chaosd.page.server import PageServer
 from chaosd.plan_adapter import DaemonPlanner
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
@@ -65,6 +68,7 @@ class Daemon:
         self.identity = identity
         self._journal, self._history = journal, history
         self._interrupts = 0
+        self._ending = "the daemon gave up; its log says why"
         self._refused: set[SiteId] = set()
         host, port = split_address(config.listen)
         self.metrics = Metrics()
@@ -141,9 +145,9 @@ class Daemon:
             settings=settings,
         )
 
-    def make_api(self, operations: Operations) -> LocalApi:
-        """The local API."""
-        return LocalApi(self.config.api_socket, operations)
+    def make_api(self, operations: Operations, further: Sequence[web.RouteDef]) -> LocalApi:
+        """The local API, with `further` routes beside its own."""
+        return LocalApi(self.config.api_socket, operations, further=further)
 
     def make_rounds_log(self) -> RoundsLog | None:
         """Who contributed to which round: written for experiments only."""
@@ -166,10 +170,17 @@ class Daemon:
         if self._founding is not None:
             self._journal.persist(self._founding)
         operations = Operations(driver, self.config, self._history)
-        api = self.make_api(operations)
+        page = PageServer(
+            operations,
+            site=self.identity.site,
+            address=self.config.page,
+            metrics_token_file=self.config.metrics_token_file,
+        )
+        api = self.make_api(operations, page.local_routes())
         try:
             self.before_start()
             await api.start()
+            await page.start()
             await driver.workers.start()
             self._catch_signals(loop)
             driver.start(tuple((SiteId(peer.site), peer.address) for peer in self.config.peers))
@@ -178,6 +189,7 @@ class Daemon:
         finally:
             self._release_signals(loop)
             await api.close()
+            await page.close(self._ending)
             await driver.workers.close()
             await driver.bulk.close()
             await self.transport.close()
@@ -197,6 +209,7 @@ class Daemon:
         watching = loop.create_task(watch(self.driver, self.config.settings), name="watch links and worker")
         try:
             graceful, reason = await stopped
+            self._ending = reason
             log.info("the daemon ends: %s", reason)
             await asyncio.sleep(0.05)  # the last messages leave before the links close
             return EXIT_LEFT if graceful else EXIT_FORCED

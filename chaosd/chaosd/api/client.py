@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from chaosd.api.status import EventRecord, Outcome, Status
+from chaosd.api.status import EventRecord, Outcome, PageAddress, Status
 
 ANSWER_TIMEOUT_S = 5.0
 """A daemon that cannot say its status for so long is stuck: its loop serves this within milliseconds."""
@@ -98,6 +98,10 @@ class LocalClient:
     def leave(self, reason: str = "asked for by the operator") -> Outcome:
         """The daemon's site leaves the run gracefully, then the daemon stops."""
         return self.ask("POST", "/v1/leave", Outcome, {"reason": reason}, timeout_s=CHANGE_TIMEOUT_S)
+
+    def page(self, address: str = "") -> PageAddress:
+        """Where the page is, with a ticket; opened at `address` where it is not open yet."""
+        return self.ask("POST", "/v1/page", PageAddress, {"address": address})
 
     def ask(
         self,

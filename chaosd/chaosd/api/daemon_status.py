@@ -50,7 +50,16 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         transfer=_transfer(driver),
         probing=_probing(driver),
         uptime_s=driver.now_s() - driver.started_s,
+        tree=_tree(driver),
     )
+
+
+def _tree(driver: Driver) -> tuple[tuple[str, str], ...]:
+    machine = driver.machine
+    view = machine.roster.view_of(machine.rounds.completed_round + 1)
+    if view is None:
+        return ()
+    return tuple((str(child), str(parent)) for tree in view.plan.trees for child, parent in tree.parent)
 
 
 def _sites(driver: Driver) -> tuple[SiteSummary, ...]:

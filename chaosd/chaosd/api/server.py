@@ -20,21 +20,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
+from chaosd.api.answers import (
+    BODY_BYTES_MAX,
+    CLOSE_TIMEOUT_S,
+    LeaveBody,
+    LinkBody,
+    errors_as_json,
+    json_answer,
+    read_body,
+    refusal,
+)
+from chaosd.api.changes import Changes
 from chaosd.api.status import EventRecord, Outcome, Status
 from chaosd.metrics import CONTENT_TYPE
 from chaosd.unix_sockets import UnixListener
 
 log = logging.getLogger(__name__)
-
-BODY_BYTES_MAX = 64 << 10
-"""The longest request names a site and a reason: a few hundred bytes."""
 
 EVENTS_DEFAULT, EVENTS_MAX = 100, 10_000
 """10,000 records are about 3 MB of JSON."""
@@ -44,26 +52,8 @@ FOLLOWERS_MAX = 32
 SIGN_OF_LIFE_S = 5.0
 """Between two empty lines to a follower, so that both ends learn of the other's death although nothing happens."""
 
-CLOSE_TIMEOUT_S = 1.0
-"""An answer under way at the end of the daemon (that of `leave`) has so long to be written."""
-
 REQUESTS_MAX = 64
 """Changes (link, leave) under way at the same time."""
-
-Request = TypeVar("Request", bound=msgspec.Struct)
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-class LinkBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`site`: id, unique prefix of it, or name."""
-
-    site: Text
-    add: bool
-
-
-class LeaveBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
 
 
 class Control(Protocol):
@@ -99,11 +89,11 @@ class LocalApi:
         self._path = path
         self._control = control
         self._closing = asyncio.Event()
-        self._changes: set[asyncio.Task[Outcome]] = set()
+        self._changes = Changes(REQUESTS_MAX)
         self._followers = 0
         self._listener: UnixListener | None = None
         self._server: asyncio.AbstractServer | None = None
-        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[_errors_as_json])
+        application = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[errors_as_json])
         application.add_routes(
             [
                 web.get("/v1/status", self._status),
@@ -138,10 +128,7 @@ class LocalApi:
             self._server.close()
             self._server = None
         await self._runner.cleanup()
-        unfinished = [task for task in self._changes if task is not asyncio.current_task()]
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._changes.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -164,7 +151,7 @@ class LocalApi:
     async def _follow(self, request: web.Request) -> web.StreamResponse:
         after = _number(request, "after", default=-1, low=0, high=EVENT_ID_MAX)
         if self._followers >= FOLLOWERS_MAX:
-            raise _refusal(503, f"{FOLLOWERS_MAX} followers of events are connected already; close one of them")
+            raise refusal(503, f"{FOLLOWERS_MAX} followers of events are connected already; close one of them")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         self._followers += 1
         try:
@@ -210,21 +197,11 @@ class LocalApi:
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, LinkBody)
-        return await self._change(self._control.change_link(asked.site, add=asked.add), "link")
+        return json_answer(await self._changes.run(self._control.change_link(asked.site, add=asked.add), "link"))
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, LeaveBody)
-        return await self._change(self._control.leave(asked.reason), "leave")
-
-    async def _change(self, change: Coroutine[Any, Any, Outcome], name: str) -> web.StreamResponse:
-        """Runs a change to its end even if the asker goes away half-way: a change half made helps nobody."""
-        if len(self._changes) >= REQUESTS_MAX:
-            change.close()
-            raise _refusal(503, f"{REQUESTS_MAX} changes are under way already; try again when they are done")
-        task = asyncio.create_task(change, name=f"api {name}")
-        self._changes.add(task)
-        task.add_done_callback(self._changes.discard)
-        return json_answer(await asyncio.shield(task))
+        return json_answer(await self._changes.run(self._control.leave(asked.reason), "leave"))
 
 
 def last_event_id(control: Control) -> int:
@@ -245,52 +222,13 @@ def last_event_id(control: Control) -> int:
     return high
 
 
-@web.middleware
-async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        if error.content_type == "application/json":
-            raise
-        text = f"{request.method} {request.path}: {error.reason}"
-        return json_answer({"error": text}, status=error.status)
-    except Exception as error:  # the API's user gets a line, the log the story
-        log.exception("local API: %s %s failed", request.method, request.path)
-        return json_answer(
-            {"error": f"the daemon failed to answer: {type(error).__name__}; its log says more"}, status=500
-        )
-
-
-async def read_body(request: web.Request, kind: type[Request]) -> Request:
-    """The body of a request as a `kind`, checked; a refusal with 400 that names the field."""
-    try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _refusal(400, f"the request is not a {kind.__name__}: {error}") from None
-
-
 def _number(request: web.Request, name: str, *, default: int, low: int, high: int) -> int:
     text = request.query.get(name)
     if text is None:
         return default
     if not text.isascii() or not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
-        raise _refusal(400, f"{name} = {text[:40]!r}: must be a whole number from {low} to {high}")
+        raise refusal(400, f"{name} = {text[:40]!r}: must be a whole number from {low} to {high}")
     return int(text)
-
-
-def _refusal(status: int, text: str) -> web.HTTPException:
-    kinds: dict[int, type[web.HTTPException]] = {
-        400: web.HTTPBadRequest,
-        403: web.HTTPForbidden,
-        503: web.HTTPServiceUnavailable,
-    }
-    body = msgspec.json.encode({"error": text}).decode()
-    return kinds[status](text=body, content_type="application/json")
-
-
-def json_answer(value: object, status: int = 200) -> web.Response:
-    """An answer of the API."""
-    return web.Response(body=msgspec.json.encode(value), status=status, content_type="application/json")
 
 
 def _line(record: EventRecord) -> bytes:

@@ -88,6 +88,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     transfer: TransferStatus | None
     uptime_s: float
     probing: ProbingStatus | None = None
+    tree: tuple[tuple[str, str], ...] = ()
+    """(child, parent) along which the next round is summed up, all trees of its plan together."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,3 +118,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
     reason: str
     duration_s: float
+
+
+class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the page is open. `url` holds a ticket that lets one browser in, once, for two minutes."""
+
+    address: str
+    url: str

@@ -77,8 +77,14 @@ bootstrap = {bootstrap}
 # worker_socket = "{data}/worker.sock"
 # {texts[api_socket]}
 # api_socket = "{data}/api.sock"
+# {texts[page]}
+# page = ""
+# {texts[metrics_token_file]}
+# metrics_token_file = "metrics.token"
 # {texts[log_level]}
 # log_level = "info"
+# {texts[log_format]}
+# log_format = "text"
 
 # {texts[peers]}: one such table each, at the end of the file.
 # [[peers]]

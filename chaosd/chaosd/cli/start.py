@@ -52,7 +52,10 @@ def start(
     checkpoints_kept: Annotated[int | None, _flag("checkpoints_kept")] = None,
     worker_socket: Annotated[Path | None, _flag("worker_socket")] = None,
     api_socket: Annotated[Path | None, _flag("api_socket")] = None,
+    page: Annotated[str | None, _flag("page")] = None,
+    metrics_token_file: Annotated[Path | None, _flag("metrics_token_file")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,
+    log_format: Annotated[str | None, _flag("log_format")] = None,
     found: Annotated[bool | None, typer.Option("--found/--no-found", hidden=True)] = None,
     mirror_every_rounds: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:

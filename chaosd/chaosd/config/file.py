@@ -17,6 +17,9 @@ CONFIG_BYTES_MAX = 1 << 20
 DEFAULT_LISTEN = "127.0.0.1:7400"
 """Loopback, so that a first try opens no port to the world; a site that others dial names its own address."""
 
+DEFAULT_PAGE = "127.0.0.1:7480"
+"""Where `chaosd page` opens the page when the configuration names no place."""
+
 DEFAULT_RUN = "default"
 API_SOCKET_NAME = "api.sock"
 WORKER_SOCKET_NAME = "worker.sock"
@@ -49,7 +52,10 @@ FIELD_TEXTS = {
     "checkpoints_kept": "how many checkpoints stay",
     "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
+    "page": f"loopback host:port of the operator's page, for example {DEFAULT_PAGE}; empty: off until `chaosd page`",
+    "metrics_token_file": "file with a token that Prometheus must show at /metrics of the page; default: none needed",
     "log_level": "how much is logged: debug, info, warning or error",
+    "log_format": "text for people, or json: one object a line, for programs",
 }
 """One sentence a field, used by errors, by `chaosd start --help` and by the file that `chaosd init` writes."""
 
@@ -96,7 +102,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         refuse("is not UTF-8 text, as TOML must be")
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         refuse(f"is not valid TOML: {error}")
-    for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir"):
+    for field in ("data_dir", "worker_socket", "api_socket", "checkpoint_dir", "metrics_token_file"):
         text = values.get(field)
         if isinstance(text, str) and text:
             try:

@@ -25,7 +25,7 @@ from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
-from chaosd.addresses import split_address
+from chaosd.addresses import check_loopback, split_address
 from chaosd.config.file import (
     API_SOCKET_NAME,
     CHECKPOINT_DIR_NAME,
@@ -51,6 +51,12 @@ CHECKPOINTS_KEPT_MAX = 64
 
 def _address(text: str) -> str:
     split_address(text)
+    return text
+
+
+def _page_place(text: str) -> str:
+    if text:
+        check_loopback(text)
     return text
 
 
@@ -89,6 +95,7 @@ Flag = Annotated[bool, Strict()]
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 Address = Annotated[str, AfterValidator(_address)]
+PagePlace = Annotated[str, AfterValidator(_page_place)]
 Id = Annotated[SiteId, AfterValidator(_site_id)]
 Label = Annotated[str, AfterValidator(_label)]
 FilePath = Annotated[Path, AfterValidator(_absolute)]
@@ -134,7 +141,10 @@ class SiteConfig(_Frozen):
     checkpoints_kept: Whole = Field(default=3, ge=1, le=CHECKPOINTS_KEPT_MAX)
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
+    page: PagePlace = Field(default="")
+    metrics_token_file: FilePath | None = Field(default=None)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
+    log_format: Literal["text", "json"] = Field(default="text")
 
     @property
     def settings(self) -> SiteSettings:

@@ -1,0 +1,99 @@
+// What an operator may do: each button first says what will come of it, and asks.
+
+import { element, plain, write } from "./text.js";
+
+let secret = "";
+
+/** The secret that every change carries; false when this browser is not let in (any more). */
+export async function begin() {
+  const answer = await fetch("/v1/session");
+  if (answer.status === 401) return false;
+  if (!answer.ok) throw new Error(`the daemon answered ${answer.status}`);
+  secret = (await answer.json()).secret;
+  return true;
+}
+
+/** Ask with `lines` as the consequence; on yes POST `body` to `target`, and say how it ended. */
+export function ask({ title, lines, yes, target, body }) {
+  const dialog = document.getElementById("ask");
+  write(document.getElementById("ask-title"), title);
+  document.getElementById("ask-text").replaceChildren(...lines.map((line) => element("p", {}, line)));
+  const confirm = document.getElementById("ask-yes");
+  write(confirm, yes);
+  document.getElementById("ask-no").onclick = () => dialog.close();
+  confirm.onclick = async () => {
+    dialog.close();
+    await change(title, target, body);
+  };
+  dialog.showModal();
+  document.getElementById("ask-no").focus(); // what Enter does unseen is nothing
+}
+
+async function change(title, target, body) {
+  const told = document.getElementById("outcome");
+  write(told, `${title}: asked ...`);
+  try {
+    const answer = await fetch(target, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Chaosd-Secret": secret },
+      body: JSON.stringify(body),
+    });
+    const outcome = await answer.json();
+    const words = outcome.error ?? `${outcome.done ? "done" : "not done"} after ${outcome.duration_s.toFixed(3)} s: ${outcome.reason}`;
+    write(told, `${title}: ${plain(words)}`);
+  } catch {
+    write(told, `${title}: no answer from the daemon; the events say what became of it`);
+  }
+}
+
+/** What follows if this site leaves. */
+export function askLeave(status, names) {
+  const others = status.sites.filter((site) => site.site !== status.site && site.state === "member");
+  const level = others.filter((site) => site.phase !== null && site.phase !== "standby");
+  const lines = [
+    `${names(status.site)} takes part until the running round is done; then this daemon and its training script end, and this page with them.`,
+    others.length
+      ? `${others.length} other ${others.length === 1 ? "site goes" : "sites go"} on without it.`
+      : "No other site is a member: the run ends here, and what was trained is only in what the script or a checkpoint saved.",
+  ];
+  if (others.length && !level.length) lines.push("None of them is known to have a worker with the training state: the run may have to wait for one, or begin from a checkpoint.");
+  lines.push("To come back: chaosd start, and the script again. It then gets the state from the others.");
+  ask({ title: `Leave run ${plain(status.run)}`, lines, yes: "Leave the run", target: "/v1/leave", body: { reason: "asked for on the page" } });
+}
+
+/** What follows if a link of this site is added or removed. */
+export function askLink(status, names, far, add) {
+  const name = names(far);
+  const lines = add
+    ? [`This site and ${name} connect, measure the link, and the plan uses it from a coming round on. Training does not pause.`]
+    : [
+        `The link to ${name} is closed and the plan does without it from a coming round on. Both sites stay in the run; training does not pause.`,
+        stillConnected(status, far)
+          ? "The overlay stays connected without it."
+          : "This link holds the overlay together: the removal would split it, and will be refused.",
+      ];
+  ask({ title: `${add ? "Add" : "Remove"} the link to ${name}`, lines, yes: add ? "Add the link" : "Remove the link", target: "/v1/link", body: { site: far, add } });
+}
+
+/** Whether every site of the roster can still be reached without the link between this site and `far`. */
+export function stillConnected(status, far) {
+  const near = new Map(status.sites.map((site) => [site.site, []]));
+  for (const link of status.links) {
+    const pair = [link.one, link.other];
+    if (pair.includes(far) && pair.includes(status.site)) continue;
+    if (!near.has(link.one) || !near.has(link.other)) continue;
+    near.get(link.one).push(link.other);
+    near.get(link.other).push(link.one);
+  }
+  const seen = new Set([status.site]);
+  const next = [status.site];
+  while (next.length) {
+    for (const site of near.get(next.pop()) ?? []) {
+      if (!seen.has(site)) {
+        seen.add(site);
+        next.push(site);
+      }
+    }
+  }
+  return [...near.keys()].every((site) => seen.has(site));
+}
