@@ -70,6 +70,7 @@ def test_strikes_left_out_do_not_change_the_others() -> None:
     assert struck and all(line in whole for line in struck)
 
 
+@pytest.mark.timeout(600)  # many seeds in one test, on a machine that may have other work
 def test_every_kind_of_strike_happens_and_liveness_is_judged_in_most_seeds() -> None:
     seen: set[str] = set()
     not_judged = 0
