@@ -169,8 +169,11 @@ class _Finder:
 
 
 def _can_be_dropped(statement: ast.stmt) -> bool:
-    """A call for its effect, or something that is remembered. A missing local name would be an error at once."""
+    """A call for its effect, or something that is remembered. A missing local name would be an error at once, and what
+    the type checker shows to be never reached decides nothing."""
     match statement:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
+            return False
         case ast.Expr(value=ast.Call()) | ast.AugAssign() | ast.Delete():
             return True
         case ast.Assign(targets=targets):
