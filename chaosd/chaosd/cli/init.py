@@ -77,6 +77,8 @@ bootstrap = {bootstrap}
 # worker_socket = "{data}/worker.sock"
 # {texts[api_socket]}
 # api_socket = "{data}/api.sock"
+# {texts[exit_with_worker]}
+# exit_with_worker = false
 # {texts[log_level]}
 # log_level = "info"
 

@@ -49,6 +49,7 @@ FIELD_TEXTS = {
     "checkpoints_kept": "how many checkpoints stay",
     "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
+    "exit_with_worker": "the daemon ends when its script has left the run, instead of waiting for the next script",
     "log_level": "how much is logged: debug, info, warning or error",
 }
 """One sentence a field, used by errors, by `chaosd start --help` and by the file that `chaosd init` writes."""

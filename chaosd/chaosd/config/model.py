@@ -134,6 +134,7 @@ class SiteConfig(_Frozen):
     checkpoints_kept: Whole = Field(default=3, ge=1, le=CHECKPOINTS_KEPT_MAX)
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
+    exit_with_worker: Flag = Field(default=False)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
 
     @property
