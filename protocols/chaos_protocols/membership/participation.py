@@ -11,8 +11,8 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, RemoveLink
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import EndWorker
+from chaos_protocols.agreement.roster import OTHER_MODEL, Roster
+from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.catch_up import CatchUp
@@ -21,6 +21,7 @@ from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.scheduler_client import SchedulerClient
+from chaos_protocols.membership.skips import Skips
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
@@ -44,6 +45,7 @@ class Participation:
         self.joining = Joining(outbox, self.membership, self.session)
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
         self.pause = Pause(outbox, replica, network, self.membership, self.joining, rounds, self.state)
+        self.skips = Skips(outbox, replica)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._outbox = outbox
         self._replica = replica
@@ -130,7 +132,15 @@ class Participation:
     # -- the worker
 
     def worker_ready(self, event: events.WorkerReady) -> None:
-        """A worker said hello."""
+        """A worker said hello. It is judged before anything of it is taken: who is refused changes nothing here."""
+        problem = self._why_not(event)
+        if problem:
+            self._outbox.record("worker", self._outbox.facts.name, "said hello", "refused", None, problem)
+            self._outbox.emit([RefuseWorker(reason=problem)])
+            return
+        if self.session.present:
+            self._session_over("a newer start of its script has taken its place")
+        self._outbox.emit([TakeWorker()])
         self._rounds.worker_came(event.contribution_bytes)
         self.session.began(event.model, event.round)
         self.membership.worker_came()
@@ -140,6 +150,19 @@ class Participation:
         reason = f"its state is that of round {event.round}"
         self._outbox.record("worker", self._outbox.facts.name, "said hello", "", None, reason)
         self._follow_up(self.state.worker_came())
+
+    def _why_not(self, event: events.WorkerReady) -> str:
+        """Why this worker is not taken, and what to do; empty: it is."""
+        model = self._replica.roster.model
+        if model is not None and event.model != model:
+            standby = "" if self.session.present else "; until then this site relays in standby"
+            return f"{OTHER_MODEL}; start the script again with the run's own model and optimizer{standby}"
+        if event.rival_pid is not None and self.session.present:
+            return (
+                f"another worker (process {event.rival_pid}) already trains through this daemon; stop it first, or "
+                "start a second daemon with its own data directory"
+            )
+        return ""
 
     def _follow_up(self, comes: StateComes) -> None:
         """The state comes from where it does."""
@@ -171,6 +194,7 @@ class Participation:
     def _session_over(self, reason: str) -> None:
         self.session.ended()
         self.membership.worker_went()
+        self.skips.worker_went()
         standby = "this site is in standby until a worker comes back"
         self._outbox.record("worker", self._outbox.facts.name, reason, "", None, standby)
         self.state.worker_lost(reason)
@@ -197,7 +221,8 @@ class Participation:
         self.leaving.finish_if_done()
 
     def worker_contributed(self, event: events.WorkerContributed) -> None:
-        """Its part of a round lies in the arena."""
+        """Its part of a round lies in the arena, or it gives nothing."""
+        self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
     def worker_updating(self, _: events.WorkerUpdating) -> None:
@@ -208,16 +233,20 @@ class Participation:
 
     def reduce_finished(self, event: events.ReduceFinished) -> None:
         """The result of a round is here."""
+        if not event.finite and event.tag == self._rounds.running:
+            self.skips.void(event.tag.round, event.culprits)
         self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights))
 
     def round_came_up_empty(self, event: events.RoundCameUpEmpty) -> None:
         """It has none: every part had weight 0."""
         self._rounds.round_came_up_empty(event.tag)
-        reason = "no site has a worker with the state; training waits for one"
+        reason = "training waits until a site has something to give"
         self._outbox.record("pause", f"round {event.tag.round}", "every contribution has weight 0", "", None, reason)
 
     def result_fetched(self, event: events.ResultFetched) -> None:
         """The result that was agreed on is here."""
+        if not event.finite and event.round == self._rounds.fetching:
+            self.skips.void(event.round, ())
         self._outbox.emit(self._rounds.result_fetched(event.round, event.digest))
 
     def result_missed(self, event: events.ResultMissed) -> None:
@@ -265,7 +294,8 @@ class Participation:
 
     def leave_requested(self, event: events.LeaveRequested) -> None:
         """A user wants this site to leave."""
-        if self.leaving.requested(event.request, event.reason, contributes=event.contributes):
+        wish = {"contributes": event.contributes, "by_worker": event.by_worker}
+        if self.leaving.requested(event.request, event.reason, **wish):
             self.client.ask_soon()
             self.ask()
             self.leaving.finish_if_done()

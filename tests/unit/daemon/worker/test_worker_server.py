@@ -140,19 +140,6 @@ async def test_closed_socket_is_a_lost_worker_once_and_another_may_come(served: 
     assert not server.send(TrainFrom(round=1))
 
 
-async def test_second_worker_is_refused_with_the_reason_and_the_first_goes_on(served: Served, connect: Connect) -> None:
-    server, recorder = served
-    first, second = connect(), connect()
-    await first.say_hello(hello_message(), memory(specs()[2]))
-    await recorder.until(lambda: recorder.hellos)
-    await second.say_hello(hello_message(), memory(specs()[2]))
-    refusal = await second.receive()
-    assert isinstance(refusal, WorkerRefused) and f"process {os.getpid()}" in refusal.reason
-    assert await second.ends()
-    assert len(recorder.hellos) == 1 and not recorder.losses
-    assert server.send(TrainFrom(round=1)) and await first.receive() == TrainFrom(round=1)
-
-
 async def test_refused_worker_reads_why_even_if_it_had_sent_more(served: Served, connect: Connect) -> None:
     server, recorder = served
     client = connect()
