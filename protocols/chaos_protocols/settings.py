@@ -87,6 +87,12 @@ class SiteSettings:
         return 10.0 * self.failure_timeout_s
 
     @property
+    def unacknowledged_max_s(self) -> float:
+        """After so long the system itself gives up a connection whose bytes nobody acknowledges: no link whose bulk
+        stands still is ever given longer (`links.silence`)."""
+        return 8.0 * self.failure_timeout_s
+
+    @property
     def retry_s(self) -> float:
         """Between two requests of the same kind to the scheduler (join, leave, round-status query)."""
         return 0.5 * self.failure_timeout_s

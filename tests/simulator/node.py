@@ -17,6 +17,7 @@ from tests.simulator.engines import BulkEngines
 from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
 from tests.simulator.outbox import Frame
+from tests.simulator.watching import watch_links
 from tests.unit.daemon.storage.journal_faults import PowerLost
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Node:
         peers = tuple((peer, peer) for peer in self.peers)
         self.handle(events.Started(peers=peers))  # type: ignore[arg-type]
         self.keeper.started()
+        watch_links(self)
 
     def kill(self, *, worker_too: bool = True) -> None:
         """SIGKILL: sockets are closed by the kernel, nothing more is written."""
@@ -214,7 +216,7 @@ class Node:
         if self.alive and not self.stopped and self.machine is not None:
             generation = self._generation
             self.world.oracles.delivered(self, event.neighbour)
-            self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
+            self.handle(events.LinkProgressed(site=self.site, connections=()))  # type: ignore[arg-type]  # a scheduler has looked now
             if generation != self._generation:  # its disk failed on the way
                 return
             before = self.world.oracles.before_replay(self)

@@ -29,6 +29,7 @@ from chaosd.transport.listener import Listener
 from chaosd.transport.paths import Paths
 from chaosd.transport.settings import (
     CLOSE_FLUSH_TIMEOUT_S,
+    ConnectionCounters,
     LinkInfo,
     TransportEvents,
     TransportSettings,
@@ -69,7 +70,7 @@ class Transport:
             own=self._own,
             address_seen_from=self._listener.address_seen_from,
             track=self._track,
-            congestion=settings.congestion,
+            options=settings.socket_options,
         )
         self._links: dict[SiteId, Link] = {}
         self._attempts: dict[SiteId, Attempt] = {}
@@ -188,6 +189,13 @@ class Transport:
         """Bytes received from and sent to a site on all bulk streams since the daemon started."""
         progress = self._progress.get(site)
         return (progress.received_bytes, progress.sent_bytes) if progress is not None else (0, 0)
+
+    def counters(self, site: SiteId) -> tuple[ConnectionCounters, ...]:
+        """What each connection of the link has carried; none without a link."""
+        link = self._links.get(site)
+        if link is None or link.state is not SocketLinkPhase.UP:
+            return ()
+        return tuple(connection.counters() for connection in link.connections())
 
     def state_streams(self, site: SiteId) -> tuple[int, ...]:
         """Streams that the blocks of a state go over at the moment: as many as the round trip asks for."""

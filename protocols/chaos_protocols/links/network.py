@@ -89,8 +89,8 @@ class Network:
             self.report_link(site, 0, up=False, reason=event.reason)  # nobody saw it go down: all were restarted
 
     def link_progressed(self, event: events.LinkProgressed) -> None:
-        """Bulk bytes move over it."""
-        self.links.progressed(event.site, now_s=self._outbox.now_s)
+        """Bytes move over it, or wait."""
+        self.links.progressed(event.site, event.connections, now_s=self._outbox.now_s)
 
     # -- heartbeats
 
@@ -109,6 +109,7 @@ class Network:
                 epoch=roster.epoch,
                 scheduler=scheduler,
                 knows_you=roster.record(site) is not None,
+                late_s=self.links.lateness_s,
             )
             self.tell(site, heartbeat)
 

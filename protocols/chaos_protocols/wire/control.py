@@ -58,6 +58,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Who schedules, as far as the sender knows."""
     knows_you: bool
     """Whether the receiver is in the sender's roster."""
+    late_s: Seconds = 0.0
+    """By how much the sender was late itself lately: its silence is judged with that much more patience."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
