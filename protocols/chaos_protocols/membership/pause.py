@@ -82,7 +82,8 @@ class Pause:
     def _why_no_state(self) -> str:
         network, completed = self._network, self._rounds.completed_round
         standby = RoundPhase.STANDBY.value
-        if any(network.steps.get(site, (0, standby))[1] != standby for site in network.links.up_sites()):
+        heard = (network.steps.of(site) for site in network.links.up_sites())
+        if any(step is not None and step.phase != standby for step in heard):
             return f"waiting for the state of round {completed}: it is fetched again from a site that trains"
         anew = "choose another run, or empty the folders of checkpoints; " if self._state.files.enabled else ""
         return (
