@@ -213,7 +213,8 @@ def one_falls_silent(world: World) -> None:
         return
     silent, oracles = world.nodes[random.Random(f"silent/{world.seed}").choice(far)], world.oracles
     world.tell(f"!! {silent.name} falls silent")
-    patience_s = max(_patience_s(world, one, silent) for one in roster.neighbours(silent.site))  # type: ignore[arg-type]
+    near_it = roster.neighbours(silent.site)  # type: ignore[arg-type]
+    patience_s = max(_patience_s(world, one, silent) for one in near_it)
     silent.stop(for_good=True)
     limit_s = patience_s + (NOTICED_TIMEOUTS - 1.0) * world.settings.failure_timeout_s
     if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):

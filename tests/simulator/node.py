@@ -216,7 +216,8 @@ class Node:
         if self.alive and not self.stopped and self.machine is not None:
             generation = self._generation
             self.world.oracles.delivered(self, event.neighbour)
-            self.handle(events.LinkProgressed(site=self.site, connections=()))  # type: ignore[arg-type]  # a scheduler has looked now
+            nothing = events.LinkProgressed(site=self.site, connections=())  # type: ignore[arg-type]
+            self.handle(nothing)  # a scheduler has looked now
             if generation != self._generation:  # its disk failed on the way
                 return
             before = self.world.oracles.before_replay(self)

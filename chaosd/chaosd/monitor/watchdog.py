@@ -14,7 +14,7 @@ from chaosd.driver import Driver
 from chaosd.transport.settings import ConnectionCounters
 
 
-class Progress:
+class CountersSeen:
     """What the connections of all links have carried when they were last looked at."""
 
     def __init__(self) -> None:
@@ -44,15 +44,15 @@ def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> Connec
 async def watch(driver: Driver, settings: SiteSettings) -> None:
     """Facts that nobody brings: bytes that moved, or wait, on the connections of each link; a worker that was stopped
     or goes on."""
-    progress = Progress()
+    seen = CountersSeen()
     stopped_pid: int | None = None
     pause_s = settings.beat_s / 2
     while True:
         await asyncio.sleep(pause_s)
         sites = driver.machine.links.up_sites()
-        progress.keep(sites)
+        seen.keep(sites)
         for site in sites:
-            if moved := progress.look(site, driver.transport.counters(site)):
+            if moved := seen.look(site, driver.transport.counters(site)):
                 driver.feed(LinkProgressed(site=site, connections=moved))
         pid = _pid_of_stopped_worker(driver)
         if pid == stopped_pid:

@@ -12,7 +12,7 @@ from typing import assert_never
 from chaos_protocols.changes import checked_change
 from chaos_protocols.effects import CloseLink, Dial, Effect
 from chaos_protocols.events import ConnectionProgress
-from chaos_protocols.links.silence import Watch
+from chaos_protocols.links.silence import LinkWatch
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.smoothing import smoothed
@@ -95,7 +95,7 @@ class Neighbour:
     goodbye: str = ""
     failure: str = ""
     sent_at_s: dict[int, float] = field(default_factory=dict)
-    watch: Watch = field(default_factory=Watch)
+    watch: LinkWatch = field(default_factory=LinkWatch)
 
 
 class LinkTable:

@@ -30,7 +30,7 @@ STALL_FACTOR = 2.0
 
 
 @dataclass(slots=True)
-class Watch:
+class LinkWatch:
     """What was heard over one link, and when."""
 
     heard_s: float = 0.0
@@ -45,13 +45,13 @@ class Watch:
     """How late the neighbour's own daemon is, as it says."""
     redialled_s: float | None = None
     """When the link was last made anew since one of its connections was dead."""
-    stalled: dict[int, float] = field(default_factory=dict)
+    standing: dict[int, float] = field(default_factory=dict)
     """Bulk streams with unacknowledged bytes, and since when none of these was acknowledged."""
 
     def connected(self, *, now_s: float) -> None:
         """A connection is ready; what was seen of the link before still counts."""
         self.heard_s = self.echoed_s = self.bulk_s = now_s
-        self.stalled.clear()
+        self.standing.clear()
 
     def restarted(self) -> None:
         """It is another start of the neighbour's daemon, or a new link: it counts our beats anew."""
@@ -82,17 +82,17 @@ class Watch:
         if connection.received or connection.acknowledged:
             self.bulk_s = now_s
         if connection.waiting and not connection.acknowledged:
-            self.stalled.setdefault(connection.stream, now_s)
+            self.standing.setdefault(connection.stream, now_s)
         else:
-            self.stalled.pop(connection.stream, None)
+            self.standing.pop(connection.stream, None)
 
     def forgive(self, late_s: float, *, now_s: float) -> None:
         """This site stood still for so long: that time is nobody's silence."""
         self.heard_s = min(now_s, self.heard_s + late_s)
         self.echoed_s = min(now_s, self.echoed_s + late_s)
         self.bulk_s = min(now_s, self.bulk_s + late_s)
-        for stream, since_s in self.stalled.items():
-            self.stalled[stream] = min(now_s, since_s + late_s)
+        for stream, since_s in self.standing.items():
+            self.standing[stream] = min(now_s, since_s + late_s)
 
     def limit_s(self, failure_timeout_s: float) -> float:
         """So long may the neighbour be silent."""
@@ -117,12 +117,12 @@ class Watch:
         if max(silent_s, unheard_s) > behind_s:
             what = "is silent" if silent_s > behind_s else "does not answer"
             return f"its control connection {what} for {max(silent_s, unheard_s):.2f} s, though bulk bytes move"
-        if self.stalled:
-            stream = min(self.stalled, key=lambda one: (self.stalled[one], one))
-            stalled_s = now_s - self.stalled[stream]
-            if stalled_s > STALL_FACTOR * limit_s:
+        if self.standing:
+            stream = min(self.standing, key=lambda one: (self.standing[one], one))
+            standing_s = now_s - self.standing[stream]
+            if standing_s > STALL_FACTOR * limit_s:
                 return (
-                    f"bulk stream {stream}: sent bytes were not acknowledged for {stalled_s:.2f} s, though the link "
+                    f"bulk stream {stream}: sent bytes were not acknowledged for {standing_s:.2f} s, though the link "
                     "is not silent: does something on the way drop large packets? `chaosd doctor` tries"
                 )
         return ""

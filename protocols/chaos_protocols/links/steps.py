@@ -18,7 +18,7 @@ FORGOTTEN_AFTER_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HeardStep:
     """What was heard of a site, and when it was said. `direct`: by the site itself."""
 
     incarnation: int
@@ -34,22 +34,24 @@ class Steps:
 
     def __init__(self, site: SiteId) -> None:
         self._site = site
-        self._known: dict[SiteId, Step] = {}
+        self._known: dict[SiteId, HeardStep] = {}
         self._told_s: float | None = None
 
-    def of(self, site: SiteId) -> Step | None:
+    def of(self, site: SiteId) -> HeardStep | None:
         """The newest word of a site."""
         return self._known.get(site)
 
     def heard(self, site: SiteId, incarnation: int, beat: Heartbeat, *, now_s: float) -> None:
         """A neighbour says where it stands, and what it knows of others."""
-        self._learn(site, Step(incarnation, beat.sequence, beat.round, beat.phase, now_s, direct=True))
+        self._learn(site, HeardStep(incarnation, beat.sequence, beat.round, beat.phase, now_s, direct=True))
         for one in beat.others:
             if one.site != self._site:
                 at_s = now_s - one.age_s
-                self._learn(one.site, Step(one.incarnation, one.sequence, one.round, one.phase, at_s, direct=False))
+                self._learn(
+                    one.site, HeardStep(one.incarnation, one.sequence, one.round, one.phase, at_s, direct=False)
+                )
 
-    def _learn(self, site: SiteId, step: Step) -> None:
+    def _learn(self, site: SiteId, step: HeardStep) -> None:
         known = self._known.get(site)
         if known is None:
             if len(self._known) < SITES_MAX:

@@ -11,7 +11,7 @@ from chaos_protocols.links.silence import (
     REDIALLED_AGAIN_FACTOR,
     SILENCE_FACTOR_MAX,
     STALL_FACTOR,
-    Watch,
+    LinkWatch,
 )
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
@@ -244,7 +244,7 @@ def test_a_renewed_link_owes_nothing_of_what_its_former_connections_had_not_sent
     links.progressed(B, (bulk(1, waiting=True),), now_s=0.0)
     links.link_lost(B, 1, "reset", now_s=0.1)
     links.link_up(B, 1, "", now_s=0.2)
-    assert not links.neighbours[B].watch.stalled
+    assert not links.neighbours[B].watch.standing
 
 
 def test_nobody_is_blamed_after_this_process_itself_stood_still() -> None:
@@ -287,7 +287,7 @@ def test_the_limit_of_silence_follows_the_gaps_of_a_link_within_a_range() -> Non
         on_time(links, now_s)
         links.heartbeat_received(B, beat(number, 0), now_s=now_s)
     assert 1.8 * GAP_KEPT**number <= 1.0 < 1.8 * GAP_KEPT ** (number - 1), "it fades with the beats that come in time"
-    seen = Watch()
+    seen = LinkWatch()
     seen.heard(now_s=60.0, late_s=0.0)
     assert seen.limit_s(1.0) == SILENCE_FACTOR_MAX, "never longer than that"
 
