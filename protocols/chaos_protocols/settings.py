@@ -29,6 +29,9 @@ class SiteSettings:
 
     failure_timeout_s: float = 1.0
     heartbeat_interval_s: float | None = None
+    join_hold_s: float = 60.0
+    """So long the rounds wait for a joiner that cannot follow them while it fetches the state; the scheduler's value
+    counts. 0: they never wait, and such a joiner is refused."""
     keep: CheckpointSettings = CheckpointSettings()
 
     @property

@@ -73,8 +73,6 @@ class SiteMachine:
         self.scheduler = SchedulerMachine(self)
         self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
         self._timer_s: float | None = None
-        self._completed_s: float | None = None
-        """When the last round was completed."""
         self.parts = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
@@ -264,9 +262,7 @@ class SiteMachine:
     def _round_notice(self, notice: RoundCompleted | StateLost) -> None:
         match notice:
             case RoundCompleted():
-                if self._completed_s is not None:
-                    self.scheduler.pace.round_took(self.now_s - self._completed_s)
-                self._completed_s = self.now_s
+                self.scheduler.pace.round_done(self.now_s, waited=self.participation.hold.take_waited())
                 self.participation.round_completed(notice)
             case StateLost(reason=reason):
                 self.participation.state_lost(reason)
@@ -335,6 +331,10 @@ class SiteMachine:
     @property
     def contributed_round(self) -> int:
         return self.rounds.own.given_round
+
+    @property
+    def round_bytes(self) -> int:
+        return self.rounds.delivery.round_bytes
 
     @property
     def leaving(self) -> bool:

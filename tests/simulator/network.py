@@ -27,6 +27,8 @@ CONTROL = "control"
 ARRIVAL = "arrival"
 BEGINS = "begins"
 """The kind of a delivery: the first bytes of a frame, whose last ones come later or never."""
+RATE_BYTES_PER_S = 1e7
+"""What a probe finds where a way has no rate."""
 JITTER = 0.5
 """A message takes up to so much longer than the latency."""
 TORN_AFTER_S = 0.001
@@ -80,6 +82,11 @@ class Network:
         self.slowed: dict[tuple[str, str], float] = {}
         self.cuts: set[tuple[str, str]] = set()
         self.narrows: set[tuple[str, str]] = set()
+        self.rates: dict[tuple[str, str], float] = {}
+        """Ways with a rate, in bytes a second; the others are as fast as one likes."""
+        self.chunk_bytes = 0
+        """Of a part of a round."""
+        self._busy_until_s: dict[tuple[str, str], float] = {}
         self.clogs: dict[tuple[str, str], float] = {}
         self.shuffles: dict[tuple[str, str], float] = {}
         self.drags: dict[tuple[str, str], float] = {}
@@ -162,6 +169,19 @@ class Network:
         self.narrows.discard((source, destination))
         self._release(source, destination)
 
+    def rate(self, one: str, other: str) -> float:
+        """What a probe of the link finds."""
+        return min(self.rates.get(way, RATE_BYTES_PER_S) for way in ((one, other), (other, one)))
+
+    def _carried_s(self, way: tuple[str, str], message: Any, arrives_s: float) -> float:
+        """When the last byte is there, where the way has a rate: all streams share it."""
+        rate = self.rates.get(way)
+        if rate is None or message.payload is None:
+            return arrives_s
+        start_s = max(self._clock.now_s, self._busy_until_s.get(way, 0.0))
+        self._busy_until_s[way] = start_s + (message.size_bytes or self.chunk_bytes) / rate
+        return max(arrives_s, self._busy_until_s[way])
+
     def forget(self, connection: Connection, source: str, kind: str) -> None:
         """A middlebox has lost one connection of the link: what `source` sends on this stream arrives no more."""
         connection.forgotten.add((source, kind))
@@ -237,6 +257,7 @@ class Network:
         if way in self.clogs:
             arrives_s += self.clogs[way]
         if kind != CONTROL:
+            arrives_s = self._carried_s(way, message, arrives_s)
             queue = connection.queues.setdefault((source, kind), deque())
             if message.payload is not None and (way in self.tears or way in self.drags):
                 queue.append((BEGINS, message))

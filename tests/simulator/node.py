@@ -281,7 +281,7 @@ class Node:
                     world.network.close(connection, self.site)
                     bulk.link_lost(site)  # as the transport tells its engines of every link that ends
             case effects.ProbeLink(site=site):
-                probed = events.LinkProbed(site=site, rate_bytes_per_s=1e7, reason="")
+                probed = events.LinkProbed(site=site, rate_bytes_per_s=world.network.rate(self.site, site), reason="")
                 self.later(0.02, lambda: self.handle(probed))
             case effects.DeliverResult(round=number):
                 self._apply(number)
