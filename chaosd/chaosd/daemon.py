@@ -81,6 +81,7 @@ class Daemon:
                 advertise_address=config.advertise if config.advertise != config.listen else None,
                 bulk_streams=config.bulk_streams,
                 congestion=config.congestion,
+                unacknowledged_max_s=config.settings.unacknowledged_max_s,
                 software=version()[:SOFTWARE_CHARACTERS_MAX],
             )
         )

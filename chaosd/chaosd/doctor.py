@@ -28,12 +28,15 @@ from enum import Enum
 from pathlib import Path
 
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError, site_of_certificate
+from chaosd.transport.framing import CONTROL_PREFIX
 from chaosd.transport.settings import STREAMS_AUTO
+from chaosd.transport.sockets import unacknowledged_bytes
 
 PEERS_AT_ONCE = 16
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 << 20, 2 << 30
@@ -48,6 +51,12 @@ FILES_FIXED, FILES_WARN = 128, 1024
 SHARED_MEMORY_TRIED_BYTES = 1 << 20
 CLOCK_EARLIEST_UNIX_S = 1_735_689_600
 """2025-01-01: a clock before it was never set."""
+
+ACKNOWLEDGED_POLL_S = 0.01
+MTU_REMEDY = (
+    "let ICMP type 3 code 4 (IPv6: packet too big) through both firewalls, or lower the MTU here until this passes: "
+    "`ip link set dev INTERFACE mtu 1280`"
+)
 
 TIME_ERROR = 5
 """adjtimex(2): the clock is not synchronised."""
@@ -250,7 +259,8 @@ def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
 
 
 def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
-    """Connects, and looks at the certificate: is the site at that address the one that is expected there?"""
+    """Connects, and looks at the certificate: is the site at that address the one that is expected there? Then a frame
+    of full size each way: small packets may pass where large ones are swallowed."""
     host, port = split_address(peer.address)
     name = f"peer {short(peer.site)}"
     started_s = time.monotonic()
@@ -264,21 +274,36 @@ def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
     with raw:
         rtt_ms = (time.monotonic() - started_s) * 1e3
         try:
-            site = _site_behind(raw)
+            site, swallowed = _site_behind(raw, timeout_s)
         except (OSError, ValueError) as error:
             return _fail(name, f"{peer.address} answers, but not as a chaosd ({error})", "correct the peer's address")
     if site != peer.site:
         return _fail(name, f"{peer.address} is site {site}, not {peer.site}", "correct the peer's id or address")
+    if swallowed:
+        return _fail(name, f"{peer.address}: small packets pass, large ones {swallowed} (MTU blackhole)", MTU_REMEDY)
     return _ok(name, f"{peer.address} answers as itself, {rtt_ms:.1f} ms")
 
 
-def _site_behind(raw: socket.socket) -> SiteId | None:
+def _site_behind(raw: socket.socket, timeout_s: float) -> tuple[SiteId | None, str]:
+    """The site, and which way large packets do not pass; empty: both ways they do."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # a site is known by its id, which the caller compares
     with context.wrap_socket(raw) as secured:
-        return site_of_certificate(secured.getpeercert(binary_form=True) or b"")
+        site = site_of_certificate(secured.getpeercert(binary_form=True) or b"")
+        try:
+            secured.recv(HANDSHAKE_BYTES_MAX)  # the challenge, which is filled up (spec 3.13)
+        except TimeoutError:
+            return site, "from it do not arrive here"
+        # A part of a frame, so that the peer waits for the rest: it is this end that sees whether the bytes arrived.
+        secured.sendall(CONTROL_PREFIX.pack(HANDSHAKE_BYTES_MAX) + bytes(FULL_FRAME_BYTES))
+        until_s = time.monotonic() + timeout_s
+        while unacknowledged_bytes(secured):
+            if time.monotonic() > until_s:
+                return site, "from here do not arrive there"
+            time.sleep(ACKNOWLEDGED_POLL_S)
+    return site, ""
 
 
 def _daemon_pid(config: SiteConfig) -> int | None:

@@ -56,10 +56,24 @@ class DialFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionProgress:
+    """One connection of a link since the last look. `received`: bytes arrived; `acknowledged`: the far end's system
+    confirmed some of what was sent; `waiting`: some of it is not confirmed yet."""
+
+    stream: int | None
+    """Of a bulk connection; None: the control connection."""
+    received: bool = False
+    acknowledged: bool = False
+    waiting: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProgressed:
-    """Bulk bytes arrived over the link: it is not silent (spec 3.5)."""
+    """Bytes moved over connections of a link, or wait to be acknowledged (spec 3.5, 3.13). A connection that is not
+    named has nothing to move."""
 
     site: SiteId
+    connections: tuple[ConnectionProgress, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

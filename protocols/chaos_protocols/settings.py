@@ -29,6 +29,9 @@ class SiteSettings:
 
     failure_timeout_s: float = 1.0
     heartbeat_interval_s: float | None = None
+    join_hold_s: float = 60.0
+    """So long the rounds wait for a joiner that cannot follow them while it fetches the state; the scheduler's value
+    counts. 0: they never wait, and such a joiner is refused."""
     keep: CheckpointSettings = CheckpointSettings()
 
     @property
@@ -85,6 +88,12 @@ class SiteSettings:
     def transfer_stall_s(self) -> float:
         """A learner whose verified bytes have not grown for so long is given up."""
         return 10.0 * self.failure_timeout_s
+
+    @property
+    def unacknowledged_max_s(self) -> float:
+        """After so long the system itself gives up a connection whose bytes nobody acknowledges: no link whose bulk
+        stands still is ever given longer (`links.silence`)."""
+        return 8.0 * self.failure_timeout_s
 
     @property
     def retry_s(self) -> float:

@@ -73,8 +73,6 @@ class SiteMachine:
         self.scheduler = SchedulerMachine(self)
         self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
         self._timer_s: float | None = None
-        self._completed_s: float | None = None
-        """When the last round was completed."""
         self.parts = self._table()
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
@@ -163,6 +161,8 @@ class SiteMachine:
 
     def _timer_fired(self, _: events.TimerFired) -> None:
         self._timer_s = None
+        if late_s := self.links.late_s(now_s=self.now_s):
+            self.raft.stood_still(late_s, now_s=self.now_s)
         if self.raft.deadline_s is not None and self.now_s >= self.raft.deadline_s:
             self._carry_out(self.raft.tick(now_s=self.now_s))
         if self.now_s >= self.links.deadline_s:
@@ -262,9 +262,7 @@ class SiteMachine:
     def _round_notice(self, notice: RoundCompleted | StateLost) -> None:
         match notice:
             case RoundCompleted():
-                if self._completed_s is not None:
-                    self.scheduler.pace.round_took(self.now_s - self._completed_s)
-                self._completed_s = self.now_s
+                self.scheduler.pace.round_done(self.now_s, waited=self.participation.hold.take_waited())
                 self.participation.round_completed(notice)
             case StateLost(reason=reason):
                 self.participation.state_lost(reason)
@@ -333,6 +331,10 @@ class SiteMachine:
     @property
     def contributed_round(self) -> int:
         return self.rounds.own.given_round
+
+    @property
+    def round_bytes(self) -> int:
+        return self.rounds.delivery.round_bytes
 
     @property
     def leaving(self) -> bool:

@@ -10,12 +10,13 @@
     kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
     mute|unmute|hold|release|stall|flow|abort|spoil|wrong-result|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
-    late ONE OTHER SECONDS, prompt ONE OTHER
+    late ONE OTHER SECONDS, prompt ONE OTHER, narrow|widen ONE OTHER, forget ONE OTHER control|averaging|states
     load: bulk bytes fill the link, and nothing else arrives until it is healed; mute: nothing that it sends arrives;
     hold: its bulk messages, to all or to one other, wait until `release`; stall, abort: as a source; spoil: a wrong
     byte in each of the next three blocks that it sends, and wrong-result: in the next chunk of a result; hang: its
     worker does nothing and says nothing until `wake`, a new one does; late: what ONE hands on to OTHER for a third
-    comes later than what is said after it, until `prompt`
+    comes later than what is said after it, until `prompt`; narrow: large packets vanish between them, so no bulk passes
+    and no link comes up; forget: nothing arrives any more on this connection of their present link
     ask SITE link|unlink OTHER NAME      the user's request NAME, so that it can be made twice
     replay N               N messages that were delivered lately are delivered once more
     again ONE OTHER THIRD  the heartbeats that OTHER lately got from ONE come again, by THIRD, one after the other
@@ -40,6 +41,7 @@ from typing import Any
 
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
+from tests.simulation.paths import KINDS, Paths
 from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
 from tests.simulator.node import Node
@@ -55,8 +57,6 @@ COMPUTE_RANGE_S = (0.05, 0.1)
 QUIET_S = 0.7
 """A story is at rest when nothing was recorded for so long: longer than every pause between two steps of one change."""
 QUIET_MAX_S = 6.0
-SLOW_DELAY_S = 0.15
-LOAD_STEP_S = 0.2
 OF_THE_SCHEDULER = ("election", "scale-in", "scale-out", "resolve", "restore-point", "connect-link", "disconnect-link")
 
 
@@ -85,7 +85,7 @@ class Stage:
         self.world.recorded = self._recorded  # type: ignore[method-assign]
         self.world.dismissed = self._dismissed  # type: ignore[method-assign]
         self._pace_s: dict[str, float] = {}
-        self.waiting = Waiting()
+        self.waiting, self.paths = Waiting(), Paths(self.world)
         drawn_s = self.world.compute_s
         self.world.compute_s = lambda site: self._pace_s.get(site) or drawn_s(site)  # type: ignore[method-assign]
 
@@ -161,6 +161,8 @@ class Stage:
             return "done: elected by a majority" if done else "no scheduler now"
         if one.kind == "link-down":
             text = re.sub(r"\((silent for|does not hear us).*", "(silence)", text)
+            text = re.sub(r"\(its control connection .* bulk bytes move", "(control silent, bulk moves", text)
+            text = re.sub(r"\(bulk stream \d+: .*`chaosd doctor` tries", "(bulk stands still", text)
             return text.replace(" the link to this site is down", "")
         if not self.detail:
             text = re.sub(r"; (links to|planned from) .*", "", text)
@@ -223,23 +225,18 @@ class Stage:
                 self._replay(int(names[0]))
             case "again":
                 self._again(*(self.node(name) for name in names))
-            case "heal-all":
-                for way in sorted(self.world.network.cuts):
-                    self.world.network.heal(*way)
-            case "mute" | "unmute":
-                self._mute(self.node(names[0]), on=verb == "mute")
-            case "load":
-                self._load(self.node(names[0]), self.node(names[1]), float(names[2]))
             case "split":
-                self._split(names)
+                self.paths.split([[self.node(name).site for name in group.split(",")] for group in names])
+            case _ if verb in Paths.VERBS:
+                words = [name if name in KINDS or name[0].isdigit() else self.node(name).site for name in names]
+                getattr(self.paths, verb.replace("-", "_"))(*words)
             case "ask":
                 self._ask(self.node(names[0]), names[1] == "link", self.node(names[2]), names[3])
             case "pace":
                 self._pace_s[self.node(names[0]).site] = float(names[1])
-            case "cut" | "heal" | "oneway" | "link" | "unlink" | "reset" | "slow" | "prompt":
-                self._between(verb, self.node(names[0]), self.node(names[1]))
-            case "late":
-                self.world.network.reorder(self.node(names[0]).site, self.node(names[1]).site, float(names[2]))
+            case "link" | "unlink":
+                node, other = self.node(names[0]), self.node(names[1])
+                self._ask(node, verb == "link", other, f"{verb}-{node.name}-{other.name}")
             case "hold":
                 self.waiting.hold(*(self.node(name).site for name in names))
             case _:
@@ -280,62 +277,9 @@ class Stage:
             event = events.EnvelopeReceived(neighbour=third.site, envelope=word)  # type: ignore[arg-type]
             other.later(number * self.world.settings.beat_s, partial(other.handle, event))
 
-    def _split(self, groups: list[str]) -> None:
-        """Nobody of one group reaches anybody of another."""
-        parts = [[self.node(name).site for name in group.split(",")] for group in groups]
-        for part in parts:
-            for other in parts:
-                if other is not part:
-                    for way in [(one, far) for one in part for far in other]:
-                        self.world.network.cut(*way)
-
-    def _load(self, node: Node, other: Node, for_s: float) -> None:
-        """Bulk bytes fill the link: they arrive and nothing else does, for so long."""
-        world, ends_s = self.world, self.world.now_s + for_s
-        ends = ((node, other), (other, node))
-        for one, far in ends:
-            world.network.cut(one.site, far.site)
-
-        def arrived() -> None:
-            for one, far in ends:
-                world.oracles.delivered(one, far.site)
-                one.handle(events.LinkProgressed(site=far.site))  # type: ignore[arg-type]
-            if world.now_s < ends_s:
-                world.schedule(LOAD_STEP_S, arrived)
-
-        arrived()
-
-    def _mute(self, node: Node, *, on: bool) -> None:
-        """What this site sends, and has under way, arrives nowhere until it is healed."""
-        change = self.world.network.cut if on else self.world.network.heal
-        for far in self.world.nodes:
-            if far != node.site:
-                change(node.site, far)
-
     def _ask(self, node: Node, add: bool, other: Node, request: str) -> None:
         asked = events.LinkChangeRequested(request=request, other=other.site, add=add)  # type: ignore[arg-type]
         node.handle(asked)
-
-    def _between(self, verb: str, node: Node, other: Node) -> None:
-        ways = ((node.site, other.site), (other.site, node.site))
-        network = self.world.network
-        match verb:
-            case "cut":
-                for way in ways:
-                    network.cut(*way)
-            case "oneway":
-                network.cut(*ways[0])
-            case "heal":
-                for way in ways:
-                    network.heal(*way)
-            case "slow":
-                network.latency_s.update(dict.fromkeys(ways, SLOW_DELAY_S))
-            case "reset":
-                self.world.reset(*ways[0])
-            case "prompt":
-                network.keep_order(*ways[0])
-            case _:
-                self._ask(node, verb == "link", other, f"{verb}-{node.name}-{other.name}")
 
     def _at(self, verb: str, node: Node) -> None:
         doing: dict[str, Callable[[], object]] = {

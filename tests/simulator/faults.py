@@ -39,7 +39,8 @@ CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 all."""
 ROUNDS_AFTERWARDS = 5
 NOTICED_TIMEOUTS = 2.0
-"""A silent site is out of the roster within so many failure timeouts: the silence itself (1), a beat until it is
+"""A silent site is out of the roster within so many failure timeouts: the silence itself (1, or what its neighbours'
+links have shown), a beat until it is
 noticed (0.25), the grace (0.15), the report's way and a decision."""
 
 
@@ -214,13 +215,21 @@ def one_falls_silent(world: World) -> None:
         return
     silent, oracles = world.nodes[random.Random(f"silent/{world.seed}").choice(far)], world.oracles
     world.tell(f"!! {silent.name} falls silent")
+    near_it = roster.neighbours(silent.site)  # type: ignore[arg-type]
+    patience_s = max(_patience_s(world, one, silent) for one in near_it)
     silent.stop(for_good=True)
-    limit_s = NOTICED_TIMEOUTS * world.settings.failure_timeout_s
+    limit_s = patience_s + (NOTICED_TIMEOUTS - 1.0) * world.settings.failure_timeout_s
     if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):
         oracles.fail(8, f"{silent.name} fell silent {limit_s:g} s ago, and is still in the roster")
     before = oracles.rounds_done
     if not world.run_until(lambda: oracles.rounds_done > before, limit_s=world.settings.failure_timeout_s * 60):
         oracles.fail(8, f"no round is done without {silent.name}")
+
+
+def _patience_s(world: World, site: SiteId, silent: Node) -> float:
+    """How long a neighbour waits for a word, by what its link has shown in the trouble before."""
+    machine = world.nodes[site].machine
+    return machine.links.silence_limit_s(silent.site) if machine is not None else 0.0  # type: ignore[arg-type]
 
 
 def _holds_together_without(roster: Roster, site: SiteId) -> bool:

@@ -4,7 +4,9 @@ A connection is what TLS over TCP gives: ordered and reliable while it lives, st
 Bytes of a cut direction wait and arrive when it heals, unless the connection is closed first. A link has several
 streams: one for control, one for averaging, two for states, each a TCP connection in the daemon. So nothing is lost,
 doubled or out of order on one stream of a link that lives; streams overtake each other, and end together. A link may
-end in the middle of a frame (`tear`), or take long between its first and its last byte (`drag`). What TCP does not
+end in the middle of a frame (`tear`), or take long between its first and its last byte (`drag`). A way may swallow
+large packets, so that bulk stands still and no new link comes up (`narrow`), or have forgotten one stream of a link
+that otherwise lives (`forget`). What TCP does not
 exclude, and what is simulated: words that went through other sites overtake each other on their different ways
 (`reorder`), a link takes its bytes slowly (`clog`), a word is delivered once more, also over another way or to a later
 life of its reader (`World.replay`, `World.repeat`).
@@ -25,6 +27,8 @@ CONTROL = "control"
 ARRIVAL = "arrival"
 BEGINS = "begins"
 """The kind of a delivery: the first bytes of a frame, whose last ones come later or never."""
+RATE_BYTES_PER_S = 1e7
+"""What a probe finds where a way has no rate."""
 JITTER = 0.5
 """A message takes up to so much longer than the latency."""
 TORN_AFTER_S = 0.001
@@ -49,6 +53,11 @@ class Connection:
     stalled: dict[str, list[tuple[str, Any]]] = field(default_factory=dict)
     queues: dict[tuple[str, str], deque[tuple[str, Frame]]] = field(default_factory=dict)
     """By sender and bulk stream: what is on its way, in the order in which it was sent and will arrive."""
+    sent: dict[tuple[str, str], int] = field(default_factory=dict)
+    arrived: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Frames by sender and bulk stream: what the kernels of both ends know."""
+    forgotten: set[tuple[str, str]] = field(default_factory=set)
+    """By sender and stream: nothing arrives any more."""
     closed_by: set[str] = field(default_factory=set)
     """They take nothing more from it, not even what they had received."""
 
@@ -72,6 +81,12 @@ class Network:
         self.latency_s: dict[tuple[str, str], float] = {}
         self.slowed: dict[tuple[str, str], float] = {}
         self.cuts: set[tuple[str, str]] = set()
+        self.narrows: set[tuple[str, str]] = set()
+        self.rates: dict[tuple[str, str], float] = {}
+        """Ways with a rate, in bytes a second; the others are as fast as one likes."""
+        self.chunk_bytes = 0
+        """Of a part of a round."""
+        self._busy_until_s: dict[tuple[str, str], float] = {}
         self.clogs: dict[tuple[str, str], float] = {}
         self.shuffles: dict[tuple[str, str], float] = {}
         self.drags: dict[tuple[str, str], float] = {}
@@ -100,7 +115,9 @@ class Network:
         destination = connection.far(source)
         if not connection.alive[source]:
             return
-        if (source, destination) in self.cuts:
+        if kind != CONTROL:
+            connection.sent[source, kind] = connection.sent.get((source, kind), 0) + 1
+        if self._is_held(connection, (source, destination), kind):
             connection.stalled.setdefault(source, []).append((kind, message))
             return
         if self.encodes:
@@ -135,8 +152,43 @@ class Network:
             self.connections.pop(connection.number, None)
             self._lost(connection, site, "end of file")
 
+    def _is_held(self, connection: Connection, way: tuple[str, str], kind: str) -> bool:
+        """Whether a frame of this stream does not arrive as things are."""
+        if way in self.cuts or (way[0], kind) in connection.forgotten:
+            return True
+        return kind != CONTROL and way in self.narrows
+
     def cut(self, source: str, destination: str) -> None:
         self.cuts.add((source, destination))
+
+    def narrow(self, source: str, destination: str) -> None:
+        """Large packets vanish on this way: all bulk waits, and no link comes up over it."""
+        self.narrows.add((source, destination))
+
+    def widen(self, source: str, destination: str) -> None:
+        self.narrows.discard((source, destination))
+        self._release(source, destination)
+
+    def rate(self, one: str, other: str) -> float:
+        """What a probe of the link finds."""
+        return min(self.rates.get(way, RATE_BYTES_PER_S) for way in ((one, other), (other, one)))
+
+    def _carried_s(self, way: tuple[str, str], message: Any, arrives_s: float) -> float:
+        """When the last byte is there, where the way has a rate: all streams share it."""
+        rate = self.rates.get(way)
+        if rate is None or message.payload is None:
+            return arrives_s
+        start_s = max(self._clock.now_s, self._busy_until_s.get(way, 0.0))
+        self._busy_until_s[way] = start_s + (message.size_bytes or self.chunk_bytes) / rate
+        return max(arrives_s, self._busy_until_s[way])
+
+    def forget(self, connection: Connection, source: str, kind: str) -> None:
+        """A middlebox has lost one connection of the link: what `source` sends on this stream arrives no more."""
+        connection.forgotten.add((source, kind))
+
+    def passes(self, source: str, destination: str) -> bool:
+        """Whether a new link's first frames, which are of full size, arrive."""
+        return (source, destination) not in self.cuts and (source, destination) not in self.narrows
 
     def clog(self, source: str, destination: str, message_s: float) -> None:
         """Every message takes the link for so long: a queue builds up, heartbeats wait in it."""
@@ -169,6 +221,8 @@ class Network:
         self.shuffles.clear()
         self.drags.clear()
         self.tears.clear()
+        for way in sorted(self.narrows):
+            self.widen(*way)
         for way in sorted(self.cuts):
             self.heal(*way)
 
@@ -176,6 +230,10 @@ class Network:
         if (source, destination) not in self.cuts:
             return
         self.cuts.discard((source, destination))
+        self._release(source, destination)
+
+    def _release(self, source: str, destination: str) -> None:
+        """What waited on this way goes on; what something else holds waits again."""
         for connection in list(self.connections.values()):
             if set(connection.ends) == {source, destination}:
                 waiting = connection.stalled.pop(source, [])
@@ -199,6 +257,7 @@ class Network:
         if way in self.clogs:
             arrives_s += self.clogs[way]
         if kind != CONTROL:
+            arrives_s = self._carried_s(way, message, arrives_s)
             queue = connection.queues.setdefault((source, kind), deque())
             if message.payload is not None and (way in self.tears or way in self.drags):
                 queue.append((BEGINS, message))
@@ -225,10 +284,13 @@ class Network:
     def _next_arrives(self, connection: Connection, way: tuple[str, str], kind: str) -> None:
         """The next one of a bulk stream, unless the way is cut: then later."""
         source, destination = way
-        if way in self.cuts:
+        if self._is_held(connection, way, kind):
             connection.stalled.setdefault(source, []).append((ARRIVAL, kind))
         elif connection.alive[destination] and connection.number in self.connections:
-            self._deliver(connection, destination, *connection.queues[source, kind].popleft())
+            what, message = connection.queues[source, kind].popleft()
+            if what != BEGINS:
+                connection.arrived[source, kind] = connection.arrived.get((source, kind), 0) + 1
+            self._deliver(connection, destination, what, message)
 
     def reset(self, connection: Connection) -> None:
         """Both ends lose it (a middlebox forgot it): what was under way is gone."""
@@ -241,7 +303,7 @@ class Network:
 
     def _arrive(self, connection: Connection, way: tuple[str, str], kind: str, message: Any) -> None:
         source, destination = way
-        if way in self.cuts:
+        if self._is_held(connection, way, kind):
             connection.stalled.setdefault(source, []).append((kind, message))
         elif connection.alive[destination] and connection.number in self.connections:
             self._deliver(connection, destination, kind, message)

@@ -16,6 +16,7 @@ from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
 from tests.simulator.odd_workers import OddWorker
 from tests.simulator.outbox import Frame
+from tests.simulator.watching import watch_links
 from tests.simulator.worker import MODEL, STATE_BYTES, Worker
 from tests.unit.daemon.storage.journal_faults import PowerLost
 
@@ -69,6 +70,7 @@ class Node:
         peers = tuple((peer, peer) for peer in self.peers)
         self.handle(events.Started(peers=peers))  # type: ignore[arg-type]
         self.keeper.started()
+        watch_links(self)
 
     def kill(self, *, worker_too: bool = True) -> None:
         """SIGKILL: sockets are closed by the kernel, nothing more is written."""
@@ -199,7 +201,8 @@ class Node:
         if self.alive and not self.stopped and self.machine is not None:
             generation = self._generation
             self.world.oracles.delivered(self, event.neighbour)
-            self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
+            nothing = events.LinkProgressed(site=self.site, connections=())  # type: ignore[arg-type]
+            self.handle(nothing)  # a scheduler has looked now
             if generation != self._generation:  # its disk failed on the way
                 return
             before = self.world.oracles.before_replay(self)
@@ -263,7 +266,7 @@ class Node:
                     world.network.close(connection, self.site)
                     bulk.link_lost(site)  # as the transport tells its engines of every link that ends
             case effects.ProbeLink(site=site):
-                probed = events.LinkProbed(site=site, rate_bytes_per_s=1e7, reason="")
+                probed = events.LinkProbed(site=site, rate_bytes_per_s=world.network.rate(self.site, site), reason="")
                 self.later(0.02, lambda: self.handle(probed))
             case effects.DeliverResult(round=number):
                 self._apply(number)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaos_protocols import events
+from tests.simulator.network import CONTROL
 from tests.simulator.node import Node
+from tests.simulator.outbox import AVERAGING, STATES
 from tests.simulator.world import World
 
 
@@ -109,6 +111,25 @@ def _cut(strike: Strike, ways: tuple[tuple[str, str], ...]) -> None:
     for way in ways:
         network.cut(*way)
         strike.world.schedule(for_s, lambda way=way: network.heal(*way))  # type: ignore[misc]
+
+
+def _narrow(strike: Strike) -> None:
+    """Large packets vanish on the way there, and sometimes back: heartbeats pass, bulk and new links do not."""
+    network, for_s = strike.world.network, strike.rng.uniform(0.5, 6.0)
+    for way in strike.ways if strike.rng.random() < 0.5 else strike.ways[:1]:
+        network.narrow(*way)
+        strike.world.schedule(for_s, lambda way=way: network.widen(*way))  # type: ignore[misc]
+
+
+def _forget_flow(strike: Strike) -> None:
+    """A middlebox forgets one connection of the link, or one way of it: control, averaging or states. It stays so
+    until somebody notices."""
+    network, rng = strike.world.network, strike.rng
+    connection = network.between(strike.node.site, strike.other.site)
+    kind = rng.choice((CONTROL, CONTROL, AVERAGING, AVERAGING, *STATES))
+    if connection is not None:
+        for site in connection.ends if rng.random() < 0.5 else connection.ends[:1]:
+            network.forget(connection, site, kind)
 
 
 def _isolate(strike: Strike) -> None:
@@ -238,6 +259,8 @@ STRIKES: dict[str, Callable[[Strike], None]] = {
     "slow worker": _slow_worker,
     "cut": lambda strike: _cut(strike, strike.ways),
     "one-way": lambda strike: _cut(strike, strike.ways[:1]),
+    "narrow path": _narrow,
+    "forgotten flow": _forget_flow,
     "isolate": _isolate,
     "reset": lambda strike: strike.world.reset(strike.node.site, strike.other.site),
     "slow link": _slow_link,
@@ -260,7 +283,7 @@ STRIKES: dict[str, Callable[[Strike], None]] = {
 }
 PAIRED = (
     *("cut", "one-way", "link", "unlink", "reset", "slow link", "clog"),
-    *("torn frame", "late frames", "flap"),
+    *("torn frame", "late frames", "flap", "narrow path", "forgotten flow"),
 )
 OF_THE_LIVING = (
     *("kill", "kill daemon", "kill worker", "stop", "leave", "crash", "power", "disk fails", "slow disk", "reorder"),

@@ -108,7 +108,7 @@ class World:
         def answered() -> None:
             if generation != node._generation:
                 return
-            cut = there in self.network.cuts or back in self.network.cuts
+            cut = not self.network.passes(*there) or not self.network.passes(*back)
             if other is None or not other.alive:
                 node.handle(events.DialFailed(site=target, reason="connection refused"))  # type: ignore[arg-type]
             elif cut or other.stopped:

@@ -25,13 +25,14 @@ class NoNamespacesError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What one site does with packets that come from another: `probability` of them is dropped, or each TCP packet is
-    answered by a reset."""
+    """What one site does with packets that come from another: `probability` of them is dropped, of those larger than
+    `larger_than_bytes`, or each TCP packet is answered by a reset."""
 
     near: str
     far: str
     probability: float = 1.0
     reset: bool = False
+    larger_than_bytes: int = 0
 
 
 class Namespaces:
@@ -105,7 +106,7 @@ class Namespaces:
             _run(["ip", "-n", site, "address", "add", f"{self.host(name)}/24", "dev", "eth0"])
             _run(["ip", "-n", site, "link", "set", "lo", "up"])
             _run(["ip", "-n", site, "link", "set", "eth0", "up"])
-        every = [Rule(near=self._names[0], far=far, probability=0.5) for far in self._names[1:]]
+        every = [Rule(near=self._names[0], far=far, probability=0.5, larger_than_bytes=1000) for far in self._names[1:]]
         self.filter((*every, Rule(near=self._names[0], far=self._names[0], reset=True)))  # are all rules known here?
         self.filter(())
 
@@ -113,6 +114,8 @@ class Namespaces:
         begin = f"-A INPUT -s {self.host(rule.far)}"
         if rule.reset:
             return f"{begin} -p tcp -j REJECT --reject-with tcp-reset"
+        if rule.larger_than_bytes:
+            begin += f" -m length --length {rule.larger_than_bytes + 1}:65535"
         chance = f" -m statistic --mode random --probability {rule.probability}" if rule.probability < 1 else ""
         return f"{begin}{chance} -j DROP"
 

@@ -61,8 +61,9 @@ CountsFunction: TypeAlias = Callable[[Sequence[float], Sequence[float], int], Se
 
 
 def chaos(facts: ReplicationFacts) -> ShardAssignment:
-    """Algorithm 1: the least possible time of the last shard over the joiner's own links."""
-    return assign(facts.r_s, facts.p_s, facts.num_shards)
+    """Algorithm 1: the least possible time of the last shard over the joiner's own links. The paper's constraint that
+    every neighbour sends at least one is left out: who is so slow that it would delay the join sends none."""
+    return assign(facts.r_s, facts.p_s, facts.num_shards, at_least_one=False)
 
 
 def single(facts: ReplicationFacts) -> ShardAssignment:

@@ -69,11 +69,13 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
     for record in machine.roster.sites:
         done: int | None = None
         phase: str | None = None
+        age_s: float | None = None
         software = machine.network.versions.software_of(record.site)
         if record.site == machine.site:
             done, phase, software = machine.rounds.completed_round, machine.rounds.phase.value, version()
-        elif (heard := machine.network.steps.get(record.site)) is not None:
-            done, phase = heard
+            age_s = 0.0
+        elif (heard := machine.network.steps.of(record.site)) is not None:
+            done, phase, age_s = heard.round, heard.phase, max(0.0, driver.now_s() - heard.at_s)
         found.append(
             SiteSummary(
                 site=record.site,
@@ -84,6 +86,7 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
                 round=done,
                 phase=phase,
                 software=software,
+                age_s=age_s,
             )
         )
     return tuple(found)

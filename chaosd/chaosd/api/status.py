@@ -11,7 +11,8 @@ import msgspec
 
 class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One site of the roster as this daemon sees it. `state`: learner, member, leaving. `software`: its release, as far
-    as anybody said; empty: not known."""
+    as anybody said; empty: not known. `age_s`: how long ago the site said `round` and `phase`, to this one or to others
+    that handed it on; None where it was never heard."""
 
     site: str
     name: str
@@ -21,6 +22,7 @@ class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
     round: int | None
     phase: str | None
     software: str = ""
+    age_s: float | None = None
 
 
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):

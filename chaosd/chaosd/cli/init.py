@@ -55,6 +55,8 @@ bootstrap = {bootstrap}
 # verify = "hash"
 # {texts[probe]}
 # probe = "builtin"
+# {texts[join_hold_s]}
+# join_hold_s = 60.0
 # {texts[replication]}
 # replication = "chaos"
 

@@ -17,6 +17,8 @@ from chaos_protocols.names import short
 from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, TransferStatus
 
 UNKNOWN = "–"
+OLD_S = 2.0
+"""What a site said longer ago is shown with its age."""
 STATE_STYLES = {"member": "green", "learner": "cyan", "joining": "cyan", "leaving": "yellow", "removed": "red"}
 
 
@@ -106,9 +108,17 @@ def _site_cells(site: SiteSummary, status: Status) -> list[Text]:
         Text(printable(site.state), style=STATE_STYLES.get(site.state, "")),
         Text("yes" if site.voter else "no"),
         Text(UNKNOWN if site.round is None else str(site.round), justify="right"),
-        Text(printable(site.phase or UNKNOWN)),
+        _phase(site),
         Text(printable(site.software or UNKNOWN)),
     ]
+
+
+def _phase(site: SiteSummary) -> Text:
+    """What its worker does, or did when the site was last heard of."""
+    phase = printable(site.phase or UNKNOWN)
+    if site.age_s is None or site.age_s <= OLD_S:
+        return Text(phase)
+    return Text(f"{phase}, {_duration(site.age_s)} ago", style="yellow")
 
 
 def _links(links: tuple[LinkStatus, ...], names: dict[str, str]) -> Table:

@@ -43,6 +43,7 @@ def start(
     bulk_streams: Annotated[int | None, _flag("bulk_streams")] = None,
     congestion: Annotated[str | None, _flag("congestion")] = None,
     verify: Annotated[str | None, _flag("verify")] = None,
+    join_hold_s: Annotated[float | None, _flag("join_hold_s")] = None,
     replication: Annotated[str | None, _flag("replication")] = None,
     probe: Annotated[str | None, _flag("probe")] = None,
     memory_checkpoint_every_rounds: Annotated[int | None, _flag("memory_checkpoint_every_rounds")] = None,

@@ -42,6 +42,7 @@ FIELD_TEXTS = {
     "congestion": "congestion control of bulk connections: auto, or a name as the kernel has it",
     "verify": "what a joiner's state is checked by: hash, or witness (a second source names the same hash)",
     "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
+    "join_hold_s": "rounds wait so long at most for a joiner whose links cannot follow them while it fetches the state",
     "replication": "how a joiner's state is spread over its sources; all but chaos are baselines for experiments",
     "memory_checkpoint_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
     "checkpoint": "write the state to disk: off, fixed (the two intervals below) or optimum (computed)",

@@ -44,6 +44,7 @@ from chaosd.unix_sockets import SOCKET_PATH_BYTES_MAX
 NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80
 FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
+JOIN_HOLD_MAX_S = 86_400.0
 BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 CONGESTION_NAME_MAX = 15
 CHECKPOINTS_KEPT_MAX = 64
@@ -131,6 +132,7 @@ class SiteConfig(_Frozen):
     congestion: Label = Field(default="auto", max_length=CONGESTION_NAME_MAX)
     verify: Literal["hash", "witness"] = Field(default="hash")
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
+    join_hold_s: Number = Field(default=60.0, ge=0, le=JOIN_HOLD_MAX_S)
     replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
     memory_checkpoint_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
     checkpoint: Literal["off", "fixed", "optimum"] = Field(default="off")
@@ -158,7 +160,12 @@ class SiteConfig(_Frozen):
             mean_time_between_failures_s=self.mean_time_between_failures_s,
         )
         beat_s = self.heartbeat_interval_s
-        return SiteSettings(failure_timeout_s=self.failure_timeout_s, heartbeat_interval_s=beat_s, keep=keep)
+        return SiteSettings(
+            failure_timeout_s=self.failure_timeout_s,
+            heartbeat_interval_s=beat_s,
+            join_hold_s=self.join_hold_s,
+            keep=keep,
+        )
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SiteConfig:

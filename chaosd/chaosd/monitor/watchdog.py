@@ -7,25 +7,53 @@ import asyncio
 
 import psutil
 
-from chaos_protocols.events import LinkProgressed, WorkerContinued, WorkerStopped
+from chaos_protocols.events import ConnectionProgress, LinkProgressed, WorkerContinued, WorkerStopped
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaosd.driver import Driver
+from chaosd.transport.settings import ConnectionCounters
+
+
+class CountersSeen:
+    """What the connections of all links have carried when they were last looked at."""
+
+    def __init__(self) -> None:
+        self._seen: dict[SiteId, dict[int | None, ConnectionCounters]] = {}
+
+    def look(self, site: SiteId, counters: tuple[ConnectionCounters, ...]) -> tuple[ConnectionProgress, ...]:
+        """Connections of a link on which bytes moved, or wait."""
+        before = self._seen.get(site, {})
+        self._seen[site] = {now.stream: now for now in counters}
+        moved = (_since(before.get(now.stream), now) for now in counters)
+        return tuple(one for one in moved if one.received or one.acknowledged or one.waiting)
+
+    def keep(self, sites: tuple[SiteId, ...]) -> None:
+        """Links to all others are gone."""
+        for site in [site for site in self._seen if site not in sites]:
+            del self._seen[site]
+
+
+def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> ConnectionProgress:
+    received = now.received_bytes != (before.received_bytes if before else 0)
+    acknowledged = now.acknowledged_bytes != (before.acknowledged_bytes if before else 0)
+    return ConnectionProgress(
+        stream=now.stream, received=received, acknowledged=acknowledged, waiting=now.waiting_bytes > 0
+    )
 
 
 async def watch(driver: Driver, settings: SiteSettings) -> None:
-    """Facts that nobody brings: bulk bytes that moved (a busy link is not silent), a worker that was stopped or goes
-    on."""
-    seen: dict[SiteId, int] = {}
+    """Facts that nobody brings: bytes that moved, or wait, on the connections of each link; a worker that was stopped
+    or goes on."""
+    seen = CountersSeen()
     stopped_pid: int | None = None
     pause_s = settings.beat_s / 2
     while True:
         await asyncio.sleep(pause_s)
-        for site in driver.machine.links.up_sites():
-            received, _ = driver.transport.bulk_progress(site)
-            if received != seen.get(site, 0):
-                seen[site] = received
-                driver.feed(LinkProgressed(site=site))
+        sites = driver.machine.links.up_sites()
+        seen.keep(sites)
+        for site in sites:
+            if moved := seen.look(site, driver.transport.counters(site)):
+                driver.feed(LinkProgressed(site=site, connections=moved))
         pid = _pid_of_stopped_worker(driver)
         if pid == stopped_pid:
             continue

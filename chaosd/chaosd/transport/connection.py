@@ -11,7 +11,8 @@ import ssl
 from typing import Any, Protocol
 
 from chaosd.transport.framing import CONTROL_PREFIX, FrameMode, FrameReader
-from chaosd.transport.sockets import AUTO, tune
+from chaosd.transport.settings import ConnectionCounters
+from chaosd.transport.sockets import DEFAULT_OPTIONS, SocketOptions, tune, unacknowledged_bytes
 from chaosd.transport.tls import TlsChannel
 
 
@@ -88,14 +89,25 @@ class PeerConnection:
         transport = self.channel.transport
         return transport.get_extra_info("socket") if transport is not None else None
 
-    def establish(self, stream: int | None, *, congestion: str = AUTO) -> None:
+    def counters(self) -> ConnectionCounters:
+        """How much came and went so far, and was acknowledged."""
+        channel = self.channel
+        waiting_bytes = channel.waiting_bytes + unacknowledged_bytes(self.socket)
+        return ConnectionCounters(
+            stream=self.stream,
+            received_bytes=channel.received_bytes,
+            acknowledged_bytes=max(0, channel.written_bytes - waiting_bytes),
+            waiting_bytes=waiting_bytes,
+        )
+
+    def establish(self, stream: int | None, *, options: SocketOptions = DEFAULT_OPTIONS) -> None:
         """The handshake is done: what follows are frames. They are held back until `hand_over`."""
         self.stream = stream
         self.flow(False)
         self._reader.switch(FrameMode.CONTROL if stream is None else FrameMode.BULK)
         self.channel.read_in_large_pieces()
         if self.channel.transport is not None:
-            self.congestion = tune(self.socket, bulk=stream is not None, congestion=congestion)
+            self.congestion = tune(self.socket, bulk=stream is not None, options=options)
 
     def hand_over(self, link: LinkOwner) -> None:
         """From now on the link owns this connection; call `flow` to let frames through."""

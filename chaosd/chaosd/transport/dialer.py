@@ -32,6 +32,7 @@ from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
+from chaosd.transport.sockets import SocketOptions
 from chaosd.transport.tls import TlsChannel
 
 
@@ -51,8 +52,8 @@ class DialerContext:
     address_seen_from: Callable[[PeerConnection], str]
     """Where we listen, for the peer at the other end of a connection."""
     track: Callable[[PeerConnection], None]
-    congestion: str
-    """Congestion control of bulk connections."""
+    options: SocketOptions
+    """Of the connections."""
 
 
 def let_go(error: BaseException) -> None:
@@ -227,9 +228,9 @@ class Attempt:
         )
 
     @property
-    def congestion(self) -> str:
-        """Congestion control of bulk connections."""
-        return self._context.congestion
+    def options(self) -> SocketOptions:
+        """Of the connections."""
+        return self._context.options
 
     @property
     def identity(self) -> Identity:
@@ -265,7 +266,7 @@ class _Handshake:
         if self._stream is None:
             self._attempt.listener = self._machine.listener
         if verdict.code == ACCEPTED:
-            connection.establish(self._stream, congestion=self._attempt.congestion)
+            connection.establish(self._stream, options=self._attempt.options)
         self.outcome.set_result(verdict)
 
     def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:

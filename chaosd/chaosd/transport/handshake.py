@@ -38,6 +38,7 @@ import msgspec
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
+    FULL_FRAME_BYTES,
     HANDSHAKE_BYTES_MAX,
     REFUSED_VERSION,
     Challenge,
@@ -52,6 +53,9 @@ from chaosd.transport.errors import PeerProtocolError
 LABEL = b"chaos transport hello, protocol version 1\x00"
 """Separates these signatures from all others. The number in it is no version: it stays, so that a daemon of any
 version is proven first, and then told why it is refused."""
+
+PADDING_HEAD_BYTES = 1
+"""The length of 256 bytes and more takes a byte more than that of none (msgpack's bin 16 and bin 8)."""
 
 _Message = TypeVar("_Message", Challenge, Hello, Proof, Verdict)
 
@@ -75,7 +79,7 @@ class ListenerHandshake:
     def challenge(self) -> bytes:
         """The first frame to send."""
         versions = self._own.versions
-        return encode(Challenge(version=versions.newest, oldest=versions.oldest, nonce=self._nonce))
+        return filled(Challenge(version=versions.newest, oldest=versions.oldest, nonce=self._nonce))
 
     def prove(self, frame: bytes) -> tuple[SiteId, Hello]:
         """The site that the dialer has proven to be, and its hello. Raises PeerProtocolError (for our log)."""
@@ -122,7 +126,7 @@ class DialerHandshake:
         self.version = agreed(self._hello.versions, challenge.versions)
         hello = encode(msgspec.structs.replace(self._hello, heard=challenge.versions))
         signature = self._identity.sign(signed_bytes(self._certificate_der, challenge.nonce, hello))
-        return encode(Proof(hello=hello, signature=signature))
+        return filled(Proof(hello=hello, signature=signature))
 
     def verdict(self, frame: bytes) -> Verdict:
         """What the listener decided. Raises PeerProtocolError if it takes another version than the highest of both.
@@ -152,6 +156,12 @@ def encode(message: Challenge | Hello | Proof | Verdict) -> bytes:
     data = msgspec.msgpack.encode(message)
     assert len(data) <= HANDSHAKE_BYTES_MAX
     return data
+
+
+def filled(message: Challenge | Proof) -> bytes:
+    """Encoded, with padding up to FULL_FRAME_BYTES (a few less: the padding's length takes bytes itself)."""
+    missing = FULL_FRAME_BYTES - len(encode(message))
+    return encode(msgspec.structs.replace(message, padding=bytes(max(0, missing - PADDING_HEAD_BYTES))))
 
 
 def decode(data: bytes, kind: type[_Message]) -> _Message:

@@ -22,7 +22,7 @@ from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LinkUsageError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
 from chaosd.transport.handshake import Speaker
-from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, LinkInfo
+from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, ConnectionCounters, LinkInfo
 from chaosd.transport.sockets import round_trip_s, streams_for, window_bytes
 
 GIVE_WAY_FACTOR = 3
@@ -246,6 +246,11 @@ class Link:
         """Those that stand, control first."""
         control = [self.control] if self.control is not None else []
         return control + [stream.connection for stream in self.streams.values()]
+
+    def counters(self) -> tuple[ConnectionCounters, ...]:
+        """What each connection has carried; none while the link is not up."""
+        up = self.state is SocketLinkPhase.UP
+        return tuple(connection.counters() for connection in self.connections()) if up else ()
 
     # -- sending ---------------------------------------------------------------------------------------------------
 

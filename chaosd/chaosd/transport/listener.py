@@ -77,6 +77,7 @@ class Listener:
         self._gatekeeper = gatekeeper
         self._track = track
         self._own = Speaker(versions=settings.versions, software=settings.software)
+        self._options = settings.socket_options
         self._server: asyncio.Server | None = None
         self._visitors: dict[PeerConnection, _Visitor] = {}
         self._window_ends_s = 0.0
@@ -174,7 +175,7 @@ class Listener:
         self._visitors.pop(connection).deadline.cancel()
         connection.send_handshake(encode(verdict))
         stream = hello.stream if hello.purpose == PURPOSE_BULK else None
-        connection.establish(stream, congestion=self._settings.congestion)
+        connection.establish(stream, options=self._options)
         self._gatekeeper.adopt(site, hello, connection)
 
     def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:

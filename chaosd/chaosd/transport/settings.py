@@ -12,6 +12,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import STREAMS_MAX
 from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
+from chaosd.transport.sockets import SocketOptions
 
 STREAMS_FIRST = 2
 """A link is up with these: one for averaging, one for states."""
@@ -54,6 +55,8 @@ class TransportSettings:
     congestion: str = "auto"
     """Congestion control of bulk connections, by the name that the kernel has for it. auto = BBR where it is to be had
     (not on loopback), else the system's."""
+    unacknowledged_max_s: float = 0.0
+    """TCP_USER_TIMEOUT of every connection, where the system has it; 0 = the system's own limit."""
     software: str = ""
     """This daemon's release, as neighbours are told it."""
     versions: Versions = SPOKEN
@@ -79,6 +82,11 @@ class TransportSettings:
                 raise ValueError(f"advertise_address = {self.advertise_address!r}: {error}") from None
 
     @property
+    def socket_options(self) -> SocketOptions:
+        """Of every connection."""
+        return SocketOptions(congestion=self.congestion, unacknowledged_max_s=self.unacknowledged_max_s)
+
+    @property
     def streams_wanted(self) -> int:
         """Of a link that this site dials."""
         return self.bulk_streams or STREAMS_AUTO
@@ -87,6 +95,17 @@ class TransportSettings:
     def streams_at_once(self) -> int:
         """Of these, those that are brought up with the link."""
         return self.bulk_streams or STREAMS_FIRST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionCounters:
+    """What one connection of a link has carried since it stands, encrypted. `stream`: None for the control connection;
+    `waiting_bytes`: handed over by this site and not acknowledged by the far end's system."""
+
+    stream: int | None
+    received_bytes: int
+    acknowledged_bytes: int
+    waiting_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,16 +5,23 @@ Congestion control: BBR keeps its rate under the random loss of long paths, wher
 to net.ipv4.tcp_wmem, usually 4 MiB, which is too little for long fat paths. A fixed size switches the tuning off and is
 capped at net.core.wmem_max, so it is set only where a privileged process may exceed that cap; everybody else gets
 several streams. What is not sent yet stays small, so that little has to be taken back when a transfer is planned anew.
+
+What was sent and not acknowledged is asked for by `unacknowledged_bytes`: whether a link is dead follows from it, and
+is decided by the protocols (spec 3.13). TCP_USER_TIMEOUT, longer than any limit there, is for the sockets that no link
+owns any more: the kernel would try to deliver what is left in them for a quarter of an hour.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import logging
 import socket
 import struct
 import sys
+import termios
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +40,7 @@ UNSENT_BYTES_MAX = 512 << 10
 AUTO = "auto"
 PREFERRED = "bbr"
 
+_SO_NWRITE = 0x1024  # <sys/socket.h> of macOS: bytes in the send buffer
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # <asm-generic/socket.h>; not in the socket module
 _TCP_INFO_BYTES, _TCP_INFO_RTT = 104, 68  # <linux/tcp.h>: tcpi_rtt in microseconds
 
@@ -40,12 +48,26 @@ _log = logging.getLogger("chaosd.transport")
 _told: set[str] = set()
 
 
-def tune(transport_socket: Any, *, bulk: bool, congestion: str = AUTO) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketOptions:
+    """Of a site's connections. `congestion`: see `TransportSettings`; `unacknowledged_max_s`: after so long without an
+    acknowledgement the kernel gives a connection up (0: the system's own limit)."""
+
+    congestion: str = AUTO
+    unacknowledged_max_s: float = 0.0
+
+
+DEFAULT_OPTIONS = SocketOptions()
+
+
+def tune(transport_socket: Any, *, bulk: bool, options: SocketOptions = DEFAULT_OPTIONS) -> str:
     """Set the options of a connected socket (`transport.get_extra_info("socket")`). Never fails. Returns the name of
     the congestion control in force ("" where that cannot be known)."""
     if transport_socket is None:
         return ""
     _try(transport_socket, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if options.unacknowledged_max_s and (user_timeout := getattr(socket, "TCP_USER_TIMEOUT", None)) is not None:
+        _try(transport_socket, socket.IPPROTO_TCP, user_timeout, int(options.unacknowledged_max_s * 1000))
     if not bulk:
         return ""
     if sys.platform != "linux":
@@ -56,8 +78,8 @@ def tune(transport_socket: Any, *, bulk: bool, congestion: str = AUTO) -> str:
     if not local:
         _try(transport_socket, socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), UNSENT_BYTES_MAX)
         _enlarge(transport_socket)
-    if congestion != AUTO or not local:  # loopback loses nothing; BBR's pacing would only cost there
-        _choose_congestion(transport_socket, congestion)
+    if options.congestion != AUTO or not local:  # loopback loses nothing; BBR's pacing would only cost there
+        _choose_congestion(transport_socket, options.congestion)
     return congestion_of(transport_socket)
 
 
@@ -67,6 +89,17 @@ def congestion_of(transport_socket: Any) -> str:
         raw: bytes = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         return raw.rstrip(b"\0").decode("ascii", "replace")
     return ""
+
+
+def unacknowledged_bytes(transport_socket: Any) -> int:
+    """What lies in the send buffer: not sent yet, or not acknowledged. 0 where the system does not tell."""
+    with contextlib.suppress(OSError, AttributeError, ValueError, struct.error):
+        if sys.platform == "linux":
+            raw = fcntl.ioctl(transport_socket.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
+            return max(0, int(struct.unpack("i", raw)[0]))
+        if sys.platform == "darwin":
+            return int(transport_socket.getsockopt(socket.SOL_SOCKET, _SO_NWRITE))
+    return 0
 
 
 def round_trip_s(transport_socket: Any) -> float:

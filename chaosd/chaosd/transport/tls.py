@@ -99,6 +99,8 @@ class TlsChannel(asyncio.BufferedProtocol):
         self._reported = False
         self._reading = True
         self._loop = asyncio.get_running_loop()
+        self.received_bytes = self.written_bytes = 0
+        """Encrypted, since the connection stands."""
         self.paused = False
         """True while the kernel does not take what was written."""
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -233,6 +235,7 @@ class TlsChannel(asyncio.BufferedProtocol):
         return self._raw
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
         if self._phase in (_Phase.HANDSHAKE, _Phase.OPEN):
             self._incoming.write(self._raw[:nbytes])
             self.pump()
@@ -312,7 +315,9 @@ class TlsChannel(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         if self._outgoing.pending and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(self._outgoing.read())
+            data = self._outgoing.read()
+            self.written_bytes += len(data)
+            self._transport.write(data)
 
     def _wake(self) -> None:
         waiters, self._room_waiters = self._room_waiters, []

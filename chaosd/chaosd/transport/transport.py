@@ -29,6 +29,7 @@ from chaosd.transport.listener import Listener
 from chaosd.transport.paths import Paths
 from chaosd.transport.settings import (
     CLOSE_FLUSH_TIMEOUT_S,
+    ConnectionCounters,
     LinkInfo,
     TransportEvents,
     TransportSettings,
@@ -69,7 +70,7 @@ class Transport:
             own=self._own,
             address_seen_from=self._listener.address_seen_from,
             track=self._track,
-            congestion=settings.congestion,
+            options=settings.socket_options,
         )
         self._links: dict[SiteId, Link] = {}
         self._attempts: dict[SiteId, Attempt] = {}
@@ -155,11 +156,8 @@ class Transport:
 
     def links(self) -> list[LinkInfo]:
         """The links that are up, by site."""
-        return [
-            link.info(self._identity.site)
-            for _, link in sorted(self._links.items())
-            if link.state is SocketLinkPhase.UP
-        ]
+        up = (link for _, link in sorted(self._links.items()) if link.state is SocketLinkPhase.UP)
+        return [link.info(self._identity.site) for link in up]
 
     # -- traffic ---------------------------------------------------------------------------------------------------
 
@@ -189,10 +187,13 @@ class Transport:
         progress = self._progress.get(site)
         return (progress.received_bytes, progress.sent_bytes) if progress is not None else (0, 0)
 
+    def counters(self, site: SiteId) -> tuple[ConnectionCounters, ...]:
+        """What each connection of the link has carried; none without a link."""
+        return link.counters() if (link := self._links.get(site)) is not None else ()
+
     def state_streams(self, site: SiteId) -> tuple[int, ...]:
         """Streams that the blocks of a state go over at the moment: as many as the round trip asks for."""
-        link = self._links.get(site)
-        return link.state_streams() if link is not None else ()
+        return link.state_streams() if (link := self._links.get(site)) is not None else ()
 
     def forget_payload(self, site: SiteId, stream: int) -> None:
         """The rest of the payload under way there is discarded: its buffer is not written any more."""
@@ -204,8 +205,7 @@ class Transport:
     def judge(self, site: SiteId, hello: Hello, connection: PeerConnection) -> tuple[Verdict | None, str]:
         if not self._paths.answers(site):
             return None, "nothing reaches this site"
-        link = self._links.get(site)
-        attempt = self._attempts.get(site)
+        link, attempt = self._links.get(site), self._attempts.get(site)
         facts = admission.AdmissionFacts(
             own_site=self._identity.site,
             own_run=self._run,

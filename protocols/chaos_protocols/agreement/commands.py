@@ -31,7 +31,7 @@ from chaos_protocols.agreement.roster import (
 )
 from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.wire.former import FORMER
-from chaos_protocols.wire.plans import ReplicationPlan, Site
+from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan, Site
 from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
@@ -161,7 +161,7 @@ Command = (
 COMMANDS_SINCE: dict[type[Stored], int] = {}
 """Commands that came after version OLDEST, and with which."""
 
-FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {}
+FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {(ReplicationPlan, "hold_s"): HOLDS_SINCE}
 """Fields that came after version OLDEST, of commands and of the structs in them, and with which. A field that has its
 default is as good as not there."""
 

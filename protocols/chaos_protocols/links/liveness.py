@@ -1,10 +1,7 @@
 """Which of this site's links are alive: dialling, heartbeats, silence (spec 3).
 
 Driven by `SiteMachine`. A link that breaks is redialled once, at once: a daemon that lives answers within a round
-trip, one that is dead refuses, and only then the link counts as down. Silence is judged by heartbeats and bulk
-progress in both directions: a neighbour that we hear but that does not hear us is as lost as one that is mute. The
-machine returns effects, and notices for its owner.
-"""
+trip, one XX"""
 
 from __future__ import annotations
 
@@ -14,6 +11,8 @@ from typing import assert_never
 
 from chaos_protocols.changes import checked_change
 from chaos_protocols.effects import CloseLink, Dial, Effect
+from chaos_protocols.events import ConnectionProgress
+from chaos_protocols.links.silence import LinkWatch
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.smoothing import smoothed
@@ -21,6 +20,10 @@ from chaos_protocols.wire.control import Heartbeat
 
 BEATS_REMEMBERED = 64
 """Send times kept for the round-trip time; an echo older than this many beats tells nothing new."""
+LATE_BEATS_MIN = 0.2
+"""A beat that is later than this share of the time between two of them: this site stood still, or lacks a processor."""
+LATE_KEPT = 0.98
+"""Of the longest such lateness, with each beat: the patience that is asked for fades like `silence.GAP_KEPT`."""
 
 
 class LinkPhase(Enum):
@@ -36,7 +39,7 @@ PHASE_CHANGES = {
     (LinkPhase.DIALLING, LinkPhase.DOWN): "nobody answers, or the neighbour refuses",
     (LinkPhase.DIALLING, LinkPhase.UP): "a connection is ready, whoever dialled",
     (LinkPhase.UP, LinkPhase.DOWN): "silence, or the connection ended after a goodbye",
-    (LinkPhase.UP, LinkPhase.REDIALLING): "the connection broke",
+    (LinkPhase.UP, LinkPhase.REDIALLING): "the connection broke, or one of several is dead",
     (LinkPhase.REDIALLING, LinkPhase.DOWN): "the redial failed, or none came in time",
     (LinkPhase.REDIALLING, LinkPhase.UP): "a connection is ready again",
 }
@@ -85,15 +88,14 @@ class Neighbour:
     wanted: bool = False
     phase: LinkPhase = LinkPhase.DOWN
     incarnation: int = 0
-    heard_at_s: float = 0.0
     heard_beat_s: float = 0.0
-    echoed_at_s: float = 0.0
     retry_at_s: float = 0.0
     heard_sequence: int = 0
     rtt_s: float | None = None
     goodbye: str = ""
     failure: str = ""
     sent_at_s: dict[int, float] = field(default_factory=dict)
+    watch: LinkWatch = field(default_factory=LinkWatch)
 
 
 class LinkTable:
@@ -108,7 +110,7 @@ class LinkTable:
         self._deadline_s: float | None = None
         self._sequence = 0
         self._beat_at_s = now_s
-        self._ticked_at_s = now_s
+        self._latest_s = 0.0
 
     # -- what others ask
 
@@ -139,6 +141,22 @@ class LinkTable:
             if one.phase is LinkPhase.REDIALLING or (one.phase is LinkPhase.DOWN and self._dials(one)):
                 deadline_s = one.retry_at_s
         return deadline_s
+
+    def late_s(self, *, now_s: float) -> float:
+        """How long the beat that is due has been waiting; 0 while that is no more than usual. So long this site did
+        nothing of what it should have done: it stood still, or lacks a processor."""
+        late_s = now_s - self._beat_at_s
+        return late_s if late_s > LATE_BEATS_MIN * self.settings.beat_s else 0.0
+
+    @property
+    def lateness_s(self) -> float:
+        """The longest lateness of this site, fading: what its neighbours are told."""
+        return self._latest_s
+
+    def silence_limit_s(self, site: SiteId) -> float:
+        """So long the neighbour may be silent, by what its link has shown."""
+        timeout_s = self.settings.failure_timeout_s
+        return self.neighbours[site].watch.limit_s(timeout_s) if site in self.neighbours else timeout_s
 
     def take_notices(self) -> list[Notice]:
         """What the owner has to hear of, in order; nothing is left."""
@@ -175,7 +193,7 @@ class LinkTable:
         self._enter(neighbour, LinkPhase.UP)
         neighbour.incarnation = incarnation
         neighbour.address = address or neighbour.address
-        neighbour.heard_at_s = neighbour.echoed_at_s = now_s
+        neighbour.watch.connected(now_s=now_s)
         neighbour.goodbye = ""
         if old_phase in (LinkPhase.UP, LinkPhase.REDIALLING):
             if old_incarnation == incarnation:
@@ -183,6 +201,7 @@ class LinkTable:
                 return []
             self._went_down(neighbour, old_incarnation, "its daemon was restarted")
         neighbour.heard_sequence = 0
+        neighbour.watch.restarted()
         neighbour.sent_at_s.clear()
         self.notices.append(LinkCameUp(site=site, incarnation=incarnation))
         self._beat_at_s = now_s
@@ -196,12 +215,7 @@ class LinkTable:
             self._down(neighbour, now_s)
             self._went_down(neighbour, incarnation, f"goodbye: {neighbour.goodbye}")
             return []
-        self._enter(neighbour, LinkPhase.REDIALLING)
-        neighbour.failure = reason
-        neighbour.retry_at_s = now_s + 2 * self.settings.redial_timeout_s
-        if not neighbour.address:
-            return []
-        return [Dial(site=site, address=neighbour.address, timeout_s=self.settings.redial_timeout_s)]
+        return self._redial(neighbour, reason, now_s)
 
     def dial_failed(self, site: SiteId, reason: str, *, now_s: float) -> list[Effect]:
         neighbour = self.neighbours.get(site)
@@ -219,24 +233,27 @@ class LinkTable:
         """Anything at all arrived from the neighbour."""
         neighbour = self.neighbours.get(site)
         if neighbour is not None:
-            neighbour.heard_at_s = now_s
+            neighbour.watch.heard(now_s=now_s, late_s=self.late_s(now_s=now_s))
 
-    def progressed(self, site: SiteId, *, now_s: float) -> None:
-        """Bulk bytes move: neither direction is silent, heartbeats may queue behind them."""
+    def progressed(self, site: SiteId, connections: tuple[ConnectionProgress, ...], *, now_s: float) -> None:
+        """Bytes move over connections of the link, or wait to be acknowledged."""
         neighbour = self.neighbours.get(site)
         if neighbour is not None:
-            neighbour.heard_at_s = neighbour.echoed_at_s = now_s
+            late_s = self.late_s(now_s=now_s)
+            for one in connections:
+                neighbour.watch.progressed(one, now_s=now_s, late_s=late_s)
 
     def heartbeat_received(self, site: SiteId, beat: Heartbeat, *, now_s: float) -> None:
         neighbour = self.neighbours.get(site)
         if neighbour is None:
             return
-        neighbour.heard_at_s = neighbour.heard_beat_s = now_s
+        neighbour.heard_beat_s = now_s
         neighbour.heard_sequence = max(neighbour.heard_sequence, beat.sequence)
         sent_at_s = neighbour.sent_at_s.get(beat.echo_sequence)
+        echo = beat.echo_sequence if sent_at_s is not None else 0
+        neighbour.watch.beat(echo, beat.late_s, now_s=now_s, late_s=self.late_s(now_s=now_s))
         if sent_at_s is None:
             return
-        neighbour.echoed_at_s = now_s
         neighbour.rtt_s = smoothed(neighbour.rtt_s, max(0.0, now_s - sent_at_s - beat.echo_delay_s))
 
     def goodbye_received(self, site: SiteId, reason: str) -> None:
@@ -254,13 +271,15 @@ class LinkTable:
 
     def tick(self, *, now_s: float) -> list[Effect]:
         effects: list[Effect] = []
-        paused = now_s - self._ticked_at_s > 2 * self.settings.beat_s + self.settings.failure_timeout_s / 2
-        self._ticked_at_s = now_s
+        late_s = self.late_s(now_s=now_s)
         for neighbour in list(self.neighbours.values()):
-            if paused:  # this process itself stood still: what the others sent lies unread, blame nobody yet
-                neighbour.heard_at_s = neighbour.echoed_at_s = now_s
+            if late_s:  # what the others sent meanwhile may lie unread: that time is nobody's silence
+                neighbour.watch.forgive(late_s, now_s=now_s)
+                if neighbour.phase is LinkPhase.REDIALLING:
+                    neighbour.retry_at_s += late_s
             effects += self._tick_link(neighbour, now_s)
         if now_s >= self._beat_at_s:
+            self._latest_s = max(late_s, LATE_KEPT * self._latest_s)
             self._beat_at_s, self._deadline_s = now_s + self.settings.beat_s, None
             self.notices.append(BeatDue())
         return effects
@@ -268,15 +287,16 @@ class LinkTable:
     # -- helpers
 
     def _tick_link(self, neighbour: Neighbour, now_s: float) -> list[Effect]:
-        limit_s = self.settings.failure_timeout_s
         match neighbour.phase:
             case LinkPhase.UP:
-                silent_s, unheard_s = now_s - neighbour.heard_at_s, now_s - neighbour.echoed_at_s
-                if max(silent_s, unheard_s) <= limit_s:
-                    return []
-                reason = (
-                    f"silent for {silent_s:.2f} s" if silent_s > limit_s else f"does not hear us for {unheard_s:.2f} s"
-                )
+                timeout_s = self.settings.failure_timeout_s
+                reason = neighbour.watch.silence(timeout_s, now_s=now_s)
+                if not reason:
+                    reason = neighbour.watch.dead_connection(timeout_s, now_s=now_s)
+                    if not reason:
+                        return []
+                    if neighbour.watch.may_be_redialled(timeout_s, now_s=now_s):
+                        return [CloseLink(site=neighbour.site, reason=reason), *self._redial(neighbour, reason, now_s)]
                 self._down(neighbour, now_s)
                 self._went_down(neighbour, neighbour.incarnation, reason)
                 return [CloseLink(site=neighbour.site, reason=reason)]
@@ -299,6 +319,15 @@ class LinkTable:
     def _dial(self, neighbour: Neighbour, timeout_s: float) -> list[Effect]:
         self._enter(neighbour, LinkPhase.DIALLING)
         return [Dial(site=neighbour.site, address=neighbour.address, timeout_s=timeout_s)]
+
+    def _redial(self, neighbour: Neighbour, reason: str, now_s: float) -> list[Effect]:
+        """Once, at once; meanwhile the link counts as up."""
+        self._enter(neighbour, LinkPhase.REDIALLING)
+        neighbour.failure = reason
+        neighbour.retry_at_s = now_s + 2 * self.settings.redial_timeout_s
+        if not neighbour.address:
+            return []
+        return [Dial(site=neighbour.site, address=neighbour.address, timeout_s=self.settings.redial_timeout_s)]
 
     def _down(self, neighbour: Neighbour, now_s: float) -> None:
         self._enter(neighbour, LinkPhase.DOWN)

@@ -12,6 +12,7 @@ from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.liveness import LinkTable
 from chaos_protocols.links.router import Router
 from chaos_protocols.links.site_versions import SiteVersions
+from chaos_protocols.links.steps import Steps
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Heartbeat, LinkStateAdvertisement, Message
@@ -30,8 +31,8 @@ class Network:
         """Grows with every newer start that is seen."""
         self.overlay_version = 0
         """Grows whenever a link came or went, here or elsewhere."""
-        self.steps: dict[SiteId, tuple[int, str]] = {}
-        """Round and phase of each neighbour, by its last heartbeat."""
+        self.steps = Steps(facts.site)
+        """Round and phase of each site, as far as was heard."""
         self.inbox: deque[tuple[SiteId, Message]] = deque()
         """Messages of this site to itself: they go by the same door as those of others."""
         self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
@@ -89,8 +90,8 @@ class Network:
             self.report_link(site, 0, up=False, reason=event.reason)  # nobody saw it go down: all were restarted
 
     def link_progressed(self, event: events.LinkProgressed) -> None:
-        """Bulk bytes move over it."""
-        self.links.progressed(event.site, now_s=self._outbox.now_s)
+        """Bytes move over it, or wait."""
+        self.links.progressed(event.site, event.connections, now_s=self._outbox.now_s)
 
     # -- heartbeats
 
@@ -98,6 +99,7 @@ class Network:
         """One over every live link: how this site sees the run, and where it stands."""
         outbox, roster = self._outbox, self._replica.roster
         sequence = self.links.next_beat(now_s=outbox.now_s)
+        others = self.steps.told(roster.site_ids(), now_s=outbox.now_s)
         for site in self.links.up_sites():
             neighbour = self.links.neighbours[site]
             heartbeat = Heartbeat(
@@ -109,12 +111,16 @@ class Network:
                 epoch=roster.epoch,
                 scheduler=scheduler,
                 knows_you=roster.record(site) is not None,
+                late_s=self.links.lateness_s,
+                others=tuple(one for one in others if one.site != site),
             )
             self.tell(site, heartbeat)
 
     def heard_beat(self, site: SiteId, beat: Heartbeat) -> None:
         """A neighbour lives, and says where it stands."""
-        self.steps[site] = (beat.round, beat.phase)
+        neighbour = self.links.neighbours.get(site)
+        if neighbour is not None:
+            self.steps.heard(site, neighbour.incarnation, beat, now_s=self._outbox.now_s)
         self.links.heartbeat_received(site, beat, now_s=self._outbox.now_s)
 
     # -- the overlay

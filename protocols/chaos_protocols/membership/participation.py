@@ -16,6 +16,7 @@ from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.catch_up import CatchUp
+from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
@@ -44,7 +45,8 @@ class Participation:
         self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
         self.joining = Joining(outbox, self.membership, self.session)
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
-        self.pause = Pause(outbox, replica, network, self.membership, self.joining, rounds, self.state)
+        self.hold = JoinHold(outbox, replica, rounds)
+        self.pause = Pause(outbox, replica, network, self.membership, self.joining, self.hold, rounds, self.state)
         self.skips = Skips(outbox, replica)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._outbox = outbox
@@ -98,6 +100,7 @@ class Participation:
         self.links.follow(old, roster, failed=failed, completed_round=self._rounds.completed_round)
         state.follow_agreed(roster)
         self.catch_up.promoted(command)
+        self.hold.roster_changed()
         if membership.in_roster:
             if state.fetch.is_called_off(roster):
                 state.fetch.cancel()
@@ -312,6 +315,7 @@ class Participation:
             self.client.tell(self.report())
         self.catch_up.report()
         self.catch_up.beat()
+        self.hold.beat()
         if self.client.is_due:
             self.ask()
         self.links.ask()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
+from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import short
@@ -23,6 +24,7 @@ class Pause:
         network: Network,
         membership: Membership,
         joining: Joining,
+        hold: JoinHold,
         rounds: RoundMachine,
         state: WorkerState,
     ) -> None:
@@ -31,6 +33,7 @@ class Pause:
         self._network = network
         self._membership = membership
         self._joining = joining
+        self._hold = hold
         self._rounds = rounds
         self._state = state
         self._told = ""
@@ -59,6 +62,8 @@ class Pause:
             return "waiting for the founder's worker"
         if not roster.started:
             return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
+        if waits := self._hold.reason():
+            return waits
         return self._why_no_state() if self._is_without_state() else ""
 
     def _is_without_scheduler(self) -> bool:
@@ -82,7 +87,8 @@ class Pause:
     def _why_no_state(self) -> str:
         network, completed = self._network, self._rounds.completed_round
         standby = RoundPhase.STANDBY.value
-        if any(network.steps.get(site, (0, standby))[1] != standby for site in network.links.up_sites()):
+        heard = (network.steps.of(site) for site in network.links.up_sites())
+        if any(step is not None and step.phase != standby for step in heard):
             return f"waiting for the state of round {completed}: it is fetched again from a site that trains"
         anew = "choose another run, or empty the folders of checkpoints; " if self._state.files.enabled else ""
         return (

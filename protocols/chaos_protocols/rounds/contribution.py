@@ -15,6 +15,8 @@ class OwnContribution:
         """The round that waits for this site's worker: weight 0 will not do."""
         self.fence_round: int | None = None
         """A planned change is under way: nothing is given from this round on until its fate is known."""
+        self.held_from: int | None = None
+        """The run waits for a joiner: nothing is given from this round on."""
         self._offered: tuple[int, float] | None = None
 
     def offer(self, round_number: int, weight: float) -> None:
@@ -33,6 +35,10 @@ class OwnContribution:
         """Give nothing from that round on; None: the fence is lifted."""
         self.fence_round = round_number
 
+    def hold(self, round_number: int | None) -> None:
+        """Give nothing from that round on, for a joiner's sake; None: go on."""
+        self.held_from = round_number
+
     def begin(self) -> None:
         """The run goes on from another round: nothing was given in it."""
         self.given_round = 0
@@ -50,6 +56,8 @@ class OwnContribution:
     def give(self, round_number: int, *, active: bool) -> tuple[float, bool] | None:
         """Weight, and whether bytes lie in the arena; None: not now. What is returned counts as given."""
         if self.fence_round is not None and round_number >= self.fence_round:
+            return None
+        if self.held_from is not None and round_number >= self.held_from:
             return None
         part: tuple[float, bool]
         if self._offered is not None and self._offered[0] == round_number:

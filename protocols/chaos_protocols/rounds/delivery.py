@@ -27,6 +27,8 @@ class ResultDelivery:
         """Results are kept for a worker that has, or will get, the state."""
         self.results_max = RESULTS_QUEUED_MAX
         """So many may wait: as many as fit into memory."""
+        self.round_bytes = 0
+        """Of one result; 0: no worker has said it yet."""
         self.log = ResultLog()
         self._training = False
         self._queue: deque[Result] = deque()
@@ -36,6 +38,7 @@ class ResultDelivery:
 
     def bound(self, contribution_bytes: int) -> None:
         """A worker came: of this size is a result."""
+        self.round_bytes = contribution_bytes
         self.results_max = results_max(contribution_bytes)
 
     def forget_worker(self) -> None:

@@ -127,6 +127,8 @@ class Admission:
                 return _accepted(request, "the negotiation runs")
             if isinstance(negotiation, ScaleIn) and negotiation.site == site:
                 return _not_now(request, "its former leave is still being finished")
+        if refusal := self._negotiations.refusal(site):
+            return _not_now(request, refusal)
         return None
 
     def _judge(self, site: SiteId, request: JoinRequest) -> JoinAnswer | None:

@@ -20,6 +20,7 @@ from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.decisions import Decision
 from chaos_protocols.scheduler.facts import Host
 from chaos_protocols.scheduler.failures import FailureDetector
+from chaos_protocols.scheduler.join_figures import RunFigures
 from chaos_protocols.scheduler.negotiation import Committed, Negotiation, ProposalLost, ScaleIn
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.progress import ProgressWatch
@@ -296,7 +297,7 @@ class SchedulerMachine:
             leaver = negotiation if error.split and isinstance(negotiation, ScaleIn) else None
             if leaver is not None and self.term.negotiations.bridge(leaver, now_s=now_s):
                 return None
-            return ProposalLost(reason=error.reason, final=error.final)
+            return ProposalLost(reason=error.reason, final=error.final, refused=error.refused)
         except ValueError as no_plan:  # the overlay does not connect the members at the moment
             return ProposalLost(reason=str(no_plan), final=True)
 
@@ -309,4 +310,7 @@ class SchedulerMachine:
             first_round=self.pace.first_round(host),
             done=host.done_round,
             active=self.term.reports.active_sites(),
+            figures=RunFigures(
+                round_bytes=host.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
+            ),
         )

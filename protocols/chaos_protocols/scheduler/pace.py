@@ -23,9 +23,17 @@ class Pace:
         """From the proposal of an entry to its commit, smoothed."""
         self.round_s: float | None = None
         """From one completed round to the next, smoothed; None before the second one."""
+        self._done_s: float | None = None
+        """When the last one was completed."""
 
     def entry_took(self, took_s: float) -> None:
         self.commit_s = smoothed(self.commit_s, took_s)
+
+    def round_done(self, now_s: float, *, waited: bool) -> None:
+        """A round is completed here. `waited`: it waited for a joiner, so that the time says nothing of the pace."""
+        if self._done_s is not None and not waited:
+            self.round_took(now_s - self._done_s)
+        self._done_s = now_s
 
     def round_took(self, took_s: float) -> None:
         self.round_s = smoothed(self.round_s, took_s)
@@ -36,7 +44,8 @@ class Pace:
         roster = facts.roster
         begun = max(facts.done_round, facts.contributed_round) if roster.started else facts.done_round
         margin = 0
-        if roster.started and self.round_s is not None and self.round_s > 0:
+        held = roster.replication is not None and roster.replication.hold_s > 0.0  # rounds wait for that very change
+        if not held and roster.started and self.round_s is not None and self.round_s > 0:
             margin = min(MARGIN_ROUNDS_MAX, int(MARGIN_COMMITS * self.commit_s / self.round_s))
         known = roster.views[-1].first_round if roster.views else 1
         return max(begun + 1 + margin, known, 1)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from chaos_protocols.agreement.commands import (
     AddLink,
     AddSite,
@@ -23,7 +25,9 @@ from chaos_protocols.agreement.raft.messages import Configuration
 from chaos_protocols.agreement.roster import Departure, LinkRecord, Roster, SiteRecord
 from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts, changed_views, connects
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.scheduler.join_figures import UNKNOWN, RunFigures, judge
 from chaos_protocols.wire.control import JoinRequest
+from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan
 
 REASON_CHARACTERS_MAX = 1024
 """What a command may say of its reason (`agreement/commands.py`)."""
@@ -32,13 +36,15 @@ SPLITS_OVERLAY = "removing this link would split the overlay; connect another li
 
 
 class CannotPropose(Exception):
-    """Why the command cannot be made. `final`: it never can; `split`: because the overlay would fall apart."""
+    """Why the command cannot be made. `final`: it never can; `split`: because the overlay would fall apart; `refused`:
+    the site is not let in, and is told why."""
 
-    def __init__(self, reason: str, *, final: bool, split: bool = False) -> None:
+    def __init__(self, reason: str, *, final: bool, split: bool = False, refused: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.final = final
         self.split = split
+        self.refused = refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,8 @@ class Situation:
     """The last round that is done at the scheduler."""
     active: frozenset[SiteId]
     """Members whose workers have the state."""
+    figures: RunFigures = UNKNOWN
+    """What its rounds ask of a joiner's links."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,14 +114,7 @@ def add_site(
         state="learner",
         versions=request.versions,
     )
-    replication = situation.planner.replicate(
-        transfer=transfer,
-        joiner=joiner,
-        round_number=situation.first_round - 1,
-        state_bytes=roster.model.state_bytes,
-        shard_bytes=roster.model.shard_bytes,
-        sources=sources,
-    )
+    replication = _planned(situation, transfer, joiner, sources, spoken=request.versions.newest, admitted=True)
     views = changed_views(
         roster,
         situation.planner,
@@ -139,7 +140,27 @@ def replicate(situation: Situation, transfer: str, joiner: SiteId) -> Proposal:
     sources = sources_for(situation, joiner, roster.links)
     if not sources:
         raise CannotPropose("none of its neighbours has the training state at the moment", final=True)
-    replication = situation.planner.replicate(
+    replication = _planned(situation, transfer, joiner, sources, spoken=record.versions.newest, admitted=False)
+    views = changed_views(
+        roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
+    )
+    return Proposal(command=Replicate(views=views, replication=replication), first_round=situation.first_round)
+
+
+def _planned(
+    situation: Situation,
+    transfer: str,
+    joiner: SiteId,
+    sources: tuple[SourceFacts, ...],
+    *,
+    spoken: int,
+    admitted: bool,
+) -> ReplicationPlan:
+    """Who sends the joiner what, and whether the rounds wait for it. `admitted`: it may be refused; a site of the
+    roster takes part in every round, and so sets the pace. `spoken`: the newest version that the joiner speaks."""
+    roster = situation.roster
+    assert roster.model is not None
+    plan = situation.planner.replicate(
         transfer=transfer,
         joiner=joiner,
         round_number=situation.first_round - 1,
@@ -147,10 +168,15 @@ def replicate(situation: Situation, transfer: str, joiner: SiteId) -> Proposal:
         shard_bytes=roster.model.shard_bytes,
         sources=sources,
     )
-    views = changed_views(
-        roster, situation.planner, first_round=situation.first_round, done=situation.done, links=roster.links
-    )
-    return Proposal(command=Replicate(views=views, replication=replication), first_round=situation.first_round)
+    if min(spoken, roster.version()) < HOLDS_SINCE:
+        return plan
+    judged = judge(situation.figures, roster.model.state_bytes, [source.rate_bytes_per_s for source in sources])
+    if judged.refusal and admitted:
+        raise CannotPropose(judged.refusal, final=True, refused=True)
+    if not judged.hold_s:
+        return plan
+    reason = f"{judged.reason}; {plan.reason}"[:REASON_CHARACTERS_MAX]
+    return msgspec.structs.replace(plan, hold_s=judged.hold_s, reason=reason)
 
 
 def far_end(link: LinkRecord, site: SiteId) -> SiteId:

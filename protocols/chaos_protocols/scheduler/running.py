@@ -33,6 +33,11 @@ from chaos_protocols.scheduler.negotiation.scale_out import ScaleOutState
 
 Kind = TypeVar("Kind", bound=Negotiation)
 
+REFUSED_MAX = 256
+"""Joiners whose refusal is remembered; the oldest are judged again."""
+REFUSED_TRANSFER_STALLS = 3.0
+"""A refused joiner is judged again after so many `transfer_stall_s`: its links, or the run, may have changed."""
+
 
 class RunningNegotiations:
     """Those of one term of the scheduler."""
@@ -42,6 +47,8 @@ class RunningNegotiations:
         self._running: dict[str, Negotiation] = {}
         self._pending: deque[str] = deque()
         """Who waits to propose, the most urgent first."""
+        self._refused: dict[SiteId, tuple[str, float]] = {}
+        """Joiners that were judged and not let in: why, and when."""
         self._names = 0
         """How many names were given in this term."""
 
@@ -105,6 +112,8 @@ class RunningNegotiations:
                         self._pending.append(negotiation.identifier)
                 case Conclude(outcome=outcome, reason=reason):
                     self._running.pop(negotiation.identifier, None)
+                    if outcome == "refused" and isinstance(negotiation, ScaleOut):
+                        self._note_refusal(negotiation.joiner, reason)
                     self._host.record(
                         negotiation.KIND,
                         negotiation.subject,
@@ -115,6 +124,18 @@ class RunningNegotiations:
                     )
                 case _:
                     assert_never(order)
+
+    def _note_refusal(self, joiner: SiteId, reason: str) -> None:
+        self._refused.pop(joiner, None)
+        self._refused[joiner] = (reason, self._host.now_s)
+        while len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+
+    def refusal(self, joiner: SiteId) -> str:
+        """Why it was refused a short while ago; empty: it may be judged (again)."""
+        reason, at_s = self._refused.get(joiner, ("", 0.0))
+        again_s = at_s + REFUSED_TRANSFER_STALLS * self._host.settings.transfer_stall_s
+        return reason if self._host.now_s < again_s else ""
 
     def has_its_turn(self, identifier: str) -> None:
         """It proposes now, or has ended: it waits no longer."""

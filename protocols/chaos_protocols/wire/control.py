@@ -38,6 +38,22 @@ HOPS_MAX = 32
 EVERYBODY = SiteId("*")
 
 
+STEPS_TOLD_MAX = 256
+"""In one heartbeat, the newest first: with 20 sites it takes about 1 KiB."""
+Phase = Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
+
+
+class SiteStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a site stands by its heartbeat `sequence`, as somebody has heard it `age_s` ago. For people."""
+
+    site: Site
+    incarnation: Count
+    sequence: Count
+    round: Count
+    phase: Phase
+    age_s: Seconds
+
+
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Sent over every link. The `echo` fields let the receiver compute the round-trip time without comparing clocks;
     `round` and `phase` are the step tag (FlashRecovery III-D); the rest is how the sender sees the roster."""
@@ -50,7 +66,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How long ago that was."""
     round: Count
     """The last round that is done at the sender."""
-    phase: Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
+    phase: Phase
     """What its worker does."""
     epoch: Count
     """Of the roster as the sender has it."""
@@ -58,6 +74,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Who schedules, as far as the sender knows."""
     knows_you: bool
     """Whether the receiver is in the sender's roster."""
+    late_s: Seconds = 0.0
+    """By how much the sender was late itself lately: its silence is judged with that much more patience."""
+    others: Annotated[tuple[SiteStep, ...], msgspec.Meta(max_length=STEPS_TOLD_MAX)] = ()
+    """Where other sites stand, for those that have no link to them."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):

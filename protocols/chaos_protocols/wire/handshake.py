@@ -33,6 +33,11 @@ STREAMS_MAX = 16
 HANDSHAKE_BYTES_MAX = 2048
 """One handshake message. A hello takes about 400 bytes; the longest reason and address fit."""
 
+FULL_FRAME_BYTES = 1600
+"""Challenge and proof are filled up to it, so that each takes a packet of full size and some more: where such packets
+are swallowed on the way no link comes up, instead of one that carries heartbeats and nothing else."""
+
+Padding = Annotated[bytes, msgspec.Meta(max_length=HANDSHAKE_BYTES_MAX)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Counter = Annotated[int, msgspec.Meta(ge=0, le=COUNTER_MAX)]
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)]
@@ -58,6 +63,8 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
     nonce: Nonce
     oldest: Version = 0
     """The oldest one; 0: from before versions were negotiated, it speaks `version` alone."""
+    padding: Padding = b""
+    """Nothing; see FULL_FRAME_BYTES."""
 
     @property
     def versions(self) -> Versions:
@@ -113,6 +120,8 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     hello: bytes
     signature: Annotated[bytes, msgspec.Meta(min_length=SIGNATURE_BYTES, max_length=SIGNATURE_BYTES)]
+    padding: Padding = b""
+    """Nothing; see FULL_FRAME_BYTES."""
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

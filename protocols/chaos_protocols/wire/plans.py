@@ -14,6 +14,8 @@ import msgspec
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, STATE_BYTES_MAX, SiteId
 
 Site = Annotated[SiteId, msgspec.Meta(max_length=SITE_ID_CHARACTERS)]
+HOLDS_SINCE = 4
+"""The version that brought `ReplicationPlan.hold_s`."""
 TREES_MAX = 8
 """Eight trees carry nearly all of the best possible rate, as the planner's limit of this name says."""
 
@@ -71,3 +73,6 @@ class ReplicationPlan(msgspec.Struct, frozen=True, kw_only=True):
     ranges: Annotated[tuple[SourceRange, ...], msgspec.Meta(max_length=SITES_MAX)]
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
     adaptive: bool = True
+    hold_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    """Rounds after `round` wait for the joiner, at most so long: its links cannot carry them beside the state (spec
+    8.13). 0: they do not."""

@@ -17,6 +17,7 @@ from tests.unit.daemon.api.local_api import FakeControl, served
 from typer.testing import CliRunner
 
 from chaos_lab.children import free_port
+from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
 from chaosd import doctor
 from chaosd.config.model import PeerConfig, SiteConfig, load_config
 from chaosd.doctor import Check, Level, examine
@@ -29,8 +30,9 @@ def site(folder: Path, **fields: object) -> SiteConfig:
 
 
 @contextlib.contextmanager
-def answering(greet: ssl.SSLContext | bytes) -> Iterator[str]:
-    """A listener on loopback that greets one caller: with a TLS handshake, or with these bytes."""
+def answering(greet: ssl.SSLContext | bytes, *, large: bool = True) -> Iterator[str]:
+    """A listener on loopback that greets one caller: with a TLS handshake and, if `large` ones pass, a challenge; or
+    with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(10)
 
@@ -42,7 +44,10 @@ def answering(greet: ssl.SSLContext | bytes) -> Iterator[str]:
                     connection.sendall(greet)
                 else:
                     with greet.wrap_socket(connection, server_side=True) as secured:
-                        secured.recv(1)
+                        if large:
+                            secured.sendall(bytes(FULL_FRAME_BYTES))
+                        while secured.recv(HANDSHAKE_BYTES_MAX):
+                            pass
 
         thread = threading.Thread(target=greet_one)
         thread.start()
@@ -176,6 +181,14 @@ def test_another_site_at_the_peers_address_is_a_failure_that_names_it(tmp_path: 
     with answering(server_context(stranger)) as address:
         check = doctor.check_peer(PeerConfig(site="0" * 32, address=address), 5.0)
     assert (check.level, stranger.site in check.found) == (Level.FAIL, True)
+
+
+def test_a_peer_from_which_only_small_packets_arrive_is_a_failure_with_the_remedy(tmp_path: Path) -> None:
+    peer = Identity.create(tmp_path / "peer")
+    with answering(server_context(peer), large=False) as address:
+        check = doctor.check_peer(PeerConfig(site=peer.site, address=address), 0.3)
+    assert check.level is Level.FAIL and "large ones from it do not arrive here (MTU blackhole)" in check.found
+    assert "mtu 1280" in check.remedy
 
 
 def test_another_program_at_the_peers_address_is_a_failure() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, D, roster_of
+from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, D, moving, roster_of
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
@@ -57,7 +57,7 @@ class Follower(Bench):
         found = []
         for _ in range(round(seconds / 0.1)):
             for site in self.machine.links.up_sites():
-                self.handle(events.LinkProgressed(site=site))
+                self.handle(moving(site))
             found += self._say() + self.wait(0.1)
         return found
 

@@ -85,6 +85,12 @@ def heartbeat(
     )  # fmt: skip
 
 
+def moving(site: SiteId) -> events.LinkProgressed:
+    """Bytes of its control connection move, both ways: it is not silent."""
+    control = events.ConnectionProgress(stream=None, received=True, acknowledged=True)
+    return events.LinkProgressed(site=site, connections=(control,))
+
+
 class Bench:
     """`machine` and its clock. What it asked for since the last look is in `out`."""
 

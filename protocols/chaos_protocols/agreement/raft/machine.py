@@ -227,6 +227,15 @@ class RaftMachine:
             election.tick_election(self._core, now_s)
         return self._core.take_effects()
 
+    def stood_still(self, late_s: float, *, now_s: float) -> None:
+        """This site did nothing for so long, and what the others said meanwhile lies unread: that time is nobody's
+        silence (spec 3.6)."""
+        core = self._core
+        core.election_at_s += late_s
+        core.leader_contact_s = min(now_s, core.leader_contact_s + late_s)
+        for progress in core.progress.values():
+            progress.contact_s = min(now_s, progress.contact_s + late_s)
+
     def leader_lost(self, *, now_s: float) -> list[Effect]:
         """The leader's daemon is known to be dead (end-of-file). This site asks for votes within a few milliseconds,
         and grants them, until a leader is heard again."""

@@ -42,10 +42,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalLost:
-    """The command could not be made or was not committed; `final`: it never can be."""
+    """The command could not be made or was not committed; `final`: it never can be; `refused`: its site is not let
+    in."""
 
     reason: str
     final: bool
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

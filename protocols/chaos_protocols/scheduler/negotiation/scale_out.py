@@ -30,7 +30,7 @@ from chaos_protocols.scheduler.negotiation.base import (
     Tell,
 )
 from chaos_protocols.scheduler.proposals import Proposal, Situation
-from chaos_protocols.wire.control import ConnectOrder, JoinRequest
+from chaos_protocols.wire.control import ConnectOrder, JoinAnswer, JoinRequest
 
 
 class ScaleOutState(Enum):
@@ -156,6 +156,9 @@ class ScaleOut(Negotiation):
         return []
 
     def _not_proposed(self, event: ProposalLost) -> list[Order]:
+        if event.refused and self.request is not None:
+            answer = JoinAnswer(incarnation=self.request.incarnation, accepted=False, final=False, reason=event.reason)
+            return [Tell(site=self.joiner, message=answer), *self._conclude(S.FAILED, "refused", event.reason)]
         if event.final:
             return self._conclude(S.FAILED, "failed", event.reason)
         return [Propose(command=Replicate if self.request is None else AddSite)]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaosd.transport.sockets import congestion_of, round_trip_s, streams_for, tune, window_bytes
+from chaosd.transport.sockets import SocketOptions, congestion_of, round_trip_s, streams_for, tune, window_bytes
 
 MIB = 1 << 20
 
@@ -53,8 +53,8 @@ def test_a_congestion_control_that_is_named_is_used_and_one_that_is_not_there_is
 ) -> None:
     before = congestion_of(connected)
     assert tune(connected, bulk=True) == before, "loopback is left alone"
-    assert tune(connected, bulk=True, congestion="reno") == "reno"
-    assert tune(connected, bulk=True, congestion="nosuchthing") == "reno"
+    assert tune(connected, bulk=True, options=SocketOptions(congestion="reno")) == "reno"
+    assert tune(connected, bulk=True, options=SocketOptions(congestion="nosuchthing")) == "reno"
 
 
 def test_what_a_socket_does_not_tell_counts_as_unknown(connected: socket.socket) -> None:

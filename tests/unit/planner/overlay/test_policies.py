@@ -112,3 +112,11 @@ def test_no_source_is_an_error_of_every_policy(policy: str) -> None:
 def test_nothing_to_send_is_a_plan_of_every_policy(policy: str) -> None:
     found = plan_replication(ReplicationFacts(r_s=(0.0, 1.0), p_s=(1.0, 1.0), num_shards=0), policy)
     assert found.counts == (0, 0)
+
+
+def test_a_neighbour_whose_one_shard_would_delay_the_join_sends_none() -> None:
+    slow = ReplicationFacts(r_s=(0.01, 0.01, 0.01), p_s=(0.005, 0.004, 8.0), num_shards=1000)
+    planned = plan_replication(slow)
+    assert planned.counts[2] == 0 and sum(planned.counts) == 1000
+    assert planned.makespan_s < 3.0, "the slow one alone would take 8 s for one shard"
+    assert "too slow to help: neighbours 2" in planned.reason

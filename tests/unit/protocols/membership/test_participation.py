@@ -13,7 +13,21 @@ from tests.unit.protocols.follower import (
     training_member,
     views,
 )
-from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, heartbeat, link, records, roster_of, sent
+from tests.unit.protocols.one_site import (
+    EPOCH,
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    heartbeat,
+    link,
+    moving,
+    records,
+    roster_of,
+    sent,
+)
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import (
@@ -89,7 +103,7 @@ def test_a_site_without_a_scheduler_names_the_voters_that_it_lacks() -> None:
     bench = Bench(B, roster_of(A, B, C, links=(link(A, B), link(B, C))), voters=(A, B, C)).up(C)
     hello(bench)
     for _ in range(20):
-        bench.handle(events.LinkProgressed(site=C))
+        bench.handle(moving(C))
         bench.wait(0.2)
     assert "cannot reach aaaaaaaa" in bench.machine.participation.pause.reason()
     bench.up(A)
@@ -119,7 +133,7 @@ def test_a_joiner_asks_whoever_its_neighbours_name_and_asks_again() -> None:
     assert site == A and request.neighbours == (A, B)
     bench.taken()
     for _ in range(12):
-        bench.handle(events.LinkProgressed(site=A))
+        bench.handle(moving(A))
         bench.wait(0.1)
     assert len(sent(bench.taken(), JoinRequest)) in (1, 2)
 

@@ -12,6 +12,7 @@ from tests.unit.protocols.one_site import (
     Bench,
     leader_of,
     link,
+    moving,
     roster_of,
     sent,
 )
@@ -74,7 +75,7 @@ def alive(bench: Bench, *sites: SiteId, seconds: float, step_s: float = 0.1) -> 
     scheduler = bench.machine.scheduler
     for _ in range(round(seconds / step_s)):
         for site in sites:
-            bench.handle(events.LinkProgressed(site=site))
+            bench.handle(moving(site))
             if scheduler.leading and site in scheduler.term.reports.newest:
                 told, _ = scheduler.term.reports.newest[site]
                 bench.hear(site, msgspec.structs.replace(told, epoch=bench.machine.roster.epoch))
@@ -104,7 +105,7 @@ def elect(bench: Bench) -> None:
                 case VoteRequest(term=term):
                     bench.hear(site, RaftEnvelope(message=VoteResponse(term=term, granted=True)))
         for site in bench.machine.links.neighbours:
-            bench.handle(events.LinkProgressed(site=site))
+            bench.handle(moving(site))
         if bench.machine.scheduler.leading:
             acknowledge(bench, *bench.machine.links.up_sites())
             return

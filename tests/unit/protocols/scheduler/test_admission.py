@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, E, leader_of, link, records, roster_of, sent
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, E, leader_of, link, moving, records, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import lose
 
-from chaos_protocols import events
 from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation import ScaleIn, ScaleOut
@@ -296,7 +295,7 @@ def test_a_link_that_does_not_come_up_in_time_fails_and_names_who_is_silent() ->
     for _ in range(60):
         bench.wait(0.1)
         for site in (B, C):
-            bench.handle(events.LinkProgressed(site=site))
+            bench.handle(moving(site))
             bench.hear(site, report(active=False))
         if sent(bench.out, LinkAnswer):
             break

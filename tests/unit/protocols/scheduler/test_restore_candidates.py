@@ -13,6 +13,7 @@ from tests.unit.protocols.one_site import (
     D,
     leader_of,
     link,
+    moving,
     roster_of,
 )
 from tests.unit.protocols.scheduler.scheduler_kit import (
@@ -138,7 +139,7 @@ def test_second_worker_is_not_taken_over_before_the_first_could_say_that_it_trai
     bench.hear(C, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
     for _ in range(4):  # every link lives, and C has spoken since
         bench.hear(C, report(bench, active=False, done_round=5))
-        bench.handle(events.LinkProgressed(site=B))
+        bench.handle(moving(B))
         bench.wait(SETTINGS.failure_timeout_s / 2)
     assert bench.machine.roster.restored_from == (B, 1)
 

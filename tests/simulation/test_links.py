@@ -1,0 +1,137 @@
+"""What holds of links and of what is heard over them, in a simulated run."""
+
+from __future__ import annotations
+
+from tests.simulator.faults import all_are_members, begin
+from tests.simulator.node import Node
+from tests.simulator.world import World
+
+from chaos_protocols.settings import SiteSettings
+
+HEARD_S = 2.0
+"""As old as what a site says of any other may be, up to four links away (spec 3.15)."""
+
+
+def line_of(count: int) -> World:
+    """A run of so many sites, each with a link to the one before."""
+    world = World(3)
+    for number in range(count):
+        world.add("abcdefg"[number], founder=number == 0, peers=("abcdefg"[number - 1],) if number else ())
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    return world
+
+
+def test_every_site_knows_where_every_other_stands_as_of_two_seconds_ago() -> None:
+    world = line_of(5)
+    world.run(world.now_s + 1.0)
+    for _ in range(40):
+        world.run(world.now_s + 0.1)
+        for node in world.nodes.values():
+            machine = node.machine
+            assert machine is not None
+            for other in world.nodes.values():
+                if other is node:
+                    continue
+                step = machine.network.steps.of(other.site)  # type: ignore[arg-type]
+                assert step is not None, f"{node.name} has not heard of {other.name}"
+                age_s = world.now_s - step.at_s
+                assert age_s <= HEARD_S, f"{node.name} heard of {other.name} {age_s:.2f} s ago"
+
+
+def test_what_is_known_of_a_silent_site_grows_old_everywhere() -> None:
+    world = line_of(4)
+    silent = world.node("d")
+    silent.stop(for_good=True)
+    world.run(world.now_s + 5.0)
+    for name in "abc":
+        machine = world.node(name).machine
+        assert machine is not None
+        step = machine.network.steps.of(silent.site)  # type: ignore[arg-type]
+        assert step is not None and world.now_s - step.at_s > 4.0
+
+
+ROUND_BYTES = 1_000_000
+
+
+def run_of(names: str, *, pace_s: float, hold_s: float = 60.0) -> World:
+    """A run of these sites, each linked with all before it, whose rounds average 1 MB each."""
+    world = World(5, settings=SiteSettings(join_hold_s=hold_s))
+    world.compute_range_s = (pace_s, pace_s)
+    world.network.chunk_bytes = ROUND_BYTES // world.chunk_count
+    for number, name in enumerate(names):
+        world.add(name, founder=number == 0, peers=tuple(names[:number])).contribution_bytes = ROUND_BYTES
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    world.run(world.now_s + 2.0)
+    return world
+
+
+def add_slow(world: World, name: str, near: str, rate_bytes_per_s: float) -> Node:
+    """A newcomer whose only link has that rate, both ways."""
+    node = world.add(name, peers=(near,))
+    node.contribution_bytes = ROUND_BYTES
+    one, other = node.site, world.site(near)
+    world.network.rates |= {(one, other): rate_bytes_per_s, (other, one): rate_bytes_per_s}
+    begin(node)
+    return node
+
+
+def test_a_joiner_whose_link_cannot_follow_the_rounds_is_waited_for_and_all_say_so() -> None:
+    """A round is 1 MB in 0.1 s, the link carries 2 MB/s, the state is 3.2 MB."""
+    world = run_of("abc", pace_s=0.1)
+    slow = add_slow(world, "d", "c", 2e6)
+    paused: dict[str, str] = {}
+
+    def joined() -> bool:
+        for node in world.nodes.values():
+            machine = node.machine
+            reason = machine.participation.pause.reason() if machine is not None else ""
+            if "slow links" in reason:
+                paused[node.name] = reason
+        return all_are_members(world)
+
+    begun_s = world.now_s
+    assert world.run_until(joined, limit_s=20.0), "\n".join(world.story[-20:])
+    assert world.now_s - begun_s < 8.0, "2.3 s for the state"
+    assert set(paused) >= set("abc") and all("until d has the state" in text for text in paused.values())
+    assert any("a round moves 1 MB every" in line and "rounds wait for it" in line for line in world.story)
+    assert slow.fetched == [False], "the state was fetched once"
+    before = world.oracles.rounds_done
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=20.0), "on, at the pace of its link"
+
+
+def test_a_joiner_that_would_hold_the_rounds_for_too_long_is_refused_with_the_figures() -> None:
+    world = run_of("abc", pace_s=0.1, hold_s=5.0)
+    slow = add_slow(world, "d", "c", 4e5)
+    before = world.oracles.rounds_done
+    world.run(world.now_s + 10.0)
+    machine = slow.machine
+    assert machine is not None
+    reason = machine.participation.pause.reason()
+    assert reason.startswith("its links are too slow to follow this run: a round moves 1 MB every 0.1")
+    assert "2.5 s a round" in reason and "join_hold_s" in reason and "accumulate gradients" in reason
+    assert world.oracles.rounds_done > before + 60, "the others train on meanwhile"
+    refused = [line for line in world.story if "scale-out d: refused" in line]
+    assert len(refused) == 1, "judged once, and again only after a while"
+    world.network.rates.clear()
+    assert world.run_until(lambda: all_are_members(world), limit_s=40.0), "a faster link: it is let in"
+
+
+def test_rounds_that_wait_for_a_joiner_go_on_when_it_dies_or_takes_too_long() -> None:
+    world = run_of("abc", pace_s=0.1, hold_s=4.0)
+    slow = add_slow(world, "d", "c", 2e6)
+    waits = lambda: any("rounds wait for it" in line for line in world.story)  # noqa: E731
+    assert world.run_until(waits, limit_s=10.0)
+    slow.kill()
+    before = world.oracles.rounds_done
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 5, limit_s=4.0), "it died"
+    world.story.clear()
+    begin(slow)
+    assert world.run_until(waits, limit_s=15.0)
+    world.network.rates = dict.fromkeys(world.network.rates, 1e5)  # its link has become slower than it was measured
+    before, begun_s = world.oracles.rounds_done, world.now_s
+    assert world.run_until(lambda: world.oracles.rounds_done > before + 2, limit_s=20.0)
+    assert world.now_s - begun_s > 3.0, "they waited as long as was agreed"

@@ -1,0 +1,47 @@
+"""What a simulated daemon sees of its own connections without being told: bulk bytes that moved, or wait. As
+`chaosd.monitor.watchdog` does, from the kernel's counters there, from the frames on their way here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chaos_protocols.events import ConnectionProgress, LinkProgressed
+from tests.simulator.outbox import AVERAGING, STATES
+
+if TYPE_CHECKING:
+    from tests.simulator.network import Connection
+    from tests.simulator.node import Node
+
+
+def watch_links(node: Node) -> None:
+    """Look at all connections twice in every heartbeat, for this life of the daemon."""
+    seen: dict[tuple[int, str], tuple[int, int]] = {}
+    pause_s = node.world.settings.beat_s / 2
+
+    def look() -> None:
+        node.later(pause_s, look)
+        if node.stopped:
+            return
+        for site, connection in sorted(node.connections.items()):
+            moved = _moved(connection, node.site, seen)
+            if moved:
+                node.handle(LinkProgressed(site=site, connections=moved))  # type: ignore[arg-type]
+
+    node.later(pause_s, look)
+
+
+def _moved(
+    connection: Connection, site: str, seen: dict[tuple[int, str], tuple[int, int]]
+) -> tuple[ConnectionProgress, ...]:
+    far, found = connection.far(site), []
+    for number, kind in enumerate((AVERAGING, *STATES)):
+        sent = connection.sent.get((site, kind), 0)
+        came, went = connection.arrived.get((far, kind), 0), connection.arrived.get((site, kind), 0)
+        came_before, went_before = seen.get((connection.number, kind), (0, 0))
+        seen[connection.number, kind] = (came, went)
+        one = ConnectionProgress(
+            stream=number, received=came != came_before, acknowledged=went != went_before, waiting=sent > went
+        )
+        if one.received or one.acknowledged or one.waiting:
+            found.append(one)
+    return tuple(found)
