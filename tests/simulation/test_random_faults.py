@@ -160,6 +160,13 @@ def test_what_the_machine_did_not_get_through_is_not_judged(forked: bool, monkey
         assert (verdict.by, verdict.passed) == (NOT_JUDGED, STORY_TESTS)
 
 
+def test_a_test_that_does_not_end_ends_its_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "TEST_CPU_MAX_S", 0.5)
+    (tmp_path / "test_endless.py").write_text("def test_it():\n    while True:\n        pass\n")
+    ended = in_child(lambda: trying._pytest([str(tmp_path)]))
+    assert ended.status in trying.ENDLESS
+
+
 def test_a_stage_of_which_nothing_reaches_the_line_leaves_the_fault_to_the_next() -> None:
     verdict = judge(Job(name="x", fault=faults_in(RETENTION)[0], stage=UNIT_TESTS))
     assert (verdict.by, verdict.passed) == (OPEN, UNIT_TESTS)

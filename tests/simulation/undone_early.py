@@ -43,7 +43,7 @@ EARLY = (
             ),
         ),
         stories=("111",),
-        test="test_views_routing_rounds:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
+        test="test_round_machine:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
     ),
     Undone(
         row=4,

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -29,11 +29,17 @@ from tests.simulation.mutants.small_faults import SmallFault
 CPU_MAX_S = 300
 """Of one try; several times what it takes without a fault. What needs more does not end: it is caught. Time of the
 processor, so that a loaded machine does not look like a fault that was noticed."""
+TEST_CPU_MAX_S = 20
+"""Of one test in a child: ten times what the longest takes."""
+ENDLESS = (-signal.SIGXCPU, -signal.SIGPROF, -signal.SIGKILL)
+"""Exit codes of a process that one of these limits ended."""
 MEMORY_MAX_BYTES = 6 << 30
 """A fault may fill the memory in a loop."""
 WALL_MAX_S = 3600
 """After that nothing is known."""
 POLL_S = 0.02
+NEAREST = 12
+"""Tests that are tried first, by themselves: most faults are noticed by one of them, and hundreds take long to find."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +70,26 @@ class Bench:
         def run() -> int:
             for one in functions:
                 one.__code__ = code
-            return int(pytest.main([*PYTEST, *tests]))
+            few, rest = tests[:NEAREST], tests[NEAREST:]
+            return _pytest(few) or (_pytest(rest) if rest else 0)
 
         return in_child(run)
+
+
+class Limited:
+    """Plug-in of pytest: no test takes more than TEST_CPU_MAX_S of the processor, or the process ends by SIGPROF."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Iterator[None]:
+        signal.setitimer(signal.ITIMER_PROF, TEST_CPU_MAX_S)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def _pytest(tests: list[str]) -> int:
+    return int(pytest.main([*PYTEST, *tests], plugins=[Limited()]))
 
 
 class CannotPatch(Exception):

@@ -293,12 +293,13 @@ class TransferMachine:
 
     def _seek_witness(self, cross_check: CrossCheck, now_s: float) -> list[JoinerEffect]:
         ready = [one.site for one in self._all.ready if one.site not in cross_check.said]
+        owe_words = {one.witness for one in self._witnesses.waiting.values()}
         witness = self._witnesses.choose(cross_check, ready or [one.site for one in self._all.usable])
         if witness is None:
             return []
         source = self._sources[witness]
-        if not source.asked:
-            source.progress_s = now_s
+        if not source.asked and witness not in owe_words:
+            source.progress_s = now_s  # it owed nothing: its patience begins now
         want = WitnessWant(transfer=self.plan.transfer, start=cross_check.start, stop=cross_check.stop)
         return [SendHeader(site=witness, header=want)]
 

@@ -7,7 +7,7 @@ from typing import Any
 from tests.unit.protocols.follower import of
 from tests.unit.protocols.one_site import A, B, C, roster_of
 
-from chaos_protocols.effects import OpenRound
+from chaos_protocols.effects import Contribute, OpenRound
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.wire.plans import Tag
 
@@ -70,3 +70,14 @@ def test_worker_that_loads_a_state_behind_what_was_delivered_takes_another() -> 
     machine.worker_loaded(1)
     assert [type(one) for one in machine.notices] == [StateLost]
     assert machine.worker_round is None
+
+
+def test_what_a_worker_gave_from_another_state_counts_for_no_round_of_the_one_that_is_fetched() -> None:
+    machine = rounds_of(A, B, first_round=1)
+    machine.begin_from_worker(3)
+    machine.activate()
+    (given,) = of(machine.worker_contributed(4, 2.0), Contribute)
+    assert given.has_bytes
+    effects = [*machine.begin_at(3), *machine.advance()]
+    assert of(effects, OpenRound)
+    assert not any(one.has_bytes for one in of(effects, Contribute)), "round 4 again, from another state"

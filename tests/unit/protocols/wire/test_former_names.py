@@ -54,3 +54,22 @@ def test_what_is_called_right_comes_before_a_former_name_and_values_are_left_alo
     assert FORMER.may_be_in(data) and FORMER.read(data, commands.Command) == command
     both = {**plain_of(commands.RoundResolved(round=3, digest="", holders=(), views=())), "number": 9}
     assert FORMER.read(msgspec.msgpack.encode(both), commands.Command).round == 3
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Of `Whole`."""
+
+    round: int
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """Something with a list that may be missing."""
+
+    parts: tuple[Part, ...] | None = None
+
+
+def test_former_names_are_found_in_a_list_that_may_also_be_missing() -> None:
+    former = Former(tags={}, fields={"Part": {"number": "round"}})
+    data = msgspec.msgpack.encode({"parts": [{"number": 4}, {"round": 5}]})
+    assert former.read(data, Whole) == Whole(parts=(Part(round=4), Part(round=5)))
+    assert former.read(msgspec.msgpack.encode({"parts": None}), Whole) == Whole()
