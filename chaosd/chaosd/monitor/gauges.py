@@ -26,7 +26,7 @@ LINKS_TOLD_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Figure:
     """A family of samples. `counter`: it only grows."""
 
     text: str
@@ -35,34 +35,34 @@ class Kind:
 
 
 KINDS = {
-    "build": Kind("Always 1; the release of this daemon", ("release",)),
-    "uptime_seconds": Kind("Since this daemon started"),
-    "round": Kind("The last round whose result is here"),
-    "paused": Kind("1 while no rounds are made, whatever the reason (`chaosd status` says it)"),
-    "member": Kind("1 while this site is a member of the run"),
-    "scheduler": Kind("1 while this site schedules"),
-    "sites": Kind("Sites of the roster, by state: member, learner, leaving", ("state",)),
-    "voters": Kind("Sites that vote"),
-    "worker_connected": Kind("1 while a training script is connected"),
-    "worker_rounds_behind": Kind("Results that the worker has yet to apply; absent without a worker with the state"),
-    "site_rounds_behind": Kind("How many rounds a site of the roster is behind this one, as it says", ("site",)),
-    "site_phase": Kind("1 for the phase that a site of the roster is in, as it says", ("site", "phase")),
-    "link_rtt_seconds": Kind("Round trip of a heartbeat on each link of this site", ("neighbour",)),
-    "link_rate_bytes_per_second": Kind("Rate of each link of this site, as measured when it came", ("neighbour",)),
-    "link_bulk_bytes": Kind("Bulk bytes over each link of this site", ("neighbour", "direction"), counter=True),
-    "link_retransmitted_segments": Kind(
+    "build": Figure("Always 1; the release of this daemon", ("release",)),
+    "uptime_seconds": Figure("Since this daemon started"),
+    "round": Figure("The last round whose result is here"),
+    "paused": Figure("1 while no rounds are made, whatever the reason (`chaosd status` says it)"),
+    "member": Figure("1 while this site is a member of the run"),
+    "scheduler": Figure("1 while this site schedules"),
+    "sites": Figure("Sites of the roster, by state: member, learner, leaving", ("state",)),
+    "voters": Figure("Sites that vote"),
+    "worker_connected": Figure("1 while a training script is connected"),
+    "worker_rounds_behind": Figure("Results that the worker has yet to apply; absent without a worker with the state"),
+    "site_rounds_behind": Figure("How many rounds a site of the roster is behind this one, as it says", ("site",)),
+    "site_phase": Figure("1 for the phase that a site of the roster is in, as it says", ("site", "phase")),
+    "link_rtt_seconds": Figure("Round trip of a heartbeat on each link of this site", ("neighbour",)),
+    "link_rate_bytes_per_second": Figure("Rate of each link of this site, as measured when it came", ("neighbour",)),
+    "link_bulk_bytes": Figure("Bulk bytes over each link of this site", ("neighbour", "direction"), counter=True),
+    "link_retransmitted_segments": Figure(
         "TCP segments sent again, by the connections of each link that stand", ("neighbour",), counter=True
     ),
-    "link_queued_bytes": Kind("Waiting to be sent on each link of this site", ("neighbour",)),
-    "transfer_verified_bytes": Kind("Of the state that comes to this site; absent while none does"),
-    "transfer_size_bytes": Kind("The whole of it"),
-    "resident_memory_bytes": Kind("Memory of the daemon, the shared arena as far as it was touched included"),
-    "cpu_seconds": Kind("Processor time of the daemon", counter=True),
-    "open_files": Kind("File descriptors of the daemon"),
-    "disk_free_bytes": Kind("Free for this user on the disk of data_dir"),
-    "disk_size_bytes": Kind("Size of that disk"),
-    "key_created_timestamp_seconds": Kind("When this site's key was written, as its file says"),
-    "clock_synchronised": Kind("0 where the system says that its clock follows no time server"),
+    "link_queued_bytes": Figure("Waiting to be sent on each link of this site", ("neighbour",)),
+    "transfer_verified_bytes": Figure("Of the state that comes to this site; absent while none does"),
+    "transfer_size_bytes": Figure("The whole of it"),
+    "resident_memory_bytes": Figure("Memory of the daemon, the shared arena as far as it was touched included"),
+    "cpu_seconds": Figure("Processor time of the daemon", counter=True),
+    "open_files": Figure("File descriptors of the daemon"),
+    "disk_free_bytes": Figure("Free for this user on the disk of data_dir"),
+    "disk_size_bytes": Figure("Size of that disk"),
+    "key_created_timestamp_seconds": Figure("When this site's key was written, as its file says"),
+    "clock_synchronised": Figure("0 where the system says that its clock follows no time server"),
 }
 """Names without `chaosd_`, and for counters without `_total`."""
 
