@@ -38,9 +38,11 @@ from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSen
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
 from chaosd.identity import Identity
+from chaosd.log_format import formatter
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
+from chaosd.monitor.gauges import Gauges
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.monitor.watchdog import watch
@@ -96,6 +98,7 @@ class Daemon:
             self.metrics,
             self._make_parts,
         )
+        self.metrics.registry.register(Gauges(self.driver, config, version()))
 
     def _make_parts(self, driver: Driver) -> Parts:
         """What carries this site's effects out."""
@@ -344,9 +347,9 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
 
     Raises IdentityError, JournalError, HistoryError, ListenError or UnixSocketError, each with a remedy, when it cannot
     start."""
-    logging.basicConfig(
-        stream=sys.stderr, level=config.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(config.log_format))
+    logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load(data_dir)

@@ -190,7 +190,7 @@ def check_clock() -> Check:
     text = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(now_s))
     if now_s < CLOCK_EARLIEST_UNIX_S:
         return _warn("clock", f"{text}: was never set", "set it: the event history will show wrong times")
-    if _clock_is_unsynchronised():
+    if clock_is_unsynchronised():
         return _warn(
             "clock", f"{text}, not synchronised", "run an NTP client, so that the sites' histories can be compared"
         )
@@ -312,7 +312,7 @@ def _daemon_pid(config: SiteConfig) -> int | None:
     return None
 
 
-def _clock_is_unsynchronised() -> bool:
+def clock_is_unsynchronised() -> bool:
     """True only where the system says so (Linux: adjtimex(2) with modes = 0, which reads and sets nothing)."""
     if sys.platform != "linux":
         return False

@@ -26,7 +26,7 @@ from chaos_protocols.wire.versions import Versions
 from chaos_protocols.wire.worker import StateSpec, WorkerRefused
 from chaosd.bulk.streams import BulkStreams
 from chaosd.message_auth import MessageAuth
-from chaosd.metrics import Metrics, StatePhases
+from chaosd.metrics import Metrics, PhaseClock, StatePhases
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
@@ -83,6 +83,7 @@ class Driver:
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
         self._auth, self._journal = auth, journal
+        self.phase_clock = PhaseClock(metrics.phase_seconds, self.now_s())
         self._phases = StatePhases(metrics.state_phase_seconds)
         self._queue: deque[events.Event] = deque()
         self._running = False
@@ -127,7 +128,9 @@ class Driver:
         for effect in self.machine.handle(event, now_s=begun_s):
             self._phases.effect(effect)
             self._execute(effect)
-        self.metrics.handled(event, self.now_s() - begun_s)
+        ended_s = self.now_s()
+        self.metrics.handled(event, ended_s - begun_s)
+        self.phase_clock.look(self.machine.rounds.phase.value, ended_s)
 
     def _fail(self, error: Exception) -> None:
         log.critical("the daemon must stop: %s", error, exc_info=not isinstance(error, OSError | JournalError))

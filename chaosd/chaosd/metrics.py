@@ -1,9 +1,11 @@
-"""What this daemon counts: one registry of its own, in the format of Prometheus; the API, `chaosd status` and later a
-page read from it and from nothing else.
+"""What this daemon counts: one registry of its own, in the format of Prometheus; the API, `chaosd status` and the page
+read from it and from nothing else. What can be looked up at any time is not counted here, but looked up when somebody
+asks: `monitor/gauges.py`, in the same registry.
 
 Decides nothing. Filled in where a fact passes: the driver (events and effects), the bulk streams (bytes), the link
-meter (probes), a task that looks at the loop. Labels are bounded: words of this program, never a site, an address or a
-text from outside. All names begin with `chaosd_`; docs/operating.md lists them. Units are in the names: seconds, bytes.
+meter (probes), a task that looks at the loop. Labels are bounded: words of this program, or the id of a site, which is
+made of digits; never a name, an address or a text from outside. All names begin with `chaosd_`; docs/monitoring.md
+lists them. Units are in the names: seconds, bytes.
 
 A registry of its own, not the library's global one: a process may hold several daemons (the tests do), and what counts
 here must not depend on what else is imported.
@@ -37,6 +39,9 @@ RECORD_KINDS = frozenset(
     }
 )  # fmt: skip
 RECORD_OUTCOMES = frozenset({"done", "failed", "refused", ""})
+
+ROUND_OUTCOMES = ("reduced", "fetched", "empty", "missed")
+FAILURE_KINDS = ("dial", "link", "worker", "transfer", "source", "peer")
 
 STATE_PHASES = ("fetch", "load", "catch_up", "promote")
 """How a worker gets into the run: see `StatePhases`."""
@@ -101,14 +106,39 @@ class Metrics:
             registry=registry,
             buckets=FAST_S,
         )
+        self.phase_seconds = counter(
+            "phase_seconds",
+            "How long this site was in each phase: compute, reduce (it waits for the others), update, standby",
+            "phase",
+        )
         self.probes = counter("probes", "Measurements of links")
         self.probe_bytes = counter("probe_bytes", "What they sent")
         self.probe_seconds = counter("probe_seconds", "How long they took")
         self.probes_saved = counter("probes_saved", "Links whose rate was known from what they carried anyway")
 
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """The growth of a counter that is first told with 1 cannot be seen: what an alarm looks at begins at 0."""
+        for metric, values in (
+            (self.rounds, ROUND_OUTCOMES),
+            (self.failures, FAILURE_KINDS),
+            (self.transfers, ("finished", "failed")),
+            (self.links, ("up", "down")),
+            (self.phase_seconds, ("compute", "reduce", "update", "standby")),
+        ):
+            for value in values:
+                metric.labels(value)
+        self.records.labels("election", "done")
+
     def value(self, name: str, **labels: str) -> float:
         """The present value of a sample, for those who show it; 0.0 for one that was never counted."""
-        return self.registry.get_sample_value(f"chaosd_{name}", labels) or 0.0
+        full = f"chaosd_{name}"
+        for family in self.registry.restricted_registry([full]).collect():  # the others are not even looked at
+            for sample in family.samples:
+                if sample.name == full and sample.labels == labels:
+                    return float(sample.value)
+        return 0.0
 
     def text(self) -> bytes:
         """All of it, in Prometheus' text format (`CONTENT_TYPE`)."""
@@ -157,6 +187,19 @@ class Metrics:
             due_s = time.monotonic() + LOOP_LOOK_S
             await asyncio.sleep(LOOP_LOOK_S)
             self.loop_lag_seconds.observe(max(0.0, time.monotonic() - due_s))
+
+
+class PhaseClock:
+    """How long this site has been in which phase of a round; looked at after every event, and when somebody asks."""
+
+    def __init__(self, seconds: Counter, now_s: float) -> None:
+        self._seconds = seconds
+        self._phase, self._since_s = "standby", now_s
+
+    def look(self, phase: str, now_s: float) -> None:
+        """The phase now; the time since the last look belongs to the one that was seen then."""
+        self._seconds.labels(self._phase).inc(max(0.0, now_s - self._since_s))
+        self._phase, self._since_s = phase, now_s
 
 
 class StatePhases:

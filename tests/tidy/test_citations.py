@@ -17,7 +17,9 @@ import pytest
 from tests.tidy import names
 from tests.tidy.tree import CODE_FOLDERS, PACKAGES, ROOT, python_files, shown
 
+from chaosd.cli.metrics import shipped
 from chaosd.metrics import Metrics
+from chaosd.monitor.gauges import KINDS
 
 SPEC = ROOT / "docs" / "protocols" / "spec.md"
 DECISIONS = ROOT / "docs" / "decisions"
@@ -189,9 +191,11 @@ def is_there(name: str, page: Path) -> bool:
 
 @cache
 def metrics() -> frozenset[str]:
-    """Names of the daemon's counters, as they are told."""
+    """Names of the daemon's metrics, as they are told, and of the alarms that watch them."""
     told = {"counter": "_total"}
-    return frozenset(one.name + told.get(one.type, "") for one in Metrics().registry.collect())
+    counted = {one.name + told.get(one.type, "") for one in Metrics().registry.collect()}
+    looked_up = {f"chaosd_{name}{'_total' if kind.counter else ''}" for name, kind in KINDS.items()}
+    return frozenset(counted | looked_up | set(re.findall(r"- alert: (\w+)", shipped("alarms.yml"))))
 
 
 def of_python(name: str) -> bool:

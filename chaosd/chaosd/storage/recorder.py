@@ -8,9 +8,16 @@ import time
 
 from chaos_protocols.effects import Record
 from chaos_protocols.site import SiteMachine
+from chaosd.log_format import RECORD_ATTRIBUTE
 from chaosd.storage.history import History, HistoryRecord
 
 log = logging.getLogger("chaosd")
+
+
+def _fields(record: HistoryRecord, number: int) -> dict[str, object]:
+    """What a log of JSON lines says of an entry. The time is the line's own."""
+    told = {name: getattr(record, name) for name in record.__slots__ if name not in ("id", "at_unix_s", "detail")}
+    return {"history_id": number, **told}
 
 
 class Recorder:
@@ -38,7 +45,8 @@ class Recorder:
         took = f" in {effect.duration_s * 1000:.0f} ms" if effect.duration_s is not None else ""
         outcome = f" {effect.outcome}{took}" if effect.outcome else ""
         told = f"{effect.kind} {effect.subject}:{outcome} ({effect.cause}) {effect.reason}"
-        log.info("%s", "".join(one if one.isprintable() else "?" for one in told))  # names come from other sites
+        told = "".join(one if one.isprintable() else "?" for one in told)  # names come from other sites
+        log.info("%s", told, extra={RECORD_ATTRIBUTE: _fields(record, number)})
         stored = HistoryRecord(**{name: getattr(record, name) for name in record.__slots__ if name != "id"}, id=number)
         for follower in self.followers:
             if not follower.full():

@@ -23,7 +23,7 @@ from chaosd.transport.errors import LinkClosed, LinkUsageError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import CONTROL_QUEUE_BYTES_MAX, PIECE_BYTES, STREAMS_FIRST, ConnectionCounters, LinkInfo
-from chaosd.transport.sockets import round_trip_s, streams_for, window_bytes
+from chaosd.transport.sockets import retransmitted_segments, round_trip_s, streams_for, window_bytes
 
 GIVE_WAY_FACTOR = 3
 """States wait for averaging at most so many times as long as their last piece took: a quarter of a busy link is
@@ -304,6 +304,8 @@ class Link:
             congestion=next((stream.connection.congestion for stream in self.streams.values()), ""),
             bulk_bytes_received=self.progress.received_bytes,
             bulk_bytes_sent=self.progress.sent_bytes,
+            queued_bytes=sum(connection.channel.waiting_bytes for connection in self.connections()),
+            retransmitted_segments=sum(retransmitted_segments(one.socket) for one in self.connections()),
         )
 
     def forget_payload(self, stream: int) -> None:

@@ -128,6 +128,10 @@ class LinkInfo:
     """Congestion control of the bulk streams; "" where the system does not tell."""
     bulk_bytes_received: int
     bulk_bytes_sent: int
+    queued_bytes: int = 0
+    """Handed over and not taken by the kernel yet, on all connections."""
+    retransmitted_segments: int = 0
+    """By the connections that stand."""
 
 
 class TransportEvents(Protocol):

@@ -43,6 +43,7 @@ PREFERRED = "bbr"
 _SO_NWRITE = 0x1024  # <sys/socket.h> of macOS: bytes in the send buffer
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # <asm-generic/socket.h>; not in the socket module
 _TCP_INFO_BYTES, _TCP_INFO_RTT = 104, 68  # <linux/tcp.h>: tcpi_rtt in microseconds
+_TCP_INFO_RETRANSMITTED = 100  # tcpi_total_retrans
 
 _log = logging.getLogger("chaosd.transport")
 _told: set[str] = set()
@@ -109,6 +110,15 @@ def round_trip_s(transport_socket: Any) -> float:
         (microseconds,) = struct.unpack_from("=I", info, _TCP_INFO_RTT)
         return float(microseconds) / 1e6
     return 0.0
+
+
+def retransmitted_segments(transport_socket: Any) -> int:
+    """How many segments this connection has sent again; 0 where the system does not tell."""
+    with contextlib.suppress(OSError, AttributeError, struct.error):
+        info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        (count,) = struct.unpack_from("=I", info, _TCP_INFO_RETRANSMITTED)
+        return int(count)
+    return 0
 
 
 def streams_for(rtt_s: float, window_bytes: int, available: int) -> int:

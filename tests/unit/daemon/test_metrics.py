@@ -20,7 +20,7 @@ from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import LoadState, TrainFrom
 from chaosd import metrics as module
 from chaosd.api.client import LocalClient
-from chaosd.metrics import STATE_PHASES, Metrics, StatePhases
+from chaosd.metrics import STATE_PHASES, Metrics, PhaseClock, StatePhases
 
 OPERATING = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
 A = SiteId("a" * 32)
@@ -37,6 +37,31 @@ def test_every_metric_is_documented_for_operators_and_says_what_it_is() -> None:
         assert family.name.startswith("chaosd_") and family.documentation
         shown = family.name + ("_total" if family.type == "counter" else "")
         assert f"`{shown}`" in text, f"{shown} is not in docs/operating.md"
+
+
+def test_what_an_alarm_looks_at_is_told_with_0_before_it_happens() -> None:
+    """Prometheus sees no growth in a counter whose first sample is 1."""
+    text = Metrics().text().decode()
+    assert 'chaosd_failures_total{kind="peer"} 0.0' in text
+    assert 'chaosd_records_total{kind="election",outcome="done"} 0.0' in text
+    assert 'chaosd_rounds_total{outcome="reduced"} 0.0' in text
+
+
+def test_time_is_counted_for_the_phase_that_was_seen_when_it_began() -> None:
+    metrics = Metrics()
+    clock = PhaseClock(metrics.phase_seconds, 100.0)
+    for now_s, phase in ((101.0, "compute"), (103.0, "reduce"), (103.5, "reduce"), (104.0, "update")):
+        clock.look(phase, now_s)
+    told = [metrics.value("phase_seconds_total", phase=phase) for phase in ("standby", "compute", "reduce", "update")]
+    assert told == [1.0, 2.0, 1.0, 0.0]
+
+
+def test_a_value_is_read_by_its_name_and_all_its_labels() -> None:
+    metrics = Metrics()
+    metrics.bulk_bytes.labels("sent", "state").inc(7)
+    assert metrics.value("bulk_bytes_total", direction="sent", kind="state") == 7
+    assert metrics.value("bulk_bytes_total", direction="sent") == 0
+    assert metrics.value("never_counted_total") == 0
 
 
 def test_two_daemons_in_a_process_count_apart_and_leave_the_global_registry_alone() -> None:

@@ -1,0 +1,39 @@
+"""How the daemon's log looks: lines for people, or one JSON object a line for programs (`log_format`).
+
+An entry of the event history carries its fields in the object, `event_id` among them: the id of the fact that caused
+it, which `chaosd events` shows too and which the messages that followed carry to the other sites. So event, decision
+and effect can be put together over the logs of several sites.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+import msgspec
+
+TEXT = "%(asctime)s %(levelname)-7s %(message)s"
+RECORD_ATTRIBUTE = "history"
+"""The attribute of a log record that holds the fields of the entry which it tells of."""
+
+
+class JsonLines(logging.Formatter):
+    """One object a line: `at` (UTC), `level`, `logger`, `text`, fields of an entry, and a traceback where one is."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        told: dict[str, object] = {
+            "at": at,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "text": record.getMessage(),
+        }
+        told.update(getattr(record, RECORD_ATTRIBUTE, {}))
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(told).decode()
+
+
+def formatter(log_format: str) -> logging.Formatter:
+    """For the setting `log_format`."""
+    return JsonLines() if log_format == "json" else logging.Formatter(TEXT)
