@@ -10,10 +10,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
@@ -26,7 +26,12 @@ from chaos.state import State
 from chaos.sync import Due, EveryStep, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 
+if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
+    from chaos.worker_group.data import Loader as StepLoader
+    from chaos.worker_group.model import ParallelModel
+
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
+
 Model = TypeVar("Model")
 Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
@@ -80,6 +85,7 @@ class Coordinator:
         self._verbose = verbose
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
+        self._parallel: ParallelModel | None = None
         self._conversation: Conversation | None = None
         self._round = 0
         self._told_left = False
@@ -105,6 +111,7 @@ class Coordinator:
         apply: Apply | None = None,
         gradients: Mapping[str, Array] | None = None,
         sync: SyncMode | None = None,
+        clip_norm: float | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
@@ -121,6 +128,9 @@ class Coordinator:
         for the first); it must update `arrays` in place, and depend on nothing but its arguments and `arrays`: it must
         do the same on every site, bit for bit, also on a joiner that catches up without having contributed.
 
+        A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
+        `clip_norm` bounds the norm of the whole gradient; returns at once.
+
         sync: how the sites train together, the same on all of them; default: every step is averaged
         (`chaos.sync.EveryStep`).
 
@@ -129,6 +139,9 @@ class Coordinator:
         """
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
+        if self._parallel is not None and model is self._parallel:
+            self._parallel.train_with(optimizer, clip_norm)
+            return
         if self._session is not None:
             raise ValueError(
                 "register() was already called; several models go into one call, as a mapping of names to models"
@@ -155,6 +168,51 @@ class Coordinator:
         """`register(model, optimizer)` in the habit of Accelerate; the three come back as they are."""
         self.register(model=model, optimizer=optimizer)
         return model, optimizer, loader
+
+    # ---- a site of several workers (docs/site.md)
+
+    def parallelize(
+        self,
+        model: Any,
+        *,
+        layers: Callable[[Any], Sequence[Any]] | None = None,
+        loss: Callable[[Any, Any], Any],
+    ) -> ParallelModel:
+        """The model as one that all workers of `chaosd run` train together; alone, this process trains it.
+
+        layers: the modules in the order in which data passes them, each taking one tensor and giving one; a
+        `torch.nn.Sequential` needs none. loss: of (output, target), the mean over a micro-batch. Then `register(model,
+        optimizer=function)`, `loader(...)`, and `model.step(batch)` for each batch.
+
+        Raises ValueError on what cannot be trained so, and without `standalone=True`: a site of several workers does
+        not average with other institutions yet.
+        """
+        if not self._standalone:
+            raise ValueError(
+                "parallelize() trains with the workers of this site alone: say Coordinator(standalone=True). A site of "
+                "several workers does not average with other institutions yet"
+            )
+        if self._parallel is not None:
+            raise ValueError("one model is parallelized already; make it one module with all layers")
+        from chaos.worker_group.model import ParallelModel
+
+        self._parallel = ParallelModel(model, layers=layers, loss=loss)
+        return self._parallel
+
+    def loader(
+        self, dataset: Any, *, global_batch: int, micro_batch: int, seed: int = 0, steps: int | None = None
+    ) -> StepLoader:
+        """The steps of a training whose model was parallelized: `global_batch` samples each, in micro-batches.
+
+        dataset: `dataset[i]` gives (input, target), `len(dataset)` how many there are. Order and random numbers follow
+        from `seed`. steps: updates in all; default: one epoch.
+        """
+        if self._parallel is None:
+            raise ValueError("loader() belongs to parallelize(); call that first, or use a DataLoader of your own")
+        from chaos.worker_group.data import Loader
+
+        made = Loader(dataset, global_batch=global_batch, micro_batch=micro_batch, seed=seed, steps=steps)
+        return self._parallel.load_from(made)
 
     # ---- training
 
@@ -265,6 +323,8 @@ class Coordinator:
         if self._closed:
             return
         self._closed = True
+        if self._parallel is not None and graceful:
+            self._parallel.close()
         try:
             if self._conversation is not None and graceful and not self.left:
                 self._conversation.leave(self._signals.reason or "the script ended")

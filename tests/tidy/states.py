@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
 from tests.tidy.tree import ROOT
 
@@ -18,6 +19,7 @@ from chaos_protocols.membership.own import TABLE, MembershipEvent, MembershipSta
 from chaos_protocols.rounds.machine import PHASES
 from chaos_protocols.state.transfer import SourceState
 from chaos_protocols.state.transfer.sources import STATE_CHANGES
+from chaos_protocols.worker_group import phases as group
 
 PAGE = ROOT / "docs" / "protocols" / "states.md"
 HEAD = """\
@@ -47,7 +49,7 @@ def page() -> str:
     return "\n".join(
         [
             HEAD,
-            _membership(),
+            _with_events("A site's membership", "membership/own.py: TABLE", MembershipState, MembershipEvent, TABLE),
             _section("Roles in the agreement", "raft/effects.py: ROLE_CHANGES", _values(Role), roles),
             _section("A link", "links/liveness.py: PHASE_CHANGES", _values(LinkPhase), links),
             _section(
@@ -57,26 +59,39 @@ def page() -> str:
                 sources,
             ),
             PHASES_HEAD + phases,
+            _with_events(
+                "The workers of a site",
+                "worker_group/phases.py: TABLE",
+                group.GroupPhase,
+                group.GroupChange,
+                group.TABLE,
+            ),
         ]
     )
 
 
-def _membership() -> str:
-    """Its table has events: every pair of state and event is shown, the dot is a pair that changes nothing."""
+def _with_events(
+    title: str,
+    where: str,
+    states: type[Enum],
+    events: type[Enum],
+    table: Mapping[Any, Any],
+) -> str:
+    """A table with events: every pair of state and event is shown, the dot is a pair that changes nothing."""
     changes: dict[tuple[str, str], str] = {}
-    for (before, event), after in TABLE.items():
+    for (before, event), after in table.items():
         if before is not after:
             key = (before.value, after.value)
             changes[key] = f"{changes[key]}; {event.value}" if key in changes else event.value
-    text = _section("A site's membership", "membership/own.py: TABLE", _values(MembershipState), changes)
-    lines = ["| event | " + " | ".join(_values(MembershipState)) + " |", "| --- " * (len(MembershipState) + 1) + "|"]
-    for event in MembershipEvent:
-        cells = [_cell(state, TABLE.get((state, event))) for state in MembershipState]
+    text = _section(title, where, _values(states), changes)
+    lines = ["| event | " + " | ".join(_values(states)) + " |", "| --- " * (len(states) + 1) + "|"]
+    for event in events:
+        cells = [_cell(state, table.get((state, event))) for state in states]
         lines.append(f"| {event.value} | " + " | ".join(cells) + " |")
     return "\n".join([text, "An empty cell is a pair that never comes; a dot changes nothing.", "", *lines, ""])
 
 
-def _cell(before: MembershipState, after: MembershipState | None) -> str:
+def _cell(before: Enum, after: Enum | None) -> str:
     if after is None:
         return ""
     return "·" if after is before else after.value

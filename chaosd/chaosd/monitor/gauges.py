@@ -108,10 +108,9 @@ class Gauges(Collector):
         for site in sorted(machine.roster.site_ids())[:LINKS_TOLD_MAX]:
             if site == machine.site:
                 yield "site_phase", [site, machine.rounds.phase.value], 1
-            elif (heard := machine.network.steps.get(site)) is not None:
-                done, phase = heard
-                yield "site_rounds_behind", [site], max(0, machine.rounds.completed_round - done)
-                yield "site_phase", [site, phase], 1
+            elif (heard := machine.network.steps.of(site)) is not None:
+                yield "site_rounds_behind", [site], max(0, machine.rounds.completed_round - heard.round)
+                yield "site_phase", [site, heard.phase], 1
 
     def _links(self) -> Iterator[Sample]:
         machine = self._driver.machine

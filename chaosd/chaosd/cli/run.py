@@ -1,0 +1,150 @@
+"""`chaosd run`: the workers of one site on one machine, and the controller that keeps them training."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail
+
+ASIDE = {"worker-started", "peer-lost", "stop", "step"}
+"""Kinds that are in the file of events and not on the screen."""
+
+POLICIES = ("reroute", "dynamic", "spare")
+
+
+def register(app: typer.Typer) -> None:
+    app.command(context_settings={"allow_interspersed_args": False})(run)
+
+
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="a Python script and its arguments, or any command", show_default=False)
+    ] = None,
+    nproc: Annotated[int, typer.Option(min=1, max=1024, help="workers that train")] = 2,
+    spares: Annotated[int, typer.Option(min=0, max=64, help="further workers that wait for a lost one's place")] = 0,
+    dp: Annotated[int, typer.Option(min=0, help="pipelines; default: the planner chooses")] = 0,
+    pp: Annotated[int, typer.Option(min=0, help="stages of each pipeline; default: the planner chooses")] = 0,
+    plan: Annotated[Path | None, typer.Option(help="the first plan, a JSON file as of `chaosd plan --json`")] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="workers that die and are started anew, an hour")] = 3,
+    policies: Annotated[str, typer.Option(help="how a loss may be answered")] = ",".join(POLICIES),
+    failure_timeout_s: Annotated[
+        float, typer.Option(min=0.1, help="how long a worker may stand still beyond what its work has taken before")
+    ] = 1.0,
+    audit: Annotated[bool, typer.Option("--audit", help="compare the replicas' states after every step")] = False,
+    events: Annotated[Path | None, typer.Option(help="write what happens to this file, a JSON object a line")] = None,
+) -> None:
+    """Train with several workers on this machine; whatever dies costs at most a step.
+
+    The script makes its model with `Coordinator(standalone=True).parallelize(...)` (docs/site.md) and is started once
+    for each worker. Each worker holds some layers and computes some of the micro-batches; the planner says which. When
+    one dies or stands still, the others stop within milliseconds, take its work over, and go on with the same step.
+
+      $ chaosd run --nproc 4 --dp 2 --pp 2 train.py
+      $ chaosd run --nproc 8 --spares 1 --restarts 3 --events events.jsonl train.py --epochs 3
+
+    Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
+    the end, 1 could not go on, 2 wrong usage.
+    """
+    if sys.platform != "linux":
+        fail("chaosd run needs Linux (pidfd, memfd, /proc); on other systems start the script alone", EXIT_USAGE)
+    if not command:
+        fail("name the script that the workers run: chaosd run --nproc 4 train.py", EXIT_USAGE)
+    chosen = [word.strip() for word in policies.split(",") if word.strip()]
+    unknown = sorted(set(chosen) - set(POLICIES))
+    if unknown or not chosen:
+        fail(f"--policies {policies}: allowed: a list of {', '.join(POLICIES)}", EXIT_USAGE)
+    if dp and pp and dp * pp > nproc:
+        fail(f"--dp {dp} --pp {pp} needs {dp * pp} workers; --nproc {nproc} gives fewer", EXIT_USAGE)
+    if not Path(command[0]).exists() and command[0].endswith(".py"):
+        fail(f"{command[0]}: no such script", EXIT_USAGE)
+    given = {"workers": nproc, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
+    failed = asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit))
+    if failed:
+        fail(f"the training could not go on: {failed}", EXIT_FAILED)
+
+
+def _plan(path: Path) -> Any:
+    from chaos_planner.pipelines.plans.execution import ExecutionPlan
+
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        return ExecutionPlan.from_json(data.get("plan", data) if isinstance(data, dict) else data)
+    except (OSError, ValueError) as error:
+        fail(f"--plan {path}: {error}", EXIT_USAGE)
+
+
+async def _run(
+    command: list[str],
+    given: dict[str, Any],
+    policies: list[str],
+    events: Path | None,
+    spares: int,
+    restarts: int,
+    failure_timeout_s: float,
+    audit: bool,
+) -> str:
+    from chaos_planner.pipelines.plans.layout import Policy
+    from chaosd.worker_group.controller import Controller, Happened
+    from chaosd.worker_group.planning import SitePlanner
+    from chaosd.worker_group.processes import python_command
+
+    names = {"reroute": Policy.REROUTE, "dynamic": Policy.DYNAMIC, "spare": Policy.RESTART}
+    planner = SitePlanner(**given, policies=frozenset(names[word] for word in policies))
+    out = None if events is None else events.open("w", encoding="utf-8")
+    try:
+
+        def happened(entry: Happened) -> None:
+            if out is not None:
+                line = {"at_s": round(entry.at_s, 6), "kind": entry.kind, "reason": entry.reason, **entry.fields}
+                out.write(json.dumps(line) + "\n")
+                out.flush()
+            if entry.kind not in ASIDE:
+                typer.echo(_line(entry.kind, entry.reason, dict(entry.fields)), err=True)
+
+        controller = Controller(
+            command=python_command(command),
+            workers=given["workers"],
+            planner=planner,
+            spares=spares,
+            restarts=restarts,
+            failure_timeout_s=failure_timeout_s,
+            audit=audit,
+            happened=happened,
+        )
+        _on_signals(controller.end)
+        return await controller.run()
+    finally:
+        if out is not None:
+            out.close()
+
+
+def _on_signals(end: Callable[[str], None]) -> None:
+    """The first one asks, the second one is not caught any more."""
+    loop = asyncio.get_running_loop()
+
+    def asked(number: signal.Signals) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+        end(f"ended by {number.name}")
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, asked, each)
+
+
+def _line(kind: str, reason: str, fields: dict[str, Any]) -> str:
+    """One event for people."""
+    who = f" {fields['worker']}" if "worker" in fields else ""
+    if kind == "plan":
+        return (
+            f"chaosd: plan {fields['generation']} ({fields['policy']}): {fields['shape']}; {reason} "
+            f"({fields['moved_bytes']} bytes move)"
+        )
+    return f"chaosd: {kind}{who}: {reason}"

@@ -1,0 +1,285 @@
+"""Drives the worker group of one machine: events in, effects out; decides nothing.
+
+One asyncio loop: the workers' unix socket, their pidfds, the words of their progress. The planner runs on a thread, so
+that a death is seen while it thinks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import assert_never
+
+import msgspec
+
+from chaos_protocols.worker_group.events import (
+    AskPlanner,
+    Begin,
+    BeginStore,
+    Effect,
+    EndGroup,
+    EndWanted,
+    Event,
+    GroupTimer,
+    GroupTimerFired,
+    KillWorker,
+    NoPlanMade,
+    NoteEvent,
+    PlanMade,
+    PutPlanInForce,
+    SetGroupTimer,
+    StartWorker,
+    TellWorker,
+    WorkerGone,
+    WorkerSaid,
+    WorkerSuspected,
+)
+from chaos_protocols.worker_group.machine import WorkerGroupMachine
+from chaos_protocols.worker_group.messages import (
+    GroupHello,
+    StoreGet,
+    StoreSet,
+    WorkerMessage,
+    encode,
+    frame_size,
+    from_worker,
+)
+from chaos_protocols.worker_group.settings import GroupSettings
+from chaos_protocols.worker_group.store import GroupStore
+from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Suspicion
+from chaosd.worker_group.planning import SitePlanner, Unplannable
+from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
+
+FINISH_S = 10.0
+"""How long workers have to end by themselves."""
+
+UNSENT_BYTES_MAX = 256 << 20
+"""Messages that a worker does not read; beyond this it is taken for dead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """One entry of the history; `at_s` on the machine's monotonic clock, which all of its processes share."""
+
+    at_s: float
+    kind: str
+    reason: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+class Controller:
+    """Of one worker group, for one training. `happened` is told every entry of its history;
+    `environment` is added to that of the workers."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str],
+        workers: int,
+        planner: SitePlanner,
+        spares: int = 0,
+        restarts: int = 3,
+        failure_timeout_s: float = 1.0,
+        audit: bool = False,
+        launch: Launch = launch,
+        environment: Mapping[str, str] | None = None,
+        happened: Callable[[Happened], None],
+    ) -> None:
+        self._token = secrets.token_hex(32)
+        self._machine = WorkerGroupMachine(
+            GroupSettings(
+                token=self._token,
+                workers=workers,
+                spares=spares,
+                restarts=restarts,
+                failure_timeout_s=failure_timeout_s,
+                audit=audit,
+            )
+        )
+        self._planner, self._happened = planner, happened
+        self._environment = dict(environment or {})
+        self._command, self._local, self._launch = list(command), workers + spares, launch
+        self._suspicion = Suspicion(failure_timeout_s)
+        self._store = GroupStore()
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
+        self._thinking: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[str] | None = None
+
+    async def run(self) -> str:
+        """Until the training is over; why it failed, empty if it did not."""
+        loop = asyncio.get_running_loop()
+        self._over = loop.create_future()
+        with tempfile.TemporaryDirectory(prefix="chaos-workers-") as folder:
+            path = str(Path(folder) / "group.sock")
+            environment = {
+                **self._environment,
+                "CHAOS_WORKER_GROUP": path,
+                "CHAOS_WORKER_TOKEN": self._token,
+                "LOCAL_WORLD_SIZE": str(self._local),
+            }
+            self._processes = WorkerProcesses(self._command, environment, self._process_ended, self._launch)
+            server = await asyncio.start_unix_server(self._serve, path=path)
+            watching = asyncio.create_task(self._watch())
+            try:
+                self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
+                self._feed(Begin())
+                failed = await self._over
+                await self._processes.finish(FINISH_S)
+            finally:
+                watching.cancel()
+                for worker in self._processes.running:
+                    self._processes.kill(worker)
+                await self._processes.finish(0.0)
+                for timer in self._timers.values():
+                    timer.cancel()
+                for writer in self._writers.values():
+                    writer.close()
+                server.close()
+                await asyncio.gather(watching, *self._thinking, return_exceptions=True)
+                self._processes.close()
+        return failed
+
+    def end(self, reason: str) -> None:
+        """The operator wants it to end; workers are told, and have some seconds."""
+        self._feed(EndWanted(reason=reason))
+
+    def pid(self, worker: int) -> int:
+        """Process id of a running worker."""
+        return self._processes.pid(worker)
+
+    # ---- events
+
+    def _feed(self, event: Event) -> None:
+        for effect in self._machine.handle(event, now_s=asyncio.get_running_loop().time()):
+            self._execute(effect)
+
+    def _process_ended(self, worker: int, reason: str) -> None:
+        self._feed(WorkerGone(worker=worker, reason=reason))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        worker = -1
+        try:
+            if _uid_of(writer.get_extra_info("socket")) != os.getuid():
+                return
+            while True:
+                message = from_worker(await reader.readexactly(frame_size(await reader.readexactly(4))))
+                if worker < 0:
+                    if not isinstance(message, GroupHello) or not secrets.compare_digest(message.token, self._token):
+                        return
+                    worker = message.worker
+                    self._writers[worker] = writer
+                self._received(worker, message)
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError, msgspec.DecodeError) as error:
+            reason = "" if isinstance(error, asyncio.IncompleteReadError | ConnectionError) else str(error)
+            if worker >= 0 and self._writers.get(worker) is writer:
+                why = reason or self._processes.exit_text(worker) or "its connection ended"
+                self._feed(WorkerGone(worker=worker, reason=why))
+                asyncio.get_running_loop().call_later(FINISH_S, self._processes.kill, worker)
+        finally:
+            if worker >= 0 and self._writers.get(worker) is writer:
+                del self._writers[worker]
+            writer.close()
+
+    def _received(self, worker: int, message: WorkerMessage) -> None:
+        if isinstance(message, StoreSet | StoreGet):
+            for each, answer in self._store.take(worker, message):
+                self._send(each, encode(answer))
+        else:
+            self._feed(WorkerSaid(worker=worker, message=message))
+
+    async def _watch(self) -> None:
+        """Reads the words of progress."""
+        told_together = False
+        while True:
+            await asyncio.sleep(READ_INTERVAL_S)
+            now_s = asyncio.get_running_loop().time()
+            for suspect in self._suspicion.observe(now_s, self._processes.readings()):
+                self._feed(WorkerSuspected(worker=suspect.worker, reason=suspect.reason))
+            together = self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
+            if together and not told_together:
+                self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")
+            told_together = together
+
+    # ---- effects
+
+    def _execute(self, effect: Effect) -> None:
+        loop = asyncio.get_running_loop()
+        match effect:
+            case StartWorker(worker=worker):
+                self._processes.start(worker)
+                self._record("worker-started", "", worker=worker, pid=self._processes.pid(worker))
+            case KillWorker(worker=worker):
+                self._processes.kill(worker)
+            case TellWorker(worker=worker, message=message):
+                self._send(worker, encode(message))
+            case AskPlanner():
+                self._keep(loop.create_task(self._think(effect)))
+            case PutPlanInForce(asked=asked):
+                self._planner.put_in_force(asked)
+                self._prepare_soon()
+            case BeginStore(generation=generation):
+                self._store.begin(generation)
+            case SetGroupTimer(timer=timer, after_s=after_s):
+                old = self._timers.pop(timer, None)
+                if old is not None:
+                    old.cancel()
+                if after_s is not None:
+                    self._timers[timer] = loop.call_later(after_s, self._feed, GroupTimerFired(timer=timer))
+            case NoteEvent(kind=kind, reason=reason, fields=fields):
+                self._record(kind, reason, **fields)
+            case EndGroup(failed=failed):
+                if self._over is not None and not self._over.done():
+                    self._over.set_result(failed)
+            case _:
+                assert_never(effect)
+
+    async def _think(self, asked: AskPlanner) -> None:
+        hello = self._machine.hello
+        assert hello is not None
+        event: Event
+        try:
+            plan = await asyncio.to_thread(self._planner.make, asked, hello, self._machine.present)
+            event = PlanMade(asked=asked.asked, plan=plan)
+        except Unplannable as error:
+            event = NoPlanMade(asked=asked.asked, reason=str(error), hopeless=error.hopeless)
+        except Exception as error:
+            event = NoPlanMade(asked=asked.asked, reason=f"the planner failed: {error}", hopeless=True)
+        self._feed(event)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._thinking.add(task)
+        task.add_done_callback(self._thinking.discard)
+
+    def _prepare_soon(self) -> None:
+        """While training runs, work out what follows the next loss."""
+        hello, present = self._machine.hello, self._machine.present
+        assert hello is not None
+        idle = present - self._machine.training
+        self._keep(
+            asyncio.get_running_loop().create_task(asyncio.to_thread(self._planner.prepare, hello, present, idle))
+        )
+
+    def _send(self, worker: int, frame: bytes) -> None:
+        writer = self._writers.get(worker)
+        if writer is None or writer.is_closing():
+            return
+        writer.write(frame)
+        if writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self._processes.kill(worker)
+
+    def _record(self, kind: str, reason: str, **fields: object) -> None:
+        self._happened(Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields))
+
+
+def _uid_of(connection: socket.socket) -> int:
+    """Of the process at the other end of a unix socket."""
+    _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

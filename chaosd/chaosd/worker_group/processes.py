@@ -1,0 +1,141 @@
+"""Worker processes of this machine: started, watched by pidfd, killed; and the shared memory with their words."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeAlias
+
+from chaos_protocols.worker_group.suspicion import Reading
+from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
+
+
+class Process(Protocol):
+    """A worker's process, the leader of its own session."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+
+Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], int], Process]
+"""(command, environment, descriptor that it shares) to a process."""
+
+
+def launch(command: Sequence[str], environment: Mapping[str, str], shared: int) -> Process:
+    """A new program."""
+    return subprocess.Popen(
+        command, env=environment, pass_fds=(shared,), stdin=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+class WorkerProcesses:
+    """`ended(worker, reason)` is told once for each process that ends, within milliseconds."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        ended: Callable[[int, str], None],
+        launch: Launch = launch,
+    ) -> None:
+        self._command, self._environment, self._ended, self._launch = list(command), dict(environment), ended, launch
+        self._words_fd = os.memfd_create("chaos-words", os.MFD_CLOEXEC)
+        os.ftruncate(self._words_fd, SLOT_BYTES * SLOTS)
+        self._words = mmap.mmap(self._words_fd, SLOT_BYTES * SLOTS)
+        self._view = memoryview(self._words)
+        self._running: dict[int, Process] = {}
+        self._pidfds: dict[int, int] = {}
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def start(self, worker: int) -> None:
+        """A process under this number. `OSError` if it cannot be started."""
+        if worker >= SLOTS:
+            raise OSError(f"more than {SLOTS} workers were started; something kills them again and again")
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            **self._environment,
+            "CHAOS_WORKER": str(worker),
+            "CHAOS_WORKER_WORDS": str(self._words_fd),
+        }
+        process = self._launch(self._command, environment, self._words_fd)
+        self._running[worker] = process
+        self._none.clear()
+        self._pidfds[worker] = os.pidfd_open(process.pid)
+        asyncio.get_running_loop().add_reader(self._pidfds[worker], self._over, worker)
+
+    def kill(self, worker: int) -> None:
+        """SIGKILL, to whatever it has started as well."""
+        process = self._running.get(worker)
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def pid(self, worker: int) -> int:
+        """Of a running worker."""
+        return self._running[worker].pid
+
+    @property
+    def running(self) -> frozenset[int]:
+        """Workers whose process has not ended."""
+        return frozenset(self._running)
+
+    def readings(self) -> dict[int, Reading]:
+        """What the running workers say that they are at."""
+        return {worker: read_slot(self._view, worker) for worker in self._running}
+
+    def exit_text(self, worker: int) -> str:
+        """How a worker ended, if the kernel says so already; else empty."""
+        process = self._running.get(worker)
+        code = None if process is None else process.poll()
+        return "" if code is None else _text(code)
+
+    async def finish(self, within_s: float) -> None:
+        """Wait until all have ended; kill those that take longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._none.wait()
+        for worker in self._running:
+            self.kill(worker)
+        await self._none.wait()
+
+    def close(self) -> None:
+        """Give the shared memory back."""
+        self._view.release()
+        self._words.close()
+        os.close(self._words_fd)
+
+    def _over(self, worker: int) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfds[worker])
+        os.close(self._pidfds.pop(worker))
+        process = self._running.pop(worker)
+        if not self._running:
+            self._none.set()
+        self._ended(worker, _text(process.wait()))
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
+
+
+def _text(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    try:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"its process was ended by signal {-code}"
+
+
+def python_command(script: Sequence[str]) -> list[str]:
+    """A script is run by this interpreter; anything else as it is."""
+    return [sys.executable, "-u", *script] if script and script[0].endswith(".py") else list(script)

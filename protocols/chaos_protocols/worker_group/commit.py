@@ -1,0 +1,89 @@
+"""The two-phase step: collects what workers say of a step, and says when and how all of them update.
+
+Alone, the last `Reduced` makes the commit. (In a run with other institutions the result of the round will: it takes the
+place of `complete`, and nothing else changes.)
+"""
+
+from __future__ import annotations
+
+import math
+
+from chaos_protocols.worker_group.messages import CommitStep, Reduced, Stepped
+from chaos_protocols.worker_group.tags import Step
+
+NORM_EPSILON = 1e-6
+"""As torch.nn.utils.clip_grad_norm_: keeps the factor finite."""
+
+
+class NotFinite(ValueError):
+    """The gradient of a step is infinite or not a number."""
+
+
+class ReplicasDiffer(ValueError):
+    """Two holders of a layer do not have the same bits after a step: an audit has found what must never be."""
+
+
+class StepCollector:
+    """Of one generation: the step under way."""
+
+    def __init__(
+        self, *, step: Step, workers: frozenset[int], layers: int, micro_batches: int, clip_norm: float | None
+    ) -> None:
+        self.step = step
+        self._workers = workers
+        self._layers, self._micro_batches, self._clip_norm = layers, micro_batches, clip_norm
+        self._reduced: set[int] = set()
+        self._squares: dict[int, float] = {}
+        self._losses: dict[int, float] = {}
+        self._stepped: dict[int, Stepped] = {}
+
+    def take_reduced(self, worker: int, message: Reduced) -> bool:
+        """True with the last one of the step."""
+        if message.step != self.step or worker not in self._workers or worker in self._reduced:
+            return False
+        self._reduced.add(worker)
+        self._squares.update(message.squares)
+        self._losses.update(message.losses)
+        return self._reduced == self._workers
+
+    def complete(self) -> CommitStep:
+        """The commit of this step; the next one is under way from now on.
+
+        Squares are added in order of layers and losses in order of micro-batches, so that the result does not depend on
+        the plan. Raises `NotFinite`.
+        """
+        if set(self._squares) != set(range(self._layers)) or len(self._losses) != self._micro_batches:
+            raise AssertionError(
+                f"step {self.step} was reduced with {len(self._squares)} of {self._layers} layers and "
+                f"{len(self._losses)} of {self._micro_batches} losses told"
+            )
+        norm = math.sqrt(sum(self._squares[layer] for layer in range(self._layers))) / self._micro_batches
+        loss = sum(self._losses[g] for g in range(self._micro_batches)) / self._micro_batches
+        if not math.isfinite(norm):
+            raise NotFinite(
+                f"the gradient of step {self.step + 1} is not finite (loss {loss:g}); lower the learning rate, or give "
+                "register() a clip_norm if single steps explode"
+            )
+        factor = 1.0 if self._clip_norm is None else min(1.0, self._clip_norm / (norm + NORM_EPSILON))
+        commit = CommitStep(step=self.step, divisor=float(self._micro_batches), factor=factor, loss=loss, norm=norm)
+        self.step += 1
+        self._reduced.clear()
+        self._squares.clear()
+        self._losses.clear()
+        self._stepped.clear()
+        return commit
+
+    def take_stepped(self, worker: int, message: Stepped) -> tuple[str, ...] | None:
+        """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit).
+        Raises `ReplicasDiffer`."""
+        if message.step != self.step or worker not in self._workers:
+            return None
+        self._stepped[worker] = message
+        if self._stepped.keys() != self._workers:
+            return None
+        found: dict[int, str] = {}
+        for each, answer in sorted(self._stepped.items()):
+            for layer, digest in answer.digests:
+                if found.setdefault(layer, digest) != digest:
+                    raise ReplicasDiffer(f"the replicas of layer {layer} differ after step {self.step}: worker {each}")
+        return tuple(found[layer] for layer in sorted(found))

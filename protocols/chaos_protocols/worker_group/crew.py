@@ -1,0 +1,69 @@
+"""The processes of a worker group: who was started, who is here, who is through; and who is let in.
+
+Owned by the machine. A number is given to one process and never again, so that nothing late of a former process can be
+taken for its successor's.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.worker_group.messages import VERSION, GroupHello
+
+RESTARTS_WITHIN_S = 3600.0
+
+
+class Crew:
+    """`restarts`: how many processes may be started for ones that died, within `RESTARTS_WITHIN_S`."""
+
+    def __init__(self, token: str, restarts: int) -> None:
+        self._token, self._restarts = token, restarts
+        self._next = 0
+        self._restarts_s: list[float] = []
+        self.starting: set[int] = set()
+        """Started, no hello yet."""
+        self.present: set[int] = set()
+        """Said hello and not gone."""
+        self.done: set[int] = set()
+        """Asks for no further step; gone or not."""
+        self.hello: GroupHello | None = None
+        """The first one: what is trained."""
+
+    def start(self) -> int:
+        """The number of a new process."""
+        worker, self._next = self._next, self._next + 1
+        self.starting.add(worker)
+        return worker
+
+    def may_restart(self, now_s: float) -> bool:
+        """Whether one that died may be replaced; counts it if so."""
+        self._restarts_s = [at_s for at_s in self._restarts_s if at_s > now_s - RESTARTS_WITHIN_S]
+        if len(self._restarts_s) >= self._restarts:
+            return False
+        self._restarts_s.append(now_s)
+        return True
+
+    def refusal(self, worker: int, hello: GroupHello) -> str:
+        """Why this one cannot take part, or empty."""
+        first = self.hello
+        if hello.version != VERSION or hello.token != self._token or worker not in self.starting:
+            return "it is none of the workers that were started here"
+        if first is not None and hello.torch != first.torch:
+            return f"it has torch {hello.torch}, the others {first.torch}; start all from one environment"
+        if first is not None and (hello.model, hello.micro_batches) != (first.model, first.micro_batches):
+            return (
+                "its initial parameters, layers or batch differ from the other workers'; make them the same in every "
+                "process (torch.manual_seed(...) before the model is made)"
+            )
+        return ""
+
+    def let_in(self, worker: int, hello: GroupHello) -> None:
+        """It is here."""
+        self.hello = self.hello or hello
+        self.starting.discard(worker)
+        self.present.add(worker)
+
+    def went(self, worker: int) -> bool:
+        """It is gone; False if it was not here, or was through."""
+        known = worker in self.starting or worker in self.present
+        self.starting.discard(worker)
+        self.present.discard(worker)
+        return known and worker not in self.done

@@ -1,0 +1,172 @@
+"""What a worker group is told, and what it asks for. Declared together, since both are few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from chaos_protocols.worker_group.messages import ControllerMessage, WorkerMessage
+from chaos_protocols.worker_group.plan import Plan
+
+
+class GroupTimer(Enum):
+    """What is waited for; a timer that is set again replaces the one before."""
+
+    STOP = "stop"
+    BROKEN = "broken"
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The controller is there: start the workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSaid:
+    """A message of a worker; those of the rendezvous go to `GroupStore` instead."""
+
+    worker: int
+    message: WorkerMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerGone:
+    """A worker's process has ended, or its socket has."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSuspected:
+    """A worker stands still (`suspicion`)."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanMade:
+    """The planner's answer to `AskPlanner` of the same number."""
+
+    asked: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoPlanMade:
+    """The planner's answer to `AskPlanner` of the same number: no plan. `hopeless`: no further worker could help."""
+
+    asked: int
+    reason: str
+    hopeless: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTimerFired:
+    """The time of `SetGroupTimer` is over."""
+
+    timer: GroupTimer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndWanted:
+    """The operator wants it to end."""
+
+    reason: str
+
+
+Event: TypeAlias = (
+    Begin | WorkerSaid | WorkerGone | WorkerSuspected | PlanMade | NoPlanMade | GroupTimerFired | EndWanted
+)
+
+# ---- effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWorker:
+    """Start a process under this number, which no other ever had."""
+
+    worker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KillWorker:
+    """End the process at once; `WorkerGone` follows."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellWorker:
+    """SendMessage a message to a worker; messages to one worker arrive in order."""
+
+    worker: int
+    message: ControllerMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskPlanner:
+    """What to do with the workers that are here? `lost`: workers of the plan in force that are gone; `idle`: workers
+    outside of it that are here. Answered by `PlanMade` or `NoPlanMade`."""
+
+    asked: int
+    lost: frozenset[int]
+    idle: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutPlanInForce:
+    """The plan that answered this question is in force from now on: its workers hold its layers."""
+
+    asked: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginStore:
+    """Rendezvous for this generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroupTimer:
+    """`GroupTimerFired` after so many seconds; None: not any more."""
+
+    timer: GroupTimer
+    after_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteEvent:
+    """An entry of the history: what happened, and why."""
+
+    kind: str
+    reason: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndGroup:
+    """It is over. `failed`: why it could not go on; empty where the training is complete."""
+
+    failed: str
+
+
+Effect: TypeAlias = (
+    StartWorker
+    | KillWorker
+    | TellWorker
+    | AskPlanner
+    | PutPlanInForce
+    | BeginStore
+    | SetGroupTimer
+    | NoteEvent
+    | EndGroup
+)

@@ -1,0 +1,224 @@
+"""What the workers of a site and their controller say to each other, over one unix socket a worker.
+
+A frame is a 4-byte big-endian length and a msgpack map tagged with the message's name. All but the hello carry the
+generation, the number of the plan in force: a message of another generation changes nothing. Bulk data never crosses
+this socket: activations, gradients and moved state go from worker to worker.
+
+Both ends come with one installation of the package, which starts the workers itself, so there is no negotiation of
+versions: a hello of another version is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, Number, Share
+from chaos_protocols.worker_group.tags import Generation, Step, StepTag
+
+VERSION = 1
+FRAME_BYTES_MAX = 64 << 20
+"""An order for 65,536 passes of 10 instructions takes some 20 MiB."""
+
+STORE_VALUE_BYTES_MAX = 64 << 10
+MOVES_MAX = 1 << 20
+
+Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=4096)]
+Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+Digest: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
+Key: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+class LayerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has measured of one layer: seconds of one micro-batch, bytes."""
+
+    name: Text
+    forward_s: Seconds
+    backward_s: Seconds
+    optimizer_step_s: Seconds
+    parameter_bytes: Bytes
+    optimizer_bytes: Bytes
+    gradient_bytes: Bytes
+    activation_bytes: Bytes
+    output_bytes: Bytes
+
+
+class StateMove(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes [start, stop) of a layer's state go from worker `source` to worker `target`."""
+
+    layer: Number
+    start: Bytes
+    stop: Bytes
+    source: Number
+    target: Number
+
+
+class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first message: who it is, and what it would train. `model`: digest of the initial state of all layers and of
+    what the script asks for; the same on all workers, or they would not train the same thing."""
+
+    version: int
+    token: Annotated[str, msgspec.Meta(max_length=64)]
+    worker: Number
+    torch: Text
+    model: Digest
+    layers: Annotated[tuple[LayerReport, ...], msgspec.Meta(min_length=1, max_length=LAYERS_MAX)]
+    micro_batches: Annotated[int, msgspec.Meta(ge=1, le=MICRO_BATCHES_MAX)]
+    micro_batch_size: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    memory_bytes: Bytes
+    clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Groups are built, state has come: it could begin."""
+
+    generation: Generation
+
+
+class Reduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It has the sums of the step for all of its layers. `squares`: of the layers whose lowest holder it is, the sum of
+    the squares of the gradient. `losses`: of the micro-batches whose loss it computed."""
+
+    generation: Generation
+    step: Step
+    squares: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
+    losses: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=MICRO_BATCHES_MAX)] = ()
+
+
+class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It has applied the update: `step` is that of the state it holds now. `digests`: of its layers, if the audit is
+    on. `seconds`: of the step, by kind of work."""
+
+    generation: Generation
+    step: Step
+    digests: Annotated[tuple[tuple[Number, Digest], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
+    seconds: Annotated[dict[str, float], msgspec.Meta(max_length=16)] = {}
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """It has stopped, whatever it was at, and its groups are gone."""
+
+    generation: Generation
+    tag: StepTag
+
+
+class PeerLost(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A group failed: a hint, never a verdict."""
+
+    generation: Generation
+    text: Text
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Its script asks for no further step: it has trained as many as it wanted to."""
+
+    step: Step
+
+
+class ScriptFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The script raised; the same code would fail again on another worker, so the worker group ends."""
+
+    text: Text
+
+
+class StoreSet(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Rendezvous of groups: a key."""
+
+    generation: Generation
+    key: Key
+    value: Annotated[bytes, msgspec.Meta(max_length=STORE_VALUE_BYTES_MAX)]
+
+
+class StoreGet(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Rendezvous of groups: answered by `StoreValue` as soon as the key is there."""
+
+    generation: Generation
+    key: Key
+
+
+class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Execute this from now on, beginning with this step. `moves`: transfers of state in which this worker is source or
+    target, the same order on both. `audit`: report digests after every step."""
+
+    generation: Generation
+    step: Step
+    share: Share
+    moves: Annotated[tuple[StateMove, ...], msgspec.Meta(max_length=MOVES_MAX)] = ()
+    lowest: Annotated[tuple[Number, ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
+    """Layers whose lowest holder it is."""
+    audit: bool = False
+
+
+class Go(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Everybody is ready: begin."""
+
+    generation: Generation
+
+
+class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Everybody has the sums of the step: divide by `divisor`, multiply by `factor`, update. Telling it twice changes
+    nothing. `loss`, `norm`: of the whole step, for the script's report."""
+
+    step: Step
+    divisor: float
+    factor: float
+    loss: float
+    norm: float
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """This generation ends: stop, and say where you stand."""
+
+    generation: Generation
+
+
+class StoreValue(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The value of a key that was asked for."""
+
+    generation: Generation
+    key: Key
+    value: Annotated[bytes, msgspec.Meta(max_length=STORE_VALUE_BYTES_MAX)]
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The worker group ends. `failed`: why it could not go on; empty where the training is complete."""
+
+    failed: Text = ""
+
+
+WorkerMessage: TypeAlias = (
+    GroupHello | PlanReady | Reduced | Stepped | Stopped | PeerLost | Done | ScriptFailed | StoreSet | StoreGet
+)
+ControllerMessage: TypeAlias = PlanOrder | Go | CommitStep | Stop | StoreValue | Finish
+
+_encoder = msgspec.msgpack.Encoder()
+_worker_decoder: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)
+_controller_decoder: msgspec.msgpack.Decoder[ControllerMessage] = msgspec.msgpack.Decoder(ControllerMessage)
+
+
+def encode(message: WorkerMessage | ControllerMessage) -> bytes:
+    """One frame: length and body. `ValueError` above FRAME_BYTES_MAX."""
+    body = _encoder.encode(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise ValueError(f"{type(message).__name__} of {len(body)} bytes; at most {FRAME_BYTES_MAX} are allowed")
+    return len(body).to_bytes(4, "big") + body
+
+
+def frame_size(header: bytes) -> int:
+    """The length of the body that follows these 4 bytes. `ValueError` above FRAME_BYTES_MAX."""
+    size = int.from_bytes(header, "big")
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(f"a message of {size} bytes was announced; at most {FRAME_BYTES_MAX} are allowed")
+    return size
+
+
+def from_worker(body: bytes) -> WorkerMessage:
+    """`msgspec.DecodeError` on anything that is not a worker's message."""
+    return _worker_decoder.decode(body)
+
+
+def from_controller(body: bytes) -> ControllerMessage:
+    """`msgspec.DecodeError` on anything that is not a controller's message."""
+    return _controller_decoder.decode(body)

@@ -1,0 +1,51 @@
+"""The end of a generation: who has answered the stop, who commits a step again, and with which step all go on."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from chaos_protocols.worker_group.tags import Generation, Resume, StepPhase, StepTag, resume
+
+
+class Stopping:
+    """Of one generation; `asked`: the workers that were told to stop."""
+
+    def __init__(self, generation: Generation, asked: Set[int]) -> None:
+        self._generation = generation
+        self._asked = set(asked)
+        self._tags: dict[int, StepTag] = {}
+        self._again: set[int] = set()
+
+    @property
+    def missing(self) -> frozenset[int]:
+        """Who has not answered yet, or has not committed again."""
+        return frozenset(self._asked - self._tags.keys() | self._again)
+
+    def answered(self, worker: int, tag: StepTag) -> None:
+        """It has stopped."""
+        if worker in self._asked:
+            self._tags[worker] = tag
+
+    def went(self, worker: int) -> None:
+        """It is gone: nobody waits for it."""
+        self._asked.discard(worker)
+        self._tags.pop(worker, None)
+        self._again.discard(worker)
+
+    def committed_again(self, worker: int) -> None:
+        """It has followed the others."""
+        self._again.discard(worker)
+
+    def outcome(self, holders: Set[int] | None, committed: int) -> Resume | None:
+        """With the last answer, the step to go on with and who must commit again first; asked once more when these
+        have, it names nobody. None while somebody is missing. `holders`: who has state (None: all).
+
+        Raises `TornStep`, also where nobody with state is left.
+        """
+        if self.missing:
+            return None
+        found = resume({w: tag for w, tag in self._tags.items() if holders is None or w in holders}, committed)
+        for worker in found.again:
+            self._again.add(worker)
+            self._tags[worker] = StepTag(generation=self._generation, step=found.step, phase=StepPhase.COMPUTE)
+        return found

@@ -1,0 +1,142 @@
+"""Which worker stands still, seen from words in shared memory: no message, no help of the worker.
+
+Each worker writes what it does before it does it (`Reading`): a count that grows, what kind of work it is, and whom it
+waits for. A second thread of it, which only ever waits, counts as well (the beat). A worker that computes must change
+its word within the limit of that kind of work; one that waits for a peer may wait for as long as the peer takes, but
+its beat must go on: waiting releases the interpreter's lock, so nothing but a stopped process can starve that thread.
+
+Driven by the controller, which reads the words every `READ_INTERVAL_S` and has the suspect killed: what is suspected is
+made certain. Source: FlashRecovery III-D (hangs); words instead of heartbeats are this project's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+READ_INTERVAL_S = 0.05
+BEAT_INTERVAL_S = 0.1
+
+FIRST_LIMIT_S = 60.0
+"""For a kind of work that no worker has finished yet, and for the script's own code between two steps."""
+
+LONGER_THAN_EVER = 4.0
+"""Work may take so many times as long as the longest of its kind so far."""
+
+WAIT_TOGETHER_LIMIT_S = 60.0
+"""All workers waiting for so long without a change: a defect of ours, not of a worker."""
+
+
+class Work(IntEnum):
+    """What a worker is at; the number is what stands in its word."""
+
+    STARTING = 0
+    OUTSIDE = 1
+    FORWARD = 2
+    BACKWARD = 3
+    WAITING = 4
+    SUMMING = 5
+    UPDATE = 6
+    BUILDING = 7
+    ENDED = 8
+
+
+UNTIMED = frozenset({Work.STARTING, Work.ENDED})
+"""Before its hello and after its end a worker owes nobody progress: the process itself is watched."""
+
+RARE = frozenset({Work.OUTSIDE, Work.BUILDING})
+"""Kinds whose duration says nothing about the next one: they always have at least `FIRST_LIMIT_S`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One reading of a worker's words. `peer`: whom it waits for, -1 for the controller or nobody."""
+
+    count: int
+    work: Work
+    peer: int
+    beat: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A worker that must be taken for dead, and why."""
+
+    worker: int
+    reason: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    progress: Reading
+    since_s: float
+    beat_since_s: float
+    told: bool = False
+
+
+class Suspicion:
+    """Compares readings with the ones before."""
+
+    def __init__(self, failure_timeout_s: float) -> None:
+        self._timeout_s = failure_timeout_s
+        self._seen: dict[int, _Seen] = {}
+        self._longest_s: dict[Work, float] = {}
+        self._read_s: float | None = None
+
+    def observe(self, now_s: float, readings: Mapping[int, Reading]) -> list[Suspect]:
+        """The suspects of this reading. A pause of the reader itself (a stopped machine) is no reason for suspicion."""
+        late_s = 0.0 if self._read_s is None else max(0.0, now_s - self._read_s - 2 * READ_INTERVAL_S)
+        self._read_s = now_s
+        self._seen = {worker: seen for worker, seen in self._seen.items() if worker in readings}
+        found: list[Suspect] = []
+        for worker, progress in sorted(readings.items()):
+            seen = self._seen.get(worker)
+            if seen is None:
+                self._seen[worker] = _Seen(progress, now_s, now_s)
+                continue
+            seen.since_s += late_s
+            seen.beat_since_s += late_s
+            self._note(seen, progress, now_s)
+            reason = self._judge(seen, now_s)
+            if reason and not seen.told:
+                seen.told = True
+                found.append(Suspect(worker=worker, reason=reason))
+        return found
+
+    def waiting_s(self, now_s: float) -> float:
+        """For how long all workers together have been waiting without a change; 0 while one works."""
+        if not self._seen or any(seen.progress.work is not Work.WAITING for seen in self._seen.values()):
+            return 0.0
+        return now_s - max(seen.since_s for seen in self._seen.values())
+
+    def limit_s(self, work: Work) -> float:
+        """How long work of this kind may take now."""
+        longest_s = self._longest_s.get(work)
+        if longest_s is None or work in RARE:
+            return max(FIRST_LIMIT_S, self._timeout_s, LONGER_THAN_EVER * (longest_s or 0.0))
+        return max(self._timeout_s, LONGER_THAN_EVER * longest_s)
+
+    def _note(self, seen: _Seen, progress: Reading, now_s: float) -> None:
+        if progress.beat != seen.progress.beat or seen.progress.work in UNTIMED:
+            seen.beat_since_s = now_s
+        if progress.count != seen.progress.count or progress.work is not seen.progress.work:
+            work = seen.progress.work
+            self._longest_s[work] = max(self._longest_s.get(work, 0.0), now_s - seen.since_s)
+            seen.since_s = now_s
+        seen.progress = progress
+
+    def _judge(self, seen: _Seen, now_s: float) -> str:
+        work = seen.progress.work
+        if work in UNTIMED:
+            return ""
+        if work is Work.WAITING:
+            silent_s = now_s - seen.beat_since_s
+            if silent_s > self._timeout_s:
+                return f"it waits, but its process has not run for {silent_s:.1f} s (stopped?)"
+            return ""
+        still_s = now_s - seen.since_s
+        limit_s = self.limit_s(work)
+        if still_s > limit_s:
+            return f"no progress in {work.name.lower()} for {still_s:.1f} s (limit {limit_s:.1f} s)"
+        return ""

@@ -1,0 +1,97 @@
+"""Which samples a micro-batch holds, as a function of (seed, step, micro-batch): every worker reads what it needs.
+
+An epoch is a permutation of the samples, computed for one position in constant time and memory (a Feistel network over
+the next even number of bits, walked until it falls inside; Black and Rogaway 2002, "Ciphers with arbitrary finite
+domains"). Samples that do not fill the last global batch of an epoch are left out of that epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+FEISTEL_ROUNDS = 4
+
+
+class Permutation:
+    """A permutation of 0..size-1 that is told by its key."""
+
+    def __init__(self, size: int, key: bytes) -> None:
+        self.size = size
+        self._half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._mask = (1 << self._half) - 1
+        self._keys = [hashlib.blake2b(key + bytes([r]), digest_size=16).digest() for r in range(FEISTEL_ROUNDS)]
+
+    def __getitem__(self, position: int) -> int:
+        """Where `position` goes."""
+        if not 0 <= position < self.size:
+            raise IndexError(f"position {position} is not in 0..{self.size - 1}")
+        value = self._walk(position)
+        while value >= self.size:  # on average less than 4 times: the domain is at most 4 times as large
+            value = self._walk(value)
+        return value
+
+    def _walk(self, value: int) -> int:
+        left, right = value >> self._half, value & self._mask
+        for key in self._keys:
+            mixed = hashlib.blake2b(right.to_bytes(8, "big"), digest_size=8, key=key).digest()
+            left, right = right, left ^ (int.from_bytes(mixed, "big") & self._mask)
+        return left << self._half | right
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The global batch of one step: a handle, from which each worker reads its own micro-batches."""
+
+    loader: Loader
+
+    def micro_batch(self, step: int, number: int) -> Any:
+        """The samples of micro-batch `number` of step `step` (0 for the first), collated."""
+        return self.loader.micro_batch(step, number)
+
+
+class Loader:
+    """Iterates over steps; made by `Coordinator.loader`."""
+
+    def __init__(
+        self, dataset: Any, *, global_batch: int, micro_batch: int, seed: int = 0, steps: int | None = None
+    ) -> None:
+        """Raises ValueError for a batch that is no number of micro-batches, or larger than the data set."""
+        if micro_batch < 1 or global_batch < micro_batch or global_batch % micro_batch:
+            raise ValueError(
+                f"a global batch of {global_batch} samples cannot be cut into micro-batches of {micro_batch}; make it "
+                "a multiple"
+            )
+        if len(dataset) < global_batch:
+            raise ValueError(f"the data set has {len(dataset)} samples and a step takes {global_batch}")
+        self.dataset, self.seed = dataset, seed
+        self.micro_batches, self.micro_batch_size = global_batch // micro_batch, micro_batch
+        self.steps_an_epoch = len(dataset) // global_batch
+        self.steps = self.steps_an_epoch if steps is None else steps
+        """How many updates the training has in all."""
+        self.step = 0
+        """The next one; set by the model, whose state it belongs to."""
+        self.ended = False
+        self._epoch: tuple[int, Permutation] | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        while not self.ended and self.step < self.steps:
+            yield Batch(self)
+
+    def samples(self, step: int, number: int) -> list[int]:
+        """Indices into the data set."""
+        epoch, within = divmod(step, self.steps_an_epoch)
+        if self._epoch is None or self._epoch[0] != epoch:
+            key = f"{self.seed}/{epoch}".encode()
+            self._epoch = (epoch, Permutation(len(self.dataset), key))
+        permutation = self._epoch[1]
+        first = (within * self.micro_batches + number) * self.micro_batch_size
+        return [permutation[first + i] for i in range(self.micro_batch_size)]
+
+    def micro_batch(self, step: int, number: int) -> Any:
+        """These samples, collated as `torch.utils.data.DataLoader` does."""
+        return torch.utils.data.default_collate([self.dataset[i] for i in self.samples(step, number)])

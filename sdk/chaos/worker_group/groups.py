@@ -1,0 +1,162 @@
+"""Communication groups of one generation: made with those a worker talks to, severed when the generation ends.
+
+Gloo process groups are made directly and not registered with `torch.distributed`: nothing to clean up after a failure,
+no order of creation, no world group. Their rendezvous is the controller's store. One group for each pair that exchanges
+messages, one for each set of holders: a death breaks the groups of the dead alone, and what a generation costs does not
+grow with the worker group.
+
+A thread that is blocked in gloo is freed by nothing but the end of its connection (`abort` and time limits free
+nobody), so a stop shuts the TCP connections down that came with the groups; the listening one stays, since its end
+would stop gloo's own loop.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from chaos.worker_group.line import ControlLine, GenerationEnded
+
+BUILD_TIMEOUT = timedelta(seconds=60)
+"""A group whose other member died while it was made gives up by itself, on a thread that nobody waits for."""
+
+FOREVER = timedelta(days=30)
+"""A receive takes as long as the peer computes; the controller says when to stop."""
+
+Group = tuple[int, ...]
+
+
+class GroupFailed(Exception):
+    """Communication with a peer failed, or was severed."""
+
+
+class LineStore(dist.Store):  # type: ignore[misc, name-defined]
+    """A `torch.distributed` store that is the controller's memory, for one group of one generation."""
+
+    def __init__(self, line: ControlLine, generation: int, prefix: str) -> None:
+        super().__init__()
+        self._line, self._generation, self._prefix = line, generation, prefix
+
+    def set(self, key: str, value: Any) -> None:
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        self._line.store_set(f"{self._prefix}/{key}", data)
+
+    def get(self, key: str) -> bytes:
+        return self._line.store_get(f"{self._prefix}/{key}", self._generation)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self.get(key)
+
+
+class Groups:
+    """The groups of one generation. Everything that belongs to it hangs on this object, and goes with it."""
+
+    def __init__(self, line: ControlLine, generation: int) -> None:
+        self._line, self._generation = line, generation
+        self._made: dict[Group, Any] = {}
+        self._before = _connections()
+        self._severed = False
+
+    def build(self, groups: Iterable[Group]) -> None:
+        """Make all of them at once. Raises `GenerationEnded` if the generation stops meanwhile, `GroupFailed`."""
+        wanted = sorted(set(groups))
+        changed = threading.Condition()
+        failed: list[BaseException] = []
+
+        def make(members: Group) -> None:
+            try:
+                made = self._make(members)
+            except BaseException as error:
+                with changed:
+                    failed.append(error)
+                    changed.notify_all()
+                return
+            with changed:
+                self._made[members] = made
+                changed.notify_all()
+
+        def wake() -> None:
+            with changed:
+                changed.notify_all()
+
+        self._wake: Callable[[], None] = wake
+        self._line.on_stop(self.sever)
+        for members in wanted:
+            threading.Thread(target=make, args=(members,), name=f"chaos-group-{members}", daemon=True).start()
+        with changed:
+            changed.wait_for(lambda: failed or self._severed or len(self._made) == len(wanted))
+        self._line.check()
+        if failed:
+            if isinstance(failed[0], GenerationEnded):
+                raise GenerationEnded
+            raise GroupFailed(f"a group could not be made: {failed[0]}")
+        if self._severed:
+            raise GenerationEnded
+
+    def send(self, group: Group, peer: int, tensor: torch.Tensor) -> Any:
+        """Hand a contiguous tensor over; keep the returned work until it is waited for."""
+        return self._do(lambda made: made.send([tensor], group.index(peer), 0), group)
+
+    def receive(self, group: Group, peer: int, tensor: torch.Tensor) -> Any:
+        """Post a receive into a contiguous tensor. Receives from one peer take its sends in order."""
+        return self._do(lambda made: made.recv([tensor], group.index(peer), 0), group)
+
+    def wait(self, work: Any) -> None:
+        """Until it is done. Raises `GroupFailed`."""
+        try:
+            work.wait(FOREVER)
+        except RuntimeError as error:
+            raise GroupFailed(str(error).splitlines()[0][:500]) from None
+
+    def sever(self) -> None:
+        """End the connections, which fails whatever waits for them. Called by the line's thread."""
+        self._severed = True
+        for descriptor, inode in _connections().items():
+            if self._before.get(descriptor) != inode:
+                with suppress(OSError), closing(socket.socket(fileno=os.dup(descriptor))) as connection:
+                    if _is_group_connection(connection):
+                        connection.shutdown(socket.SHUT_RDWR)
+        getattr(self, "_wake", lambda: None)()
+
+    def _make(self, members: Group) -> Any:
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname="127.0.0.1")]
+        options._timeout = BUILD_TIMEOUT
+        options._threads = 1
+        store = LineStore(self._line, self._generation, "-".join(map(str, members)))
+        rank = members.index(self._line.worker)
+        return gloo(store, rank, len(members), options)
+
+    def _do(self, start: Callable[[Any], Any], group: Group) -> Any:
+        try:
+            return start(self._made[group])
+        except RuntimeError as error:
+            raise GroupFailed(str(error).splitlines()[0][:500]) from None
+
+
+def _connections() -> dict[int, str]:
+    """Descriptors of this process's sockets, with what the kernel calls each."""
+    found: dict[int, str] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            if target.startswith("socket:"):
+                found[int(name)] = target
+    return found
+
+
+def _is_group_connection(connection: socket.socket) -> bool:
+    """A connected TCP socket between this machine's processes."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
+        return False
+    return str(connection.getpeername()[0]) in ("127.0.0.1", "::1")

@@ -1,0 +1,214 @@
+"""Executes a worker's stream: one loop, no decisions.
+
+Each layer is a graph of its own: what enters it is cut off from the graph before. So its gradients have the same bits
+wherever the boundaries of stages lie, and whoever runs the layer before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+
+from chaos.worker_group.groups import Groups
+from chaos.worker_group.layers import Layer
+from chaos.worker_group.moving import pair
+from chaos.worker_group.seeding import seed_of, seeded
+from chaos.worker_group.summing import StepSums
+from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
+from chaos_protocols.worker_group.suspicion import Work
+
+Loss = Callable[[Any, Any], torch.Tensor]
+MicroBatch = Callable[[int], tuple[Any, Any]]
+"""Number to (input, target)."""
+
+
+class Doing(Protocol):
+    """Says what comes next, and raises `GenerationEnded` if it is not to come."""
+
+    def __call__(self, work: Work, peer: int = -1) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What stays the same from step to step under one plan."""
+
+    share: Share
+    layers: Sequence[Layer]
+    """All of the model; only those of the share are held."""
+    loss: Loss
+    boundaries: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    """Shape and type of what enters each layer (unused for layer 0)."""
+    me: int
+    groups: Groups | None
+    seed: int
+    micro_batches: int
+
+
+@dataclass(slots=True)
+class _Pass:
+    """What one layer keeps of one micro-batch from its forward to its backward pass."""
+
+    entered: torch.Tensor
+    left: torch.Tensor
+
+
+class StepRun:
+    """One step of a task."""
+
+    def __init__(self, task: Task, step: int, micro_batch: MicroBatch, doing: Doing) -> None:
+        self._task, self._step, self._micro_batch, self._doing = task, step, micro_batch, doing
+        held = task.layers[task.share.first_layer : task.share.last_layer]
+        self.sums = StepSums(held, task.micro_batches)
+        self.losses: dict[int, float] = {}
+        self.seconds: dict[str, float] = {"forward": 0.0, "backward": 0.0, "waiting": 0.0, "summing": 0.0}
+        self._passes: dict[tuple[int, int], _Pass] = {}
+        self._values: dict[Message, torch.Tensor] = {}
+        self._samples: dict[int, tuple[Any, Any]] = {}
+        self._expected = {each.peer: deque(each.messages) for each in task.share.incoming}
+        self._posted: dict[tuple[int, Message], tuple[Any, torch.Tensor]] = {}
+        self._sent: list[tuple[int, Any, torch.Tensor]] = []
+
+    def run(self) -> None:
+        """From the first instruction to the last. Raises `GroupFailed`, `GenerationEnded`, what the model raises."""
+        for instruction in self._task.share.stream:
+            began_s = perf_counter()
+            match instruction:
+                case ForwardPass(g, first, last):
+                    self._doing(Work.FORWARD)
+                    self._forward(g, first, last)
+                    kind = "forward"
+                case BackwardPass(g, first, last):
+                    self._doing(Work.BACKWARD)
+                    self._backward(g, first, last)
+                    kind = "backward"
+                case SendMessage(message, peer):
+                    self._send(message, peer)
+                    kind = "waiting"
+                case ReceiveMessage(message, peer):
+                    self._receive(message, peer)
+                    kind = "waiting"
+                case Sum() as total:
+                    self._doing(Work.SUMMING)
+                    assert self._task.groups is not None
+                    self.sums.close(total, self._task.me, self._task.groups, self._waits)
+                    kind = "summing"
+            self.seconds[kind] += perf_counter() - began_s
+        for peer, work, _ in self._sent:
+            self._waits(peer)
+            self._group().wait(work)
+
+    def squares(self, layer: int) -> float:
+        """The sum of the squares of a layer's summed gradient."""
+        total = self.sums.total(layer)
+        return float(torch.dot(total.double(), total.double()))
+
+    # ---- passes
+
+    def _forward(self, g: int, first: int, last: int) -> None:
+        task = self._task
+        value = self._sample(g)[0] if first == 0 else self._values.pop(Message(False, g, first))
+        for layer in task.layers[first:last]:
+            entered = _leaf(value)
+            left = self._apply(layer, entered, g)
+            self._passes[g, layer.index] = _Pass(entered, left)
+            value = left.detach()
+        if last < len(task.layers):
+            self._values[Message(False, g, last)] = value
+            self._samples.pop(g, None)
+            return
+        output = _leaf(value)
+        loss = task.loss(output, self._sample(g)[1])
+        self._samples.pop(g, None)
+        if loss.dim() != 0:
+            raise ValueError(f"loss= gave a tensor of shape {tuple(loss.shape)}; it must be the mean, one number")
+        self.losses[g] = float(loss.detach())
+        (gradient,) = torch.autograd.grad(loss, output)
+        self._values[Message(True, g, last)] = gradient
+
+    def _apply(self, layer: Layer, entered: torch.Tensor, g: int) -> torch.Tensor:
+        if not layer.random:
+            left = layer.module(entered)
+        else:
+            with seeded(seed_of(self._task.seed, self._step, g, layer.index)):
+                left = layer.module(entered)
+        if not isinstance(left, torch.Tensor):
+            raise ValueError(
+                f"layer {layer.name} gave a {type(left).__name__}; each layer must take one tensor and give one"
+            )
+        return left
+
+    def _backward(self, g: int, first: int, last: int) -> None:
+        gradient: torch.Tensor | None = self._values.pop(Message(True, g, last))
+        for layer in reversed(self._task.layers[first:last]):
+            kept = self._passes.pop((g, layer.index))
+            parameters = layer.parameters
+            wanted = [kept.entered] if kept.entered.requires_grad else []
+            found: Sequence[torch.Tensor | None] = ()
+            if (wanted or parameters) and gradient is not None and kept.left.requires_grad:
+                found = torch.autograd.grad(kept.left, [*wanted, *parameters], gradient, allow_unused=True)
+            gradient = found[0] if wanted and found else None
+            self._leaf(layer, g, parameters, found[len(wanted) :])
+        if first > 0:
+            boundary = self._task.boundaries[first]
+            value = torch.zeros(boundary[0], dtype=boundary[1]) if gradient is None else gradient
+            self._values[Message(True, g, first)] = value
+
+    def _leaf(
+        self, layer: Layer, g: int, parameters: Sequence[torch.nn.Parameter], found: Sequence[torch.Tensor | None]
+    ) -> None:
+        parts = [
+            torch.zeros(p.numel(), dtype=p.dtype) if gradient is None else gradient.reshape(-1)
+            for p, gradient in zip(parameters, found or [None] * len(parameters), strict=True)
+        ]
+        flat = torch.cat(parts) if parts else torch.empty(0)
+        self.sums.leaf(layer.index, g, flat)
+
+    def _sample(self, g: int) -> tuple[Any, Any]:
+        if g not in self._samples:
+            self._samples[g] = self._micro_batch(g)
+        return self._samples[g]
+
+    # ---- messages
+
+    def _group(self) -> Groups:
+        assert self._task.groups is not None
+        return self._task.groups
+
+    def _send(self, message: Message, peer: int) -> None:
+        value = self._values.pop(message).contiguous()
+        shape, dtype = self._task.boundaries[message.layer]
+        if tuple(value.shape) != tuple(shape) or value.dtype != dtype:
+            raise ValueError(
+                f"layer {message.layer} takes {tuple(value.shape)} {value.dtype} now and took {tuple(shape)} {dtype} "
+                "in the first micro-batch; micro-batches must all have one shape"
+            )
+        self._sent.append((peer, self._group().send(pair(self._task.me, peer), peer, value), value))
+
+    def _receive(self, message: Message, peer: int) -> None:
+        """Post what the peer sends up to this message, in its order, then wait for this one."""
+        expected = self._expected[peer]
+        while (peer, message) not in self._posted:
+            each = expected.popleft()
+            shape, dtype = self._task.boundaries[each.layer]
+            value = torch.empty(shape, dtype=dtype)
+            self._posted[peer, each] = (self._group().receive(pair(self._task.me, peer), peer, value), value)
+        work, value = self._posted.pop((peer, message))
+        self._waits(peer)
+        self._group().wait(work)
+        self._values[message] = value
+
+    def _waits(self, peer: int) -> None:
+        self._doing(Work.WAITING, peer)
+
+
+def _leaf(value: Any) -> torch.Tensor:
+    """The same numbers, cut off from whatever made them."""
+    if not isinstance(value, torch.Tensor):
+        raise ValueError(f"a {type(value).__name__} enters a layer; each layer must take one tensor and give one")
+    cut: torch.Tensor = value.detach()
+    return cut.requires_grad_() if cut.is_floating_point() else cut

@@ -1,0 +1,170 @@
+"""The layers of a model as a chain: what each keeps, as bytes; held here or not.
+
+A layer has an optimizer of its own, so that its state does not depend on which others are held beside it. Its state is
+one run of bytes in canonical order: parameters and buffers, then the optimizer's state (the items of
+`chaos.frameworks.torch`), so that any range of it can come from any holder. A layer that is not held keeps no memory:
+its tensors are on `meta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from blake3 import blake3
+
+from chaos.frameworks.base import StateItem
+from chaos.frameworks.torch import TorchFramework
+from chaos.frameworks.torch_state import tensor_item
+
+MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
+
+
+class Layer:
+    """One layer of the model. `random`: whether its forward pass draws random numbers."""
+
+    def __init__(self, index: int, module: torch.nn.Module) -> None:
+        self.index, self.module = index, module
+        self.random = False
+        self.held = True
+        self._transient = {
+            (path, name): buffer.clone()
+            for path, part in module.named_modules()
+            for name, buffer in part.named_buffers(recurse=False)
+            if name in part._non_persistent_buffers_set
+        }
+        """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
+        self._make: MakeOptimizer | None = None
+        self._framework: TorchFramework | None = None
+        self._items: Sequence[StateItem] = ()
+        self._sizes: Sequence[int] = ()
+        self.parameter_bytes = 0
+        self.state_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.index} {type(self.module).__name__}"
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """The trained ones."""
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def train_with(self, make: MakeOptimizer) -> None:
+        """Give it its optimizer. Raises ValueError on what cannot be moved (chaos.frameworks.torch)."""
+        self._make = make
+        tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
+        plain = [tensor_item(f"layer.{name}", lambda t=tensor: t) for name, tensor in tensors]  # type: ignore[misc]
+        if self.parameters:
+            models, optimizers = {"layer": self.module}, {"optimizer": make(self.parameters)}
+            self._framework = TorchFramework(models, optimizers, {}, set_to_none=True)
+            self._items = self._framework.items
+        else:
+            self._items = plain
+        self.parameter_bytes = sum(each.get().size for each in plain)
+        self._sizes = [each.get().size for each in self._items]
+        self.state_bytes = sum(self._sizes)
+
+    def _persistent(self, named: tuple[str, torch.Tensor]) -> bool:
+        path, _, last = named[0].rpartition(".")
+        return (path, last) not in self._transient
+
+    def state(self) -> torch.Tensor:
+        """A copy of its state, `state_bytes` bytes."""
+        whole = np.empty(self.state_bytes, dtype=np.uint8)
+        at = 0
+        for each, size in zip(self._items, self._sizes, strict=True):
+            whole[at : at + size] = each.get()
+            at += size
+        return torch.from_numpy(whole)
+
+    def load(self, state: torch.Tensor) -> None:
+        """Take a state over."""
+        whole = state.numpy()
+        at = 0
+        for each, size in zip(self._items, self._sizes, strict=True):
+            each.put(whole[at : at + size])
+            at += size
+
+    def digest(self) -> str:
+        """BLAKE3 of its state."""
+        return blake3(self.state().numpy().data).hexdigest()
+
+    def drop(self) -> None:
+        """Not held any more: the memory is given back."""
+        if self.held:
+            self.held = False
+            self._framework, self._items = None, ()
+            self.module.to("meta")
+
+    def revive(self) -> None:
+        """Held again, with memory for a state that is to be loaded."""
+        if self.held:
+            return
+        assert self._make is not None
+        self.module.to_empty(device="cpu")
+        parts = dict(self.module.named_modules())
+        for (path, name), value in self._transient.items():
+            parts[path]._buffers[name] = value.clone()
+        with torch.no_grad():
+            for parameter in self.module.parameters():
+                parameter.zero_()
+        self.held = True
+        self.train_with(self._make)
+
+    def update(self, gradient: torch.Tensor) -> None:
+        """One step of its optimizer with this gradient: all of its trained parameters', flat, in their order."""
+        at = 0
+        for parameter in self.parameters:
+            size = parameter.numel()
+            parameter.grad = gradient[at : at + size].view_as(parameter).to(parameter.dtype)
+            at += size
+        if self._framework is not None:
+            self._framework.optimizer_step(0)
+
+    @property
+    def gradient_size(self) -> int:
+        """Elements of its gradient."""
+        return sum(p.numel() for p in self.parameters)
+
+    @property
+    def gradient_dtype(self) -> torch.dtype:
+        """In which its gradient is summed: that of its parameters, the widest where they differ."""
+        dtype = torch.float32
+        for index, parameter in enumerate(self.parameters):
+            dtype = parameter.dtype if index == 0 else torch.promote_types(dtype, parameter.dtype)
+        return dtype
+
+
+def chain(modules: Sequence[torch.nn.Module]) -> list[Layer]:
+    """The layers of a model. Raises ValueError, naming the layer, on what the chain cannot carry."""
+    if not modules:
+        raise ValueError("layers= gave no module; give the modules in the order in which data passes them")
+    owner: dict[int, int] = {}
+    for index, module in enumerate(modules):
+        for name, parameter in module.named_parameters():
+            other = owner.setdefault(id(parameter), index)
+            if other != index:
+                raise ValueError(
+                    f"layers {other} and {index} share the parameter {name!r}; tied parameters are not supported by "
+                    "parallelize() yet: untie them, or keep both in one layer"
+                )
+        for part in module.modules():
+            if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+                raise ValueError(
+                    f"layer {index} has batch statistics ({type(part).__name__}), which depend on the order of "
+                    "micro-batches; use GroupNorm or LayerNorm, or freeze them (track_running_stats=False)"
+                )
+    return [Layer(index, module) for index, module in enumerate(modules)]
+
+
+def digest_of(layers: Sequence[Layer], facts: Any) -> str:
+    """BLAKE3 of all initial states and of further facts of the training: the same on all workers."""
+    hasher = blake3(repr(facts).encode())
+    for layer in layers:
+        hasher.update(f"\n{layer.name}\n".encode())
+        hasher.update(layer.state().numpy().data)
+    return hasher.hexdigest()

@@ -1,0 +1,259 @@
+"""A worker's line to its controller: messages, the order to stop, the rendezvous of groups, the words of its progress.
+
+Two threads beside the script's: one reads the socket, one counts the beat. The order to stop is taken by the reading
+thread, since the script's thread may be blocked in a receive: it severs the groups, which makes that receive fail.
+Between two steps, when the script runs its own code, the reading thread answers in its stead.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+from chaos_protocols.worker_group.messages import (
+    CommitStep,
+    Done,
+    Finish,
+    Go,
+    PlanOrder,
+    Stop,
+    Stopped,
+    StoreGet,
+    StoreSet,
+    StoreValue,
+    WorkerMessage,
+    encode,
+    frame_size,
+    from_controller,
+)
+from chaos_protocols.worker_group.suspicion import BEAT_INTERVAL_S, Work
+from chaos_protocols.worker_group.tags import StepTag
+from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, write_beat, write_doing
+
+CONTROLLER_LOST_EXIT = 75
+"""EX_TEMPFAIL: the controller is gone, and with it whoever says what counts."""
+
+Ordered: TypeAlias = PlanOrder | Go | CommitStep
+Wanted = TypeVar("Wanted", bound=Ordered)
+
+
+class GenerationEnded(Exception):
+    """This generation ends: the step under way does not count."""
+
+
+class GroupEnded(Exception):
+    """The worker group is over; the text says why where it failed."""
+
+
+class ControlLine:
+    """One to the controller named in the environment. `tag` is where the script's thread stands; it alone sets it."""
+
+    def __init__(self, environment: Mapping[str, str], tag: Callable[[], StepTag]) -> None:
+        self.worker = int(environment["CHAOS_WORKER"])
+        self.token = environment["CHAOS_WORKER_TOKEN"]
+        self.generation = 0
+        """Of the order taken last."""
+        self._tag = tag
+        self._words = mmap.mmap(int(environment["CHAOS_WORKER_WORDS"]), SLOT_BYTES * SLOTS)
+        at = self.worker * SLOT_BYTES
+        self._slot = memoryview(self._words)[at : at + SLOT_BYTES]
+        self._count = 0
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(environment["CHAOS_WORKER_GROUP"])
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._inbox: deque[Ordered] = deque()
+        self._store: dict[str, bytes] = {}
+        self._finish: Finish | None = None
+        self._stop_generation = -1
+        self._answered = -1
+        self._inside = True
+        self._closed = False
+        self._sever: Callable[[], None] = lambda: None
+        threading.Thread(target=self._read, name="chaos-line", daemon=True).start()
+        threading.Thread(target=self._beat, name="chaos-beat", daemon=True).start()
+
+    # ---- the script's thread
+
+    def send(self, message: WorkerMessage) -> None:
+        """Say something; the process ends if nobody hears it any more."""
+        frame = encode(message)
+        try:
+            with self._sending:
+                self._socket.sendall(frame)
+        except OSError:
+            if not self._closed:
+                self._lost()
+
+    def doing(self, work: Work, peer: int = -1) -> None:
+        """Say, in shared memory, what comes next; `peer`: whom it waits for."""
+        self._count += 1
+        write_doing(self._slot, self._count, work, peer)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this generation is to stop."""
+        return self._stop_generation >= self.generation or self._finish is not None
+
+    def check(self) -> None:
+        """Raises `GenerationEnded` if this generation is to stop."""
+        if self.stopping:
+            raise GenerationEnded
+
+    def enter(self) -> None:
+        """The script's thread is in a step from now on: it answers for itself."""
+        with self._changed:
+            self._inside = True
+
+    def leave(self) -> None:
+        """The script runs its own code from now on."""
+        self.doing(Work.OUTSIDE)
+        with self._changed:
+            self._inside = False
+            if self._stop_generation > self._answered:
+                self._answer()
+
+    @property
+    def halted(self) -> bool:
+        """Whether the end of this generation was answered already."""
+        return self._answered >= self.generation
+
+    def halt(self) -> None:
+        """Wait until this generation is told to stop, if it is not yet, and answer. Raises `GroupEnded`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stop_generation >= self.generation or self._finish is not None)
+            self._raise_if_ended()
+            if self._answered < self._stop_generation:
+                self._answer()
+
+    def take(self, *wanted: type[Wanted]) -> Wanted:
+        """The next message of these kinds; others are dropped.
+
+        Raises `GenerationEnded` if a stop comes first, `GroupEnded` at the end.
+
+        What arrived before the stop counts: a commit must be carried out.
+        """
+        with self._changed:
+            while True:
+                while self._inbox:
+                    message = self._inbox.popleft()
+                    if isinstance(message, PlanOrder) and message.generation <= self._answered:
+                        continue
+                    if isinstance(message, PlanOrder) and PlanOrder in wanted:
+                        self.generation = message.generation
+                    if isinstance(message, wanted):
+                        return message
+                self._raise_if_ended()
+                if self._stop_generation >= self.generation:
+                    if PlanOrder not in wanted:
+                        raise GenerationEnded
+                    if self._answered < self._stop_generation:
+                        self._answer()
+                self._changed.wait()
+
+    def on_stop(self, sever: Callable[[], None]) -> None:
+        """What makes blocked communication fail: called by the reading thread, at once if the stop is here already."""
+        with self._changed:
+            self._sever = sever
+            if self._stop_generation >= self.generation:
+                sever()
+
+    def store_set(self, key: str, value: bytes) -> None:
+        """Rendezvous: a key of this generation."""
+        self.send(StoreSet(generation=self.generation, key=key, value=value))
+
+    def store_get(self, key: str, generation: int) -> bytes:
+        """Rendezvous: wait for a key. Raises `GenerationEnded` when the generation stops."""
+        self.send(StoreGet(generation=generation, key=key))
+        whole = f"{generation}/{key}"
+        with self._changed:
+            while whole not in self._store:
+                if self._stop_generation >= generation or self.generation != generation or self._finish is not None:
+                    raise GenerationEnded
+                self._changed.wait()
+            return self._store[whole]
+
+    def forget_store(self) -> None:
+        """Its groups stand: the keys are not needed any more."""
+        with self._changed:
+            self._store.clear()
+
+    def close(self, step: int) -> None:
+        """No further step is wanted."""
+        if self._closed:
+            return
+        self.doing(Work.ENDED)
+        self.send(Done(step=step))
+        self._closed = True
+
+    def ended(self) -> None:
+        """The worker group is over: the end of the line is no failure."""
+        self._closed = True
+        self.doing(Work.ENDED)
+
+    # ---- the other threads
+
+    def _raise_if_ended(self) -> None:
+        if self._finish is not None:
+            raise GroupEnded(self._finish.failed)
+
+    def _answer(self) -> None:
+        self._answered = self._stop_generation
+        self.send(Stopped(generation=self._stop_generation, tag=self._tag()))
+
+    def _read(self) -> None:
+        try:
+            while True:
+                size = frame_size(self._exactly(4))
+                self._receive(from_controller(self._exactly(size)))
+        except (OSError, EOFError):
+            if not self._closed:
+                self._lost()
+
+    def _receive(self, message: PlanOrder | Go | CommitStep | Stop | StoreValue | Finish) -> None:
+        with self._changed:
+            match message:
+                case StoreValue():
+                    self._store[f"{message.generation}/{message.key}"] = message.value
+                case Stop():
+                    self._stop_generation = message.generation
+                    self._sever()
+                    if not self._inside:
+                        self._answer()
+                case Finish():
+                    self._finish = message
+                    self._sever()
+                case _:
+                    self._inbox.append(message)
+            self._changed.notify_all()
+
+    def _exactly(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._socket.recv(min(size - len(parts), 1 << 20))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def _beat(self) -> None:
+        never = threading.Event()
+        beat = 0
+        while not never.wait(BEAT_INTERVAL_S):
+            beat += 1
+            write_beat(self._slot, beat)
+
+    def _lost(self) -> None:
+        """Nobody says any more what counts: training on would make a state of its own."""
+        print(
+            f"chaos: worker {self.worker} ends: its controller (chaosd run) is gone; start `chaosd run` again",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(CONTROLLER_LOST_EXIT)

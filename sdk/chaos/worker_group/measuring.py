@@ -1,0 +1,97 @@
+"""What a layer takes and gives, measured once with the first micro-batch: seconds, bytes, shapes, and whether it draws
+random numbers. The planner's facts come from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from chaos.worker_group.data import Loader
+from chaos.worker_group.interpreter import Loss
+from chaos.worker_group.layers import Layer
+
+REPEATS = 3
+"""The shortest of so many runs is told: what else ran on the machine only adds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMeasure:
+    """One micro-batch through one layer."""
+
+    forward_s: float
+    backward_s: float
+    kept_bytes: int
+    output_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """`boundaries[l]`: shape and type of what enters layer l."""
+
+    layers: Sequence[LayerMeasure]
+    boundaries: Sequence[tuple[tuple[int, ...], torch.dtype]]
+
+
+def measure(layers: Sequence[Layer], loss: Loss, loader: Loader) -> Measured:
+    """Run the first micro-batch through the model; marks the layers that draw random numbers. Changes no parameter.
+
+    Raises ValueError, naming the layer, where the chain does not fit together.
+    """
+    sample = loader.micro_batch(0, 0)
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise ValueError("the data set must give pairs (input, target), which become one tensor each in a micro-batch")
+    value, target = sample
+    boundaries: list[tuple[tuple[int, ...], torch.dtype]] = []
+    measures: list[LayerMeasure] = []
+    before = torch.get_rng_state()
+    try:
+        for layer in layers:
+            if not isinstance(value, torch.Tensor):
+                raise ValueError(f"a {type(value).__name__} enters layer {layer.name}; it must be one tensor")
+            boundaries.append((tuple(value.shape), value.dtype))
+            value, found = _layer(layer, value)
+            measures.append(found)
+        told = loss(value, target)
+        if not isinstance(told, torch.Tensor) or told.dim() != 0:
+            raise ValueError("loss=(output, target) must give one number, the mean over the micro-batch")
+    finally:
+        torch.set_rng_state(before)
+    return Measured(layers=measures, boundaries=boundaries)
+
+
+def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasure]:
+    forward_s, backward_s = [], []
+    left: Any = None
+    for _ in range(REPEATS):
+        entered = value.detach()
+        if entered.is_floating_point():
+            entered.requires_grad_()
+        drawn = torch.get_rng_state()
+        began_s = perf_counter()
+        try:
+            left = layer.module(entered)
+        except RuntimeError as error:
+            raise ValueError(
+                f"layer {layer.name} cannot take what the one before gives ({tuple(value.shape)} {value.dtype}): "
+                f"{error}"
+            ) from error
+        forward_s.append(perf_counter() - began_s)
+        layer.random = layer.random or not torch.equal(drawn, torch.get_rng_state())
+        if not isinstance(left, torch.Tensor):
+            raise ValueError(
+                f"layer {layer.name} gives a {type(left).__name__}; each layer must take one tensor and give one"
+            )
+        wanted = [t for t in (entered, *layer.parameters) if t.requires_grad]
+        began_s = perf_counter()
+        if wanted and left.requires_grad:
+            torch.autograd.grad(left, wanted, torch.ones_like(left), allow_unused=True)
+        backward_s.append(perf_counter() - began_s)
+    size = left.numel() * left.element_size()
+    measured = LayerMeasure(
+        forward_s=min(forward_s), backward_s=min(backward_s), kept_bytes=2 * size, output_bytes=size
+    )
+    return left.detach(), measured

@@ -1,0 +1,208 @@
+"""A model that the workers of a site train together: what `Coordinator.parallelize` gives.
+
+One worker alone is a worker group of one: the same interpreter runs all layers, and its commit is its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from chaos.worker_group.data import Batch, Loader
+from chaos.worker_group.interpreter import Loss
+from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
+from chaos.worker_group.line import ControlLine, GroupEnded
+from chaos.worker_group.measuring import Measured, measure
+from chaos.worker_group.session import Applied, GroupSession, Training, TrainsAlone, TrainsTogether
+from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One step, as all workers know it. `loss`: mean over the global batch, before the update. `norm`: of the gradient,
+    before clipping. `repeated`: how often it was begun anew here because a worker was lost. `generation`: number of the
+    plan."""
+
+    step: int
+    loss: float
+    norm: float
+    samples: int
+    generation: int
+    seconds: float
+    repeated: int
+
+
+class WorkersEnded(RuntimeError):
+    """The worker group cannot go on; the text says why."""
+
+
+class ParallelModel:
+    """Made by `Coordinator.parallelize`; see there."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        *,
+        layers: Callable[[Any], Sequence[torch.nn.Module]] | None,
+        loss: Loss,
+    ) -> None:
+        """Raises ValueError on what cannot be trained by several workers, naming it."""
+        if layers is None and not isinstance(model, torch.nn.Sequential):
+            raise ValueError(
+                "parallelize() must know the model's layers: give layers=lambda m: [m.embed, *m.blocks, m.head], "
+                "modules that take one tensor and give one, in the order in which data passes them"
+            )
+        self.module = model
+        self.layers: list[Layer] = chain(list(model.children()) if layers is None else list(layers(model)))
+        _check_covered(model, self.layers)
+        self._loss = loss
+        self._make: MakeOptimizer | None = None
+        self._clip_norm: float | None = None
+        self._loader: Loader | None = None
+        self._session: GroupSession | None = None
+        self._measured: Measured | None = None
+
+    # ---- before the first step
+
+    def train_with(self, optimizer: Any, clip_norm: float | None) -> None:
+        """See `Coordinator.register`."""
+        if not callable(optimizer) or isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(
+                "a parallel model takes a function that makes an optimizer, since a worker holds only some of the "
+                "parameters: optimizer=lambda params: torch.optim.AdamW(params, lr=3e-4)"
+            )
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm must be greater than 0, not {clip_norm}")
+        if self._make is not None:
+            raise ValueError("this model has its optimizer already")
+        self._make, self._clip_norm = optimizer, clip_norm
+        for layer in self.layers:
+            layer.train_with(optimizer)
+
+    def load_from(self, loader: Loader) -> Loader:
+        """The loader whose steps this model takes; there is one."""
+        if self._loader is not None:
+            raise ValueError("this model has its loader already; one loader spans the whole training (steps=)")
+        self._loader = loader
+        return loader
+
+    # ---- training
+
+    def step(self, batch: Batch) -> StepReport:
+        """Train one global batch: returns when the update is applied, whatever died meanwhile.
+
+        Raises `WorkersEnded` if the worker group cannot go on.
+        """
+        session = self._started(batch)
+        began_s = perf_counter()
+        try:
+            applied = session.step()
+        except GroupEnded as error:
+            batch.loader.ended = True
+            session.ended()
+            if str(error):
+                raise WorkersEnded(str(error)) from None
+            return self._report(Applied(step=batch.loader.steps, loss=float("nan"), norm=0.0), session, began_s)
+        except Exception as error:
+            session.failed(f"{type(error).__name__}: {error}")
+            raise
+        batch.loader.step = applied.step
+        if applied.step >= batch.loader.steps:
+            session.close()
+        return self._report(applied, session, began_s)
+
+    def _report(self, applied: Applied, session: GroupSession, began_s: float) -> StepReport:
+        loader = self._loader
+        assert loader is not None
+        return StepReport(
+            step=applied.step,
+            loss=applied.loss,
+            norm=applied.norm,
+            samples=loader.micro_batches * loader.micro_batch_size,
+            generation=session.generation,
+            seconds=perf_counter() - began_s,
+            repeated=applied.repeated,
+        )
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this worker should print what all of them know: one of them, the lowest that trains."""
+        return self._session is None or self._session.speaks
+
+    def digests(self) -> dict[int, str]:
+        """BLAKE3 of the state (parameters, buffers, optimizer) of each layer held here, by its number."""
+        return {layer.index: layer.digest() for layer in self.layers if layer.held}
+
+    def _started(self, batch: Batch) -> GroupSession:
+        if self._session is not None:
+            return self._session
+        if self._make is None:
+            raise ValueError("call coordinator.register(model=model, optimizer=...) before the first step")
+        if batch.loader is not self._loader:
+            raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
+        loader = batch.loader
+        self._measured = measure(self.layers, self._loss, loader)
+        training = Training(
+            layers=self.layers,
+            loss=self._loss,
+            loader=loader,
+            boundaries=self._measured.boundaries,
+            clip_norm=self._clip_norm,
+        )
+        if "CHAOS_WORKER_GROUP" in os.environ:
+            together = TrainsTogether(training, os.environ)
+            together.line.send(self._hello(together.line, loader))
+            self._session = together
+        else:
+            self._session = TrainsAlone(training)
+        return self._session
+
+    def _hello(self, line: ControlLine, loader: Loader) -> GroupHello:
+        assert self._measured is not None
+        facts = (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed, self._clip_norm)
+        reports = tuple(
+            LayerReport(
+                name=layer.name[:200],
+                forward_s=seconds.forward_s,
+                backward_s=seconds.backward_s,
+                optimizer_step_s=0.0,
+                parameter_bytes=layer.parameter_bytes,
+                optimizer_bytes=layer.state_bytes - layer.parameter_bytes,
+                gradient_bytes=layer.gradient_size * layer.gradient_dtype.itemsize,
+                activation_bytes=seconds.kept_bytes,
+                output_bytes=seconds.output_bytes,
+            )
+            for layer, seconds in zip(self.layers, self._measured.layers, strict=True)
+        )
+        workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return GroupHello(
+            version=VERSION,
+            token=line.token,
+            worker=line.worker,
+            torch=str(torch.__version__),
+            model=digest_of(self.layers, facts),
+            layers=reports,
+            micro_batches=loader.micro_batches,
+            micro_batch_size=loader.micro_batch_size,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
+            clip_norm=self._clip_norm,
+        )
+
+    def close(self) -> None:
+        """No further step: tell the others, if the training is not over by itself."""
+        if self._session is not None:
+            self._session.close()
+
+
+def _check_covered(model: torch.nn.Module, layers: Sequence[Layer]) -> None:
+    covered = {id(p) for layer in layers for p in layer.module.parameters()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in covered:
+            raise ValueError(
+                f"the parameter {name!r} is in none of the layers; layers= must name every module that trains"
+            )

@@ -1,0 +1,146 @@
+"""A small training for several workers of one site, with faults at chosen places: what `test_worker_group` runs.
+
+FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place
+in that step (for `building` and `moving`: in that generation), by its own hand.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from chaos import Coordinator
+from chaos.worker_group import interpreter, layers, line, session, summing
+from chaos.worker_group.groups import Groups
+from chaos_protocols.worker_group.messages import Reduced
+
+STEPS = 6
+SAMPLES, FEATURES, WIDTH, CLASSES = 96, 8, 16, 3
+LAYERS = 6
+
+
+class Block(torch.nn.Module):
+    """With dropout, so that random numbers matter, and a table that is no part of the state."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.dropout = torch.nn.Dropout(dropout)
+        self.register_buffer("scale", torch.linspace(0.5, 1.5, WIDTH), persistent=False)
+        self.register_buffer("shift", torch.full((WIDTH,), 0.01))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(torch.tanh(self.linear(x))) * self.scale + self.shift
+
+
+class Points(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Random points, the same in every process."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.x = torch.randn(SAMPLES, FEATURES, generator=generator)
+        self.y = torch.randint(0, CLASSES, (SAMPLES,), generator=generator)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[index], self.y[index]
+
+
+def make_model(dropout: float = 0.1) -> torch.nn.Sequential:
+    torch.manual_seed(3)
+    blocks = [Block(dropout) for _ in range(LAYERS - 2)]
+    return torch.nn.Sequential(torch.nn.Linear(FEATURES, WIDTH), *blocks, torch.nn.Linear(WIDTH, CLASSES))
+
+
+def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def train(after: Callable[[Any, Any], None]) -> None:
+    """`after(model, report)` is called after each step."""
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=2.0)
+        for batch in coordinator.loader(Points(), global_batch=16, micro_batch=2, seed=7, steps=STEPS):
+            after(model, model.step(batch))
+
+
+def _plant(worker: int, step: int, where: str, number: int) -> None:
+    def strike() -> None:
+        with open(os.environ["STRUCK"], "a", encoding="utf-8") as out:
+            out.write(f"{worker} {where} {time.monotonic()!r}\n")
+        os.kill(os.getpid(), number)
+
+    def before(owner: Any, name: str, due: Callable[..., bool]) -> None:
+        real = getattr(owner, name)
+        struck = [False]
+
+        def planted(*args: Any, **kwargs: Any) -> Any:
+            if not struck[0] and due(*args):
+                struck[0] = True
+                strike()
+            return real(*args, **kwargs)
+
+        setattr(owner, name, planted)
+
+    now: list[int] = [0]
+    run = interpreter.StepRun.run
+
+    def noted(self: Any) -> None:
+        now[0] = self._step
+        run(self)
+
+    interpreter.StepRun.run = noted  # type: ignore[method-assign]
+    match where:
+        case "forward":
+            before(interpreter.StepRun, "_forward", lambda self, g, *_: self._step == step)
+        case "backward":
+            before(interpreter.StepRun, "_backward", lambda self, g, *_: self._step == step)
+        case "reduce":
+            before(summing.StepSums, "_gather", lambda *_: now[0] == step)
+        case "reduced":
+            send = line.ControlLine.send
+
+            def send_and_strike(self: Any, message: Any) -> None:
+                send(self, message)
+                if isinstance(message, Reduced) and message.step == step:
+                    strike()
+
+            line.ControlLine.send = send_and_strike  # type: ignore[method-assign]
+        case "update":  # one layer is updated, the next one is not
+            before(layers.Layer, "update", lambda self, _: now[0] == step and self.index % 3 == 1)
+        case "building":
+            before(Groups, "build", lambda self, _: self._generation == step)
+        case "moving":
+            before(session, "move", lambda *_: step == line_generation[0])
+            line_generation: list[int] = [0]
+            build = Groups.build
+
+            def build_noted(self: Any, groups: Any) -> None:
+                line_generation[0] = self._generation
+                build(self, groups)
+
+            Groups.build = build_noted  # type: ignore[method-assign]
+        case "outside":
+            before(session.TrainsTogether, "step", lambda self: self._tag.step == step)
+        case _:
+            raise ValueError(f"no place {where}")
+
+
+def main() -> None:
+    for fault in filter(None, os.environ.get("FAULTS", "").split(";")):
+        worker, step, where, *number = fault.split(":")
+        if worker == os.environ["CHAOS_WORKER"]:
+            _plant(int(worker), int(step), where, int(number[0]) if number else signal.SIGKILL)
+    train(lambda model, report: None)
+
+
+if __name__ == "__main__":
+    main()

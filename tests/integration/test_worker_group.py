@@ -1,0 +1,126 @@
+"""Several workers of one site, as real processes: whatever is killed where, the training is that of one process.
+
+"That of one process" is meant bit by bit, for parameters and optimizer of all layers after every step.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.integration.site_training import STEPS
+from tests.integration.worker_group_rig import Ran, alone, train
+
+from chaos_planner.pipelines.plans.layout import Policy
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def check(ran: Ran, *, plans: int = 2) -> None:
+    """It trained to the end, with the bits of one process, and repeated at most one step."""
+    assert ran.failed == "" and len(ran.of("plan")) == plans, ran.happened
+    missing = [step for step in range(1, STEPS + 1) if step not in {each.fields["step"] for each in ran.of("step")}]
+    assert len(missing) <= 1, "a step whose last answer died with its worker is told of by the next one"
+    expected = [digests for step, digests in enumerate(alone(), 1) if step not in missing]
+    assert ran.digests == expected
+
+
+@pytest.mark.parametrize(("dp", "pp"), [(2, 2), (1, 3), (4, 1)])
+async def test_workers_train_what_one_process_trains(tmp_path: Path, dp: int, pp: int) -> None:
+    ran = await train(tmp_path, dp=dp, pp=pp)
+    check(ran, plans=1)
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "reduce", "reduced", "update"])
+async def test_a_worker_killed_in_a_step_is_rerouted_around(tmp_path: Path, where: str) -> None:
+    ran = await train(tmp_path, dp=2, pp=2, faults=f"1:2:{where}", policies=[Policy.REROUTE])
+    check(ran)
+    assert ran.policies == ["start", "reroute"] and [place for _, place, _ in ran.struck] == [where]
+    resumed = ran.of("plan")[-1].fields["step"]
+    allowed = {"update": {3}, "reduced": {2, 3}}.get(where, {2})  # the last sums make the commit, whoever sent them
+    assert resumed in allowed, "a step is repeated exactly if it was not committed"
+
+
+@pytest.mark.parametrize("where", ["forward", "update"])
+async def test_pipelines_are_made_anew_and_state_moves(tmp_path: Path, where: str) -> None:
+    ran = await train(tmp_path, dp=2, pp=2, faults=f"2:2:{where}", policies=[Policy.DYNAMIC])
+    check(ran)
+    assert ran.policies == ["start", "dynamic"] and int(str(ran.of("plan")[-1].fields["moved_bytes"])) > 0
+
+
+@pytest.mark.parametrize("where", ["backward", "update"])
+async def test_a_spare_takes_the_place_of_a_lost_worker(tmp_path: Path, where: str) -> None:
+    ran = await train(tmp_path, dp=2, pp=2, spares=1, faults=f"3:2:{where}")
+    check(ran)
+    assert ran.policies == ["start", "spare"]
+    assert ran.of("plan")[-1].fields["shape"] == ran.of("plan")[0].fields["shape"]
+
+
+async def test_a_restarted_process_gets_its_state_from_its_peers_and_its_place_back(tmp_path: Path) -> None:
+    ran = await train(tmp_path, dp=2, pp=2, restarts=1, faults="1:1:forward", policies=[Policy.REROUTE, Policy.RESTART])
+    assert ran.policies[:2] == ["start", "reroute"] and ran.failed == ""
+    check(ran, plans=len(ran.policies))
+
+
+@pytest.mark.parametrize(
+    ("faults", "spares"),
+    [("0:1:backward;3:2:forward", 0), ("0:2:forward;3:2:forward", 0), ("3:1:forward;1:2:building", 0)],
+    ids=("one-after-the-other", "both-at-once", "in-the-recovery"),
+)
+async def test_a_second_loss_is_survived_too(tmp_path: Path, faults: str, spares: int) -> None:
+    ran = await train(tmp_path, dp=3, pp=2, faults=faults, spares=spares, policies=[Policy.REROUTE, Policy.DYNAMIC])
+    check(ran, plans=len(ran.policies))
+    assert len(ran.struck) == 2
+
+
+async def test_a_source_that_dies_while_state_moves_is_replaced_by_another(tmp_path: Path) -> None:
+    ran = await train(tmp_path, dp=3, pp=1, spares=1, faults="2:1:forward;0:2:moving")
+    check(ran, plans=3)
+
+
+async def test_a_stopped_process_is_found_killed_and_replaced(tmp_path: Path) -> None:
+    ran = await train(
+        tmp_path,
+        dp=2,
+        pp=2,
+        faults=f"2:3:backward:{int(signal.SIGSTOP)}",
+        failure_timeout_s=1.0,
+        policies=[Policy.REROUTE],
+    )
+    check(ran)
+    (suspected,) = ran.of("worker-suspected")
+    assert suspected.fields["worker"] == 2
+
+
+async def test_all_holders_of_a_layer_lost_is_said_with_what_would_help(tmp_path: Path) -> None:
+    ran = await train(tmp_path, dp=1, pp=2, faults="1:2:forward")
+    assert "all workers that held layers 3 to 5 are lost" in ran.failed and "--dp" in ran.failed
+
+
+async def test_a_script_that_raises_ends_the_training_with_its_words(tmp_path: Path) -> None:
+    script = tmp_path / "bad.py"
+    script.write_text(
+        "from tests.integration.site_training import *\n"
+        "def bad(output, target):\n"
+        "    if bad.calls > 40: raise RuntimeError('the label is wrong')\n"
+        "    bad.calls += 1\n"
+        "    return torch.nn.functional.cross_entropy(output, target)\n"
+        "bad.calls = 0\n"
+        "with Coordinator(standalone=True) as coordinator:\n"
+        "    model = coordinator.parallelize(make_model(), loss=bad)\n"
+        "    coordinator.register(model=model, optimizer=make_optimizer)\n"
+        "    for batch in coordinator.loader(Points(), global_batch=16, micro_batch=2, steps=50):\n"
+        "        model.step(batch)\n",
+        encoding="utf-8",
+    )
+    ran = await train(tmp_path, dp=2, pp=1, script=script)
+    assert "RuntimeError: the label is wrong" in ran.failed and len(ran.of("plan")) == 1

@@ -1,0 +1,134 @@
+"""Real worker processes under a real controller, forked from one that has torch already, so that a test takes a second.
+
+`launch` stands in for a new interpreter; everything else is as under `chaosd run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.integration import site_training
+from tests.integration.worker_group_child import worker
+
+from chaos_planner.pipelines.plans.layout import Policy
+from chaosd.worker_group.controller import Controller, Happened
+from chaosd.worker_group.planning import SitePlanner
+
+SCRIPT = Path(site_training.__file__)
+LIMIT_S = 60.0
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.integration.worker_group_child"])
+
+
+class Forked:
+    """A worker's process, as `chaosd.worker_group.processes` wants it."""
+
+    def __init__(self, process: Any) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    def poll(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+    def wait(self) -> int:
+        self._process.join()
+        return int(self._process.exitcode)
+
+
+def launch(command: Sequence[str], environment: Mapping[str, str], shared: int) -> Forked:
+    words = f"/proc/{os.getpid()}/fd/{shared}"
+    process = _context.Process(target=worker, args=(list(command), dict(environment), words))
+    process.start()
+    return Forked(process)
+
+
+@dataclass
+class Ran:
+    """What came of a training."""
+
+    failed: str = "it has not ended"
+    happened: list[Happened] = field(default_factory=list)
+    struck: list[tuple[int, str, float]] = field(default_factory=list)
+    """(worker, where, when) of the faults."""
+
+    def of(self, kind: str) -> list[Happened]:
+        return [each for each in self.happened if each.kind == kind]
+
+    @property
+    def digests(self) -> list[tuple[str, ...]]:
+        """Of all layers, after each step."""
+        steps = {int(str(each.fields["step"])): each.fields["digests"] for each in self.of("step")}
+        return [steps[step] for step in sorted(steps)]  # type: ignore[misc]
+
+    @property
+    def policies(self) -> list[str]:
+        return [str(each.fields["policy"]) for each in self.of("plan")]
+
+    def after(self, kind: str, at_s: float) -> float:
+        """Seconds until the first entry of this kind."""
+        return min(each.at_s for each in self.of(kind) if each.at_s >= at_s) - at_s
+
+
+async def train(
+    tmp_path: Path,
+    *,
+    dp: int,
+    pp: int,
+    faults: str = "",
+    policies: Sequence[Policy] = tuple(Policy),
+    spares: int = 0,
+    restarts: int = 0,
+    failure_timeout_s: float = 5.0,
+    script: Path = SCRIPT,
+    watch: Callable[[Controller, Happened], None] | None = None,
+) -> Ran:
+    """Train to the end, or until it cannot go on."""
+    struck = tmp_path / "struck"
+    struck.touch()
+    ran = Ran()
+
+    def happened(entry: Happened) -> None:
+        ran.happened.append(entry)
+        if watch is not None:
+            watch(controller, entry)
+
+    planner = SitePlanner(workers=dp * pp, pipelines=dp, stages=pp, policies=frozenset(policies))
+    controller = Controller(
+        command=[sys.executable, "-u", str(script)],
+        workers=dp * pp,
+        spares=spares,
+        restarts=restarts,
+        planner=planner,
+        failure_timeout_s=failure_timeout_s,
+        audit=True,
+        launch=launch,
+        environment={"FAULTS": faults, "STRUCK": str(struck), "OMP_NUM_THREADS": "1"},
+        happened=happened,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        ran.failed = await controller.run()
+    for text in struck.read_text(encoding="utf-8").splitlines():
+        worker, where, at_s = text.split()
+        ran.struck.append((int(worker), where, float(at_s)))
+    return ran
+
+
+@cache
+def alone() -> list[tuple[str, ...]]:
+    """Digests of all layers after each step of the same training in one process."""
+    found: list[tuple[str, ...]] = []
+    site_training.train(lambda model, report: found.append(tuple(d for _, d in sorted(model.digests().items()))))
+    return found

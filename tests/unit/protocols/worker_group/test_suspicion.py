@@ -1,0 +1,104 @@
+"""Who stands still: a worker that computes too long, or one that waits and whose process does not run."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaos_protocols.worker_group.suspicion import FIRST_LIMIT_S, Reading, Suspicion, Work
+from chaos_protocols.worker_group.words import SLOT_BYTES, read_slot, write_beat, write_doing
+
+TIMEOUT_S = 1.0
+
+
+def progress(count: int, work: Work, beat: int = 0, peer: int = -1) -> Reading:
+    return Reading(count=count, work=work, peer=peer, beat=beat)
+
+
+def watch(suspicion: Suspicion, seconds: float, at_s: float, make: object, tick_s: float = 0.05) -> list[str]:
+    found = []
+    for index in range(round(seconds / tick_s)):
+        now_s = at_s + (index + 1) * tick_s
+        found += [f"{s.worker}: {s.reason}" for s in suspicion.observe(now_s, make(index))]  # type: ignore[operator]
+    return found
+
+
+def test_work_may_take_four_times_as_long_as_the_longest_of_its_kind() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    watch(suspicion, 2.0, 0.0, lambda i: {0: progress(i // 10, Work.FORWARD)})  # half a second each
+    assert suspicion.limit_s(Work.FORWARD) == pytest.approx(2.0, abs=0.3)
+    assert watch(suspicion, 1.5, 2.0, lambda i: {0: progress(9, Work.FORWARD)}) == []
+    found = watch(suspicion, 2.0, 3.5, lambda i: {0: progress(9, Work.FORWARD)})
+    assert len(found) == 1 and "no progress in forward" in found[0], "told once"
+
+
+def test_before_a_first_measurement_and_in_the_scripts_own_code_there_is_time() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    assert suspicion.limit_s(Work.BACKWARD) == FIRST_LIMIT_S
+    watch(suspicion, 1.0, 0.0, lambda i: {0: progress(i, Work.OUTSIDE)})
+    assert suspicion.limit_s(Work.OUTSIDE) == FIRST_LIMIT_S
+
+
+def test_a_worker_may_wait_for_ever_as_long_as_its_process_runs() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    assert watch(suspicion, 30.0, 0.0, lambda i: {0: progress(1, Work.WAITING, beat=i // 2, peer=1)}) == []
+
+
+def test_a_stopped_process_is_found_also_while_it_waits() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    watch(suspicion, 1.0, 0.0, lambda i: {0: progress(1, Work.WAITING, beat=i), 1: progress(1, Work.WAITING, beat=i)})
+    found = watch(
+        suspicion,
+        1.6,
+        1.0,
+        lambda i: {0: progress(1, Work.WAITING, beat=20), 1: progress(1, Work.WAITING, beat=20 + i)},
+    )
+    assert len(found) == 1 and found[0].startswith("0: it waits, but its process has not run")
+
+
+def test_the_time_before_its_hello_is_not_held_against_a_worker() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    watch(suspicion, 20.0, 0.0, lambda i: {0: progress(0, Work.STARTING)})
+    assert watch(suspicion, 0.5, 20.0, lambda i: {0: progress(1, Work.WAITING, beat=1)}) == []
+
+
+def test_a_reader_that_slept_suspects_nobody() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    watch(suspicion, 1.0, 0.0, lambda i: {0: progress(1, Work.WAITING, beat=i)})
+    assert suspicion.observe(60.0, {0: progress(1, Work.WAITING, beat=20)}) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_on_random_graphs_of_waiting_only_the_stopped_one_is_suspected(seed: int) -> None:
+    """Whoever waits for whom, in chains and circles: the one whose words and beat stand is named, and no other."""
+    draw = random.Random(seed)
+    workers, stopped = 6, draw.randrange(6)
+    suspicion = Suspicion(TIMEOUT_S)
+    frozen: dict[int, Reading] = {}
+
+    def reading(index: int) -> dict[int, Reading]:
+        found = {}
+        for worker in range(workers):
+            waits = draw.random() < 0.7
+            work = Work.WAITING if waits else Work.FORWARD
+            peer = draw.randrange(workers) if waits else -1
+            if index >= 40 and worker == stopped:
+                found[worker] = frozen.setdefault(worker, progress(99, work, beat=20, peer=peer))
+            else:
+                found[worker] = progress(index, work, beat=index // 2, peer=peer)
+        return found
+
+    found = watch(suspicion, 8.0, 0.0, reading)
+    assert [text.split(":")[0] for text in found] == [str(stopped)]
+
+
+def test_words_are_read_as_they_were_written_and_nonsense_is_no_progress() -> None:
+    memory = memoryview(bytearray(2 * SLOT_BYTES))
+    slot = memory[SLOT_BYTES:]
+    write_doing(slot, 1 << 40, Work.SUMMING, 3)
+    write_beat(slot, 17)
+    assert read_slot(memory, 1) == Reading(count=1 << 40, work=Work.SUMMING, peer=3, beat=17)
+    assert read_slot(memory, 0).work is Work.STARTING
+    slot[8:12] = b"\xff\xff\xff\xff"
+    assert read_slot(memory, 1).work is Work.OUTSIDE
