@@ -7,6 +7,7 @@ from chaos_protocols.links.network import Network
 from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.waits import Waits
 from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine, RoundPhase
@@ -27,6 +28,7 @@ class Pause:
         hold: JoinHold,
         rounds: RoundMachine,
         state: WorkerState,
+        waits: Waits,
     ) -> None:
         self._outbox = outbox
         self._replica = replica
@@ -36,6 +38,7 @@ class Pause:
         self._hold = hold
         self._rounds = rounds
         self._state = state
+        self._waits = waits
         self._told = ""
         """The reason that was told last; empty: it goes on."""
 
@@ -64,7 +67,7 @@ class Pause:
             return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
         if waits := self._hold.reason():
             return waits
-        return self._why_no_state() if self._is_without_state() else ""
+        return self._why_no_state() if self._is_without_state() else self._waits.reason()
 
     def _is_without_scheduler(self) -> bool:
         outbox, replica = self._outbox, self._replica
