@@ -80,9 +80,10 @@ def add_slow(world: World, name: str, near: str, rate_bytes_per_s: float) -> Nod
 
 
 def test_a_joiner_whose_link_cannot_follow_the_rounds_is_waited_for_and_all_say_so() -> None:
-    """A round is 1 MB in 0.1 s, the link carries 2 MB/s, the state is 3.2 MB."""
+    """A round is 1 MB in 0.1 s, the link carries 0.8 MB/s, the state is 3.2 MB: without waiting it is fetched again and
+    again, and the site never joins."""
     world = run_of("abc", pace_s=0.1)
-    slow = add_slow(world, "d", "c", 2e6)
+    slow = add_slow(world, "d", "c", 8e5)
     paused: dict[str, str] = {}
 
     def joined() -> bool:
@@ -95,7 +96,7 @@ def test_a_joiner_whose_link_cannot_follow_the_rounds_is_waited_for_and_all_say_
 
     begun_s = world.now_s
     assert world.run_until(joined, limit_s=20.0), "\n".join(world.story[-20:])
-    assert world.now_s - begun_s < 8.0, "2.3 s for the state"
+    assert world.now_s - begun_s < 8.0, "4 s for the state"
     assert set(paused) >= set("abc") and all("until d has the state" in text for text in paused.values())
     assert any("a round moves 1 MB every" in line and "rounds wait for it" in line for line in world.story)
     assert slow.fetched == [False], "the state was fetched once"

@@ -33,6 +33,10 @@ STRIKES_IN_A_RUN = 26
 MEANS_S = (0.3, 0.5, 0.7)
 """Between two strikes, by the seed: dense trouble, or some time to recover."""
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
+SLOW_LINKS_SHARE = 0.5
+"""Of the runs with a late newcomer."""
+SLOW_RATES_BYTES_PER_S = (1e6, 1e7)
+ROUND_BYTES = (100_000, 400_000, 1_000_000)
 HEAL_S = 60.0
 CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 """Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
@@ -114,8 +118,22 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
         for one in world.nodes:
             world.network.latency_s[one, newcomer.site] = world.network.latency_s[newcomer.site, one] = 0.01
         world.schedule(rng.uniform(0.5 * late_s, late_s), lambda: begin(newcomer))
+        if rng.random() < SLOW_LINKS_SHARE:
+            _slow_links(world, newcomer, rng)
     if rng.random() < 0.25:
         keep_at_random(world, rng)
+
+
+def _slow_links(world: World, newcomer: Node, rng: random.Random) -> None:
+    """All ways to and from the newcomer have a rate: from one on which it can follow the rounds to one on which a round
+    takes many times its time."""
+    round_bytes, rate = rng.choice(ROUND_BYTES), rng.uniform(*SLOW_RATES_BYTES_PER_S)
+    world.network.chunk_bytes = round_bytes // world.chunk_count
+    for node in world.nodes.values():
+        node.contribution_bytes = round_bytes
+        if node is not newcomer:
+            ways = ((node.site, newcomer.site), (newcomer.site, node.site))
+            world.network.rates |= dict.fromkeys(ways, rate)
 
 
 class Nemesis:

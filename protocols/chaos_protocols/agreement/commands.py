@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Annotated, assert_never
 
 import msgspec
+import msgspec.inspect
 
 from chaos_protocols.agreement.raft.messages import AppendRequest, RaftMessage, SnapshotRequest
 from chaos_protocols.agreement.roster import (
@@ -176,10 +177,34 @@ def version_needed(command: Command) -> int:
     return max(since, _since(command)) if FIELDS_SINCE else since
 
 
+@lru_cache(maxsize=128)
+def _may_hold(kind: type[msgspec.Struct], since: frozenset[tuple[type[msgspec.Struct], str]]) -> bool:
+    """Whether a struct of this kind, or one within it, has a field in FIELDS_SINCE (`since`): all others, the members
+    and links of a large run among them, are not looked at."""
+    wanted, seen, todo = {one for one, _ in since}, set(), [msgspec.inspect.type_info(kind)]
+    while todo:
+        info = todo.pop()
+        match info:
+            case msgspec.inspect.StructType(cls=cls, fields=fields) if cls not in seen:
+                if cls in wanted:
+                    return True
+                seen.add(cls)
+                todo += [field.type for field in fields]
+            case msgspec.inspect.UnionType(types=types):
+                todo += types
+            case msgspec.inspect.VarTupleType(item_type=item):
+                todo.append(item)
+            case msgspec.inspect.TupleType(item_types=items):
+                todo += items
+            case msgspec.inspect.Metadata(type=inner):
+                todo.append(inner)
+    return False
+
+
 def _since(value: object) -> int:
     if isinstance(value, tuple):
-        return max((_since(one) for one in value), default=0)
-    if not isinstance(value, msgspec.Struct):
+        return max((_since(one) for one in value if isinstance(one, msgspec.Struct | tuple)), default=0)
+    if not isinstance(value, msgspec.Struct) or not _may_hold(type(value), frozenset(FIELDS_SINCE)):
         return 0
     newest = 0
     for field in msgspec.structs.fields(value):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaos_protocols.names import SITES_MAX, SiteId
-from chaos_protocols.wire.control import STEPS_TOLD_MAX, Heartbeat, SiteStep
+from chaos_protocols.wire.control import Heartbeat
+from chaos_protocols.wire.steps import STEPS_TOLD_MAX, SiteStep
 
 TOLD_AFTER_S = 0.4
 """A neighbour is told of the others at most so often: a site four links away is then heard of within 2 s."""

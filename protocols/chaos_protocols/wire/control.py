@@ -28,6 +28,7 @@ from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
+from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
 from chaos_protocols.wire.waits import Words
@@ -38,22 +39,6 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 HOPS_MAX = 32
 EVERYBODY = SiteId("*")
-
-
-STEPS_TOLD_MAX = 256
-"""In one heartbeat, the newest first: with 20 sites it takes about 1 KiB."""
-Phase = Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
-
-
-class SiteStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Where a site stands by its heartbeat `sequence`, as somebody has heard it `age_s` ago. For people."""
-
-    site: Site
-    incarnation: Count
-    sequence: Count
-    round: Count
-    phase: Phase
-    age_s: Seconds
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):

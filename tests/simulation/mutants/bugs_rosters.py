@@ -79,6 +79,17 @@ ROSTERS = (
         breaks=(6,),
     ),
     Bug(
+        name="a dead connection of a link that lives is not noticed",
+        patches=(
+            Patch(
+                "chaos_protocols.links.silence:LinkWatch.dead_connection",
+                "limit_s = self.limit_s(failure_timeout_s)",
+                'return ""\n    limit_s = self.limit_s(failure_timeout_s)',
+            ),
+        ),
+        breaks=(8,),
+    ),
+    Bug(
         name="a restarted daemon is not noticed",
         patches=(
             Patch(

@@ -7,7 +7,8 @@ from tests.unit.protocols.one_site import heartbeat
 
 from chaos_protocols.links.steps import FORGOTTEN_AFTER_S, TOLD_AFTER_S, Steps
 from chaos_protocols.names import SITES_MAX, SiteId
-from chaos_protocols.wire.control import STEPS_TOLD_MAX, Heartbeat, SiteStep
+from chaos_protocols.wire.control import Heartbeat
+from chaos_protocols.wire.steps import STEPS_TOLD_MAX, SiteStep
 
 A, B, C, D = (SiteId(letter * 32) for letter in "abcd")
 

@@ -1,0 +1,26 @@
+"""Where a site stands, as heartbeats say it of their sender, and of others."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.wire.plans import Site
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+
+STEPS_TOLD_MAX = 256
+"""In one heartbeat, the newest first: with 20 sites it takes about 1 KiB."""
+Phase = Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
+
+
+class SiteStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a site stands by its heartbeat `sequence`, as somebody has heard it `age_s` ago. For people."""
+
+    site: Site
+    incarnation: Count
+    sequence: Count
+    round: Count
+    phase: Phase
+    age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
