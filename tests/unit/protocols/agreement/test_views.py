@@ -19,3 +19,10 @@ def test_members_that_meet_only_in_a_learner_are_apart() -> None:
     assert connected_with(A, (A, C), (B,), [(A, B), (B, C)]) == {A, B}
     assert not connects((A, C), (B,), [link(A, B), link(B, C)])
     assert connects((A, B), (C,), [link(A, B), link(B, C)])
+
+
+def test_a_learner_is_connected_by_a_link_of_its_own_to_a_member_whichever_end_it_is() -> None:
+    assert connected_with(B, (B, C), (A,), [(B, C)]) == {B, C}
+    assert connected_with(A, (A, B), (C,), [(A, B)]) == {A, B}
+    assert connected_with(B, (B, C), (A,), [(A, B), (B, C)]) == {A, B, C}
+    assert connected_with(A, (A, B), (C,), [(A, B), (B, C)]) == {A, B, C}

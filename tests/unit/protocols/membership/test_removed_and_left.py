@@ -53,6 +53,7 @@ def test_a_site_that_was_told_of_its_removal_is_in_again_with_the_next_roster_th
     bench = training_member()
     removed(bench, bench.roster.epoch + 1)
     assert bench.machine.membership.state.value == "joining"
+    assert not bench.machine.membership.begun, "what it knew of the rounds counts no more"
     gone = Departure(site=D, incarnation=1, last_round=0, cause="failed", reason="")
     bench.agreed(RemoveSite(departure=gone, resolve=False, views=views(bench, 3, remove=D)))
     again = AddSite(

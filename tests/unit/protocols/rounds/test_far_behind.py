@@ -1,4 +1,4 @@
-"""Rounds of a site that is far behind: where it goes on, and when its state is worth nothing any more."""
+"""Rounds of a site that is far behind, or begins anew: where it goes on, and which state and parts count no more."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from tests.unit.protocols.follower import of
 from tests.unit.protocols.one_site import A, B, C, roster_of
 
-from chaos_protocols.effects import Contribute, OpenRound
+from chaos_protocols.effects import Contribute, OpenRound, ToWorker
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
 from chaos_protocols.wire.plans import Tag
+from chaos_protocols.wire.worker import TrainFrom
 
 
 def rounds_of(*members: Any, first_round: int, site: Any = B, listeners: tuple[Any, ...] = ()) -> RoundMachine:
@@ -81,3 +82,10 @@ def test_what_a_worker_gave_from_another_state_counts_for_no_round_of_the_one_th
     effects = [*machine.begin_at(3), *machine.advance()]
     assert of(effects, OpenRound)
     assert not any(one.has_bytes for one in of(effects, Contribute)), "round 4 again, from another state"
+
+
+def test_a_run_that_begins_anew_from_a_worker_that_trained_tells_it_so() -> None:
+    machine = rounds_of(A, B, first_round=1)
+    for _ in range(2):
+        told = of(machine.begin_from_worker(0), ToWorker)
+        assert [one.message for one in told] == [TrainFrom(round=1)]
