@@ -16,6 +16,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.recovery import RecoverAnswer, RunWaits
 
 FOR_INSIDERS = frozenset(
     (
@@ -25,6 +26,8 @@ FOR_INSIDERS = frozenset(
         messages.LinkAnswer,
         messages.ConnectOrder,
         messages.RoundStatusQuery,
+        RunWaits,
+        RecoverAnswer,
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
@@ -102,6 +105,10 @@ class Inbound:
                 self._orders.ordered(source, message)
             case messages.RoundStatusQuery(epoch=epoch):
                 participation.asked_how_far(source, epoch)
+            case RunWaits(reason=reason):
+                participation.pause.heard(reason)
+            case RecoverAnswer():
+                participation.recovering.answered(message)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):
                     self._scheduler.receive(source, message, now_s=self._outbox.now_s)

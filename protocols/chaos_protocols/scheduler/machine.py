@@ -43,13 +43,22 @@ from chaos_protocols.wire.control import (
     SiteStatus,
     StateRequest,
 )
+from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 
 STEPS_MAX = 8
 """In one go, after one event: a lone voter commits at once, so that one step may follow another. What is left is done
 after the next event."""
 
 ForScheduler = (
-    JoinRequest | StateRequest | CaughtUp | LeaveRequest | LinkRequest | LinkReady | SiteStatus | RoundStatusReply
+    JoinRequest
+    | StateRequest
+    | CaughtUp
+    | LeaveRequest
+    | LinkRequest
+    | LinkReady
+    | SiteStatus
+    | RoundStatusReply
+    | RecoverRequest
 )
 """Messages that only a scheduler acts on."""
 
@@ -150,7 +159,7 @@ class SchedulerMachine:
     def receive(self, source: SiteId, message: ForScheduler, *, now_s: float) -> None:
         """One message, while `at_work`. Whether it still matters is checked by the part."""
         admission = self.term.admission
-        answer: JoinAnswer | LeaveAnswer | LinkAnswer | None = None
+        answer: JoinAnswer | LeaveAnswer | LinkAnswer | RecoverAnswer | None = None
         match message:
             case SiteStatus():
                 self._reported(source, message, now_s)
@@ -168,6 +177,8 @@ class SchedulerMachine:
                 admission.link_ready(source, message)
             case RoundStatusReply():
                 self.term.resolution.answered(source, message)
+            case RecoverRequest():
+                answer = admission.recovery_requested(source, message)
             case _:
                 assert_never(message)
         if answer is not None:
@@ -309,4 +320,5 @@ class SchedulerMachine:
             first_round=self.pace.first_round(host),
             done=host.done_round,
             active=self.term.reports.active_sites(),
+            newest_round=self.term.reports.newest_possible(),
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from chaos_protocols.agreement.commands import (
     AddLink,
     AddSite,
@@ -24,6 +26,9 @@ from chaos_protocols.agreement.roster import Departure, LinkRecord, Roster, Site
 from chaos_protocols.agreement.views import LinkKey, Planner, SourceFacts, changed_views, connects
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.control import JoinRequest
+
+STATES_VERSION = 4
+"""From here on a departure says which state may have gone with the site."""
 
 REASON_CHARACTERS_MAX = 1024
 """What a command may say of its reason (`agreement/commands.py`)."""
@@ -54,6 +59,8 @@ class Situation:
     """The last round that is done at the scheduler."""
     active: frozenset[SiteId]
     """Members whose workers have the state."""
+    newest_round: int = 0
+    """Nobody of the run has a state that is more than a round newer (`Reports.newest_possible`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +248,14 @@ def remove_site(situation: Situation, removal: Removal) -> Proposal:
         cause="left" if removal.left else "failed",
         reason=removal.reason[:REASON_CHARACTERS_MAX],
     )
+    if roster.version() >= STATES_VERSION and not removal.left:
+        record = roster.record(site)
+        departure = msgspec.structs.replace(
+            departure,
+            name=record.name if record is not None else "",
+            lineage=roster.restore_epoch,
+            newest_round=situation.newest_round,
+        )
     configuration = without_site(situation.configuration, site)
     if removal.graceful:  # goes on hearing what is agreed until it is released
         configuration = with_learner(configuration, site)
