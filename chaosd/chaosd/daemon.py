@@ -307,6 +307,7 @@ def make_machine(
         incarnation=journal.incarnation,
         run=config.run,
         min_sites=config.min_sites,
+        reached=journal.recovered.reached,
     )
     recovered = journal.recovered
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries

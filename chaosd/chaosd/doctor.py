@@ -32,8 +32,10 @@ from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError, site_of_certificate
+from chaosd.storage.folders import folder_bytes
 from chaosd.transport.framing import CONTROL_PREFIX
 from chaosd.transport.settings import STREAMS_AUTO
 from chaosd.transport.sockets import unacknowledged_bytes
@@ -138,7 +140,8 @@ def check_data_dir(data_dir: Path) -> Check:
         )
     if folder != data_dir:
         return _warn("data_dir", f"{data_dir} does not exist yet", "`chaosd init` or the first start makes it")
-    return _ok("data_dir", f"{data_dir} is writable")
+    size_bytes = folder_bytes(data_dir) + folder_bytes(data_dir / CHECKPOINT_DIR_NAME)
+    return _ok("data_dir", f"{data_dir} is writable, {size_bytes / 2**20:,.1f} MiB in it")
 
 
 def check_disk(data_dir: Path) -> Check:

@@ -21,7 +21,7 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.control import CodecError
-from chaos_protocols.wire.plans import Tag
+from chaos_protocols.wire.plans import Reached, Tag
 from chaos_protocols.wire.versions import Versions
 from chaos_protocols.wire.worker import StateSpec, WorkerRefused
 from chaosd.bulk.streams import BulkStreams
@@ -92,6 +92,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._dial_failures: dict[SiteId, str] = {}
+        self._note_failed = False
         parts = make_parts(self)
         self.workers, self.bulk, self.meter = parts.workers, parts.bulk, parts.bulk.meter
         self._keeper, self._rounds_log = parts.keeper, parts.rounds_log
@@ -164,6 +165,9 @@ class Driver:
             case Persist():
                 with self.metrics.journal_seconds.time():
                     self._journal.persist(effect)
+            case effects.NoteReached(reached=reached):
+                with self.metrics.journal_seconds.time():
+                    self._note(reached)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
                 self._send(neighbour, self._auth.encode(neighbour, envelope))
             case effects.SetTimer(at_s=at_s):
@@ -242,6 +246,20 @@ class Driver:
                 bulk.replication.cancel(transfer)
             case _:
                 assert_never(effect)
+
+    def _note(self, reached: Reached) -> None:
+        """That a worker trains no more must be on the disk before this site gives to a round without it; anything else
+        in a note only helps after a power cut: a full disk is no reason to stop for that."""
+        try:
+            self._journal.note_reached(reached)
+        except JournalError as error:
+            if not reached.active:
+                raise
+            if not self._note_failed:
+                log.warning("how far the run has come is not noted: %s", error)
+            self._note_failed = True
+        else:
+            self._note_failed = False
 
     def _send(self, neighbour: SiteId, frame: bytes) -> None:
         if self.transport.send_control(neighbour, frame):

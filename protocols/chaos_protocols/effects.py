@@ -13,7 +13,7 @@ import msgspec
 from chaos_protocols.agreement.raft.effects import Persist
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
-from chaos_protocols.wire.plans import CheckpointFacts, ReplicationPlan, SyncPlan, Tag
+from chaos_protocols.wire.plans import CheckpointFacts, Reached, ReplicationPlan, SyncPlan, Tag
 from chaos_protocols.wire.worker import DaemonMessage
 
 
@@ -202,6 +202,13 @@ class LoadCheckpoint:
     checkpoint: CheckpointFacts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteReached:
+    """Duty: durable before any later effect of the same list is executed, in place of the note before."""
+
+    reached: Reached
+
+
 CheckpointEffect = (
     SaveMemoryCheckpoint | DropMemoryCheckpoint | RestoreMemoryCheckpoint | WriteCheckpoint | LoadCheckpoint
 )
@@ -247,6 +254,7 @@ class StopDaemon:
 
 Effect = (
     Persist
+    | NoteReached
     | SendEnvelope
     | SetTimer
     | Dial

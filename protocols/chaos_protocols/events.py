@@ -275,6 +275,16 @@ class LinkChangeRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverRequested:
+    """An operator decides from which state a run that stands goes on: that of `round` at `origin` (id, its beginning,
+    or name; empty: it begins anew); answered by `AnswerRequest(request)`."""
+
+    request: str
+    origin: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRequested:
     """A user wants this site to leave: Ctrl+C in the daemon or the script, `chaosd leave`. `contributes` false: its
     worker gives nothing more. `by_worker`: the script asks, which knows nothing of what its daemon shall do next."""
@@ -326,6 +336,7 @@ Event = (
     | CheckpointsFound
     | CheckpointWritten
     | LinkChangeRequested
+    | RecoverRequested
     | LeaveRequested
     | ForcedStop
 )

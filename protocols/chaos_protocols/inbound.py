@@ -16,6 +16,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.recovery import RecoverAnswer, RunWaits
 
 FOR_INSIDERS = frozenset(
     (
@@ -26,6 +27,8 @@ FOR_INSIDERS = frozenset(
         messages.ConnectOrder,
         messages.RoundStatusQuery,
         messages.RoundWaits,
+        RunWaits,
+        RecoverAnswer,
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
@@ -105,6 +108,10 @@ class Inbound:
                 participation.asked_how_far(source, epoch)
             case messages.RoundWaits():
                 participation.waits.heard(source, message)
+            case RunWaits(reason=reason):
+                participation.pause.heard(reason)
+            case RecoverAnswer():
+                participation.recovering.answered(message)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):
                     self._scheduler.receive(source, message, now_s=self._outbox.now_s)

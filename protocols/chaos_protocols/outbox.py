@@ -5,6 +5,7 @@ Every part of a site has the same one. It is filled while an event is handled, a
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.raft.effects import Persist
 from chaos_protocols.effects import Effect, Record
 from chaos_protocols.membership.facts import SiteFacts
 from chaos_protocols.names import short
@@ -40,6 +41,13 @@ class Outbox:
     def emit(self, effects: list[Effect]) -> None:
         """In the order in which they are to be carried out."""
         self._effects += effects
+
+    def emit_first(self, effect: Effect) -> None:
+        """Before everything that was asked for so far, but for what the agreement makes durable."""
+        durable = 0
+        while durable < len(self._effects) and isinstance(self._effects[durable], Persist):
+            durable += 1
+        self._effects.insert(durable, effect)
 
     def record(self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str) -> None:
         """A line for the event history."""

@@ -11,12 +11,12 @@ class CheckpointSettings:
     """What a site keeps of its worker's state beside its worker (decision 0011).
 
     `memory_checkpoint_every_rounds`: its daemon's memory has a copy of the state of every so many rounds; 0: none.
-    `checkpoint`: `off`; `fixed`: a file every `checkpoint_every_rounds` rounds or every `checkpoint_every_s` seconds,
-    whichever is set (0: not) and comes first; `optimum`: FlashRecovery's equation (3), with
-    `mean_time_between_failures_s` as its d / m, and its k0 measured."""
+    `checkpoint`: `off`; `auto`: a file as often as costs at most a hundredth of the time; `fixed`: a file every
+    `checkpoint_every_rounds` rounds or every `checkpoint_every_s` seconds, whichever is set (0: not) and comes first;
+    `optimum`: FlashRecovery's equation (3), with `mean_time_between_failures_s` as its d / m, and its k0 measured."""
 
     memory_checkpoint_every_rounds: int = 0
-    checkpoint: Literal["off", "fixed", "optimum"] = "off"
+    checkpoint: Literal["off", "auto", "fixed", "optimum"] = "auto"
     checkpoint_every_rounds: int = 0
     checkpoint_every_s: float = 0.0
     mean_time_between_failures_s: float = 86_400.0
@@ -25,7 +25,10 @@ class CheckpointSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings:
     """`failure_timeout_s`: silence longer than this counts as a failure (default 1 s: hospitals' links jitter by tens
-    of milliseconds, and a false alarm costs a re-done round). Every other time below is a share of it."""
+    of milliseconds, and a false alarm costs a re-done round). Every other time below is a share of it.
+
+    `restore_wait_s`: when the run stands for want of a state, a daemon's worker may still come back with it for so
+    long; and after so long an operator is told what can be decided. People and machines set it, not links: no share."""
 
     failure_timeout_s: float = 1.0
     heartbeat_interval_s: float | None = None
@@ -35,6 +38,7 @@ class SiteSettings:
     straggler_timeout: float = 10.0
     """So many times the usual round a site's part is waited for, `straggler_min_s` at least; 0: for ever. The
     scheduler's counts."""
+    restore_wait_s: float = 120.0
     keep: CheckpointSettings = CheckpointSettings()
 
     @property

@@ -89,6 +89,7 @@ class SiteMachine:
             events.LinkProgressed: network.link_progressed,
             events.LinkProbed: self.orders.probed,
             events.LinkChangeRequested: links.change_requested,
+            events.RecoverRequested: participation.recovering.requested,
             events.LeaveRequested: participation.leave_requested,
             events.ForcedStop: participation.forced_stop,
             events.WorkerReady: participation.worker_ready,
@@ -128,6 +129,7 @@ class SiteMachine:
             self.scheduler.evaluate(now_s=self.now_s)
             self._drain()
         self._set_timer()
+        self.participation.reached.before_effects()
         return self.outbox.take()
 
     def _drain(self) -> None:

@@ -5,6 +5,9 @@
     mirrors 1              before the sites: each daemon keeps its worker's state of every round in memory
     checkpoints 5          before the sites: each daemon writes its worker's state to its disk every five rounds
     disk SITE SECONDS      reading or writing a checkpoint takes so long there
+    empty SITE             its checkpoints are gone
+    patience SECONDS       before the sites: restore_wait_s
+    recover SITE OTHER NAME [ROUND]      the operator's request NAME at SITE, see `operating`
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan|pause|resume SITE
@@ -41,6 +44,7 @@ from typing import Any
 
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
+from tests.simulation.operating import recover
 from tests.simulation.paths import KINDS, Paths
 from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
@@ -49,6 +53,7 @@ from tests.simulator.world import World
 
 from chaos_protocols import effects, events
 from chaos_protocols.names import VOTERS_MAX
+from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.transfer.joiner import WRONG_BLOCKS_MAX
 from chaos_protocols.wire.control import Heartbeat
 
@@ -74,7 +79,7 @@ class Stage:
     """See the module."""
 
     def __init__(self, *, seed: int = SEED) -> None:
-        self.world = World(seed)
+        self.world = World(seed, settings=SiteSettings(keep=CheckpointSettings(checkpoint="off")))
         self.world.compute_range_s = COMPUTE_RANGE_S
         self.told: list[Told] = []
         self.detail = False
@@ -213,6 +218,10 @@ class Stage:
                 self._keep(memory_checkpoint_every_rounds=int(names[0]))
             case "checkpoints":
                 self._keep(checkpoint="fixed", checkpoint_every_rounds=int(names[0]))
+            case "patience":
+                self.world.settings = replace(self.world.settings, restore_wait_s=float(names[0]))
+            case "recover":
+                recover(self.world, *names)
             case "disk":
                 self.node(names[0]).keeper.disk_range_s = (float(names[1]), float(names[1]))
             case "sites" | "found":
@@ -301,6 +310,7 @@ class Stage:
             "model": lambda: setattr(node.odd, "others", 1),
             "nan": lambda: setattr(node.odd, "skips", 1),
             "unseen-nan": lambda: setattr(node.odd, "taints", 1),
+            "empty": node.keeper.files.clear,
             "release": lambda: self.waiting.release(node),
             "hang": lambda: self.waiting.hang(node),
             "wake": lambda: self.waiting.wake(node),

@@ -49,8 +49,8 @@ def parser() -> argparse.ArgumentParser:
 def replay(trial: Trial, *, shrink: bool, verbose: bool) -> int:
     outcome = attempt(trial, verbose=verbose)
     if not outcome.invariant:
-        judged = f"; liveness not judged: {outcome.not_judged}" if outcome.not_judged else ""
-        print(f"nothing is broken in {outcome.virtual_s:.1f} virtual seconds{judged}")
+        decided = f"; the state was lost, an operator decided: {outcome.operator}" if outcome.operator else ""
+        print(f"nothing is broken in {outcome.virtual_s:.1f} virtual seconds{decided}")
         return 0
     if shrink:
         shrinker = Shrinker(outcome)

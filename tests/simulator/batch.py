@@ -21,13 +21,13 @@ ANY_ERROR = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """`invariant`: the number that was broken; ANY_ERROR: something raised; 0: neither. `not_judged`: why liveness was
-    not, with what every site has."""
+    """`invariant`: the number that was broken; ANY_ERROR: something raised; 0: neither. `operator`: the state was lost,
+    and an operator had the run begin anew; what every site had after it."""
 
     trial: Trial
     invariant: int = 0
     told: str = ""
-    not_judged: str = ""
+    operator: str = ""
     virtual_s: float = 0.0
     strikes: tuple[int, ...] = ()
 
@@ -47,8 +47,7 @@ def attempt(trial: Trial, *, verbose: bool = False) -> Outcome:
     except Exception as error:  # a defect of the protocols or of the simulator: as bad as a violation
         outcome = replace(outcome, invariant=ANY_ERROR, told=tell(world, error))
     if world.lost_state:
-        why = f"newest round {world.oracles.recovery.newest_round()}; " + "; ".join(standings(world))
-        outcome = replace(outcome, not_judged=why)
+        outcome = replace(outcome, operator="; ".join(standings(world)))
     struck = tuple(int(line[13:].split(":")[0]) for line in world.story if line[10:13] == "!! " and ":" in line[13:17])
     return replace(outcome, virtual_s=world.now_s, strikes=struck)
 
@@ -83,10 +82,10 @@ def attempt_all(trials: list[Trial], jobs: int) -> Iterator[Outcome]:
 
 
 def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) -> int:
-    """Prints each failure with its replay command, those not judged, and a summary. The exit status."""
+    """Prints each failure with its replay command, those that needed an operator, and a summary. The exit status."""
     began_s = told_s = time.monotonic()
     done = failed = 0
-    virtual_s, not_judged = 0.0, list[Outcome]()
+    virtual_s, decided = 0.0, list[Outcome]()
     interrupted = False
     try:
         for outcome in attempt_all(trials, jobs):
@@ -96,20 +95,20 @@ def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) ->
                 print(f"{outcome.told.splitlines()[0]}\nreplay: {outcome.trial.command()}", flush=True)
                 if until_failure:
                     break
-            if outcome.not_judged:
-                not_judged.append(outcome)
+            if outcome.operator:
+                decided.append(outcome)
             if time.monotonic() - told_s >= PROGRESS_S:
                 told_s = time.monotonic()
                 print(f"... {done} of {len(trials)} seeds, {failed} failed", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         interrupted = True
-    for outcome in sorted(not_judged, key=lambda one: one.trial.seed):
-        print(f"liveness not judged, the state is lost: {outcome.trial.command()}: {outcome.not_judged}")
+    for outcome in sorted(decided, key=lambda one: one.trial.seed):
+        print(f"the state was lost, an operator decided: {outcome.trial.command()}: {outcome.operator}")
     took_s = time.monotonic() - began_s
     stopped = f"interrupted after {done} of {len(trials)}: " if interrupted else ""
     print(
-        f"{stopped}{done} seeds, {failed} failed, liveness not judged in {len(not_judged)} "
-        f"({100 * len(not_judged) / max(1, done):.1f} %), {virtual_s:.0f} virtual seconds "
+        f"{stopped}{done} seeds, {failed} failed, the state lost for an operator to decide in {len(decided)} "
+        f"({100 * len(decided) / max(1, done):.2f} %), {virtual_s:.0f} virtual seconds "
         f"in {took_s:.1f} s, {jobs} at a time"
     )
     return 130 if interrupted else int(failed > 0)

@@ -26,6 +26,7 @@ def make_machine(node: Node) -> SiteMachine:
         incarnation=disk.incarnation,
         run="simulated",
         min_sites=node.min_sites,
+        reached=disk.reached,
     )
     if node.founder and disk.snapshot is None:
         first = encode_roster(bootstrap_roster(facts, world.planner))

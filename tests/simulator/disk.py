@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos_protocols.agreement.raft import HardState, Persist
+from chaos_protocols.effects import NoteReached
+from chaos_protocols.wire.plans import Reached
 from chaosd.storage.journal.journal import Journal, JournalError
 from tests.unit.daemon.storage.journal_faults import FaultyFolder, PowerLost
 
@@ -30,6 +32,7 @@ class Disk:
     hard_state: HardState = field(default_factory=lambda: HardState(0, None))
     snapshot: Any = None
     entries: tuple[Any, ...] = ()
+    reached: Reached = field(default_factory=Reached)
     tear: random.Random | None = None
     failing: bool = False
 
@@ -52,6 +55,13 @@ class Disk:
         """The next writes are refused, until the daemon is started again."""
         self.failing = True
 
+    def keep(self, effect: Persist | NoteReached) -> None:
+        """Raises PowerLost or DiskFailed, where that was asked for."""
+        if isinstance(effect, NoteReached):
+            self.note(effect.reached)
+        else:
+            self.persist(effect)
+
     def persist(self, effect: Persist) -> None:
         """Raises PowerLost or DiskFailed, where that was asked for."""
         if self.failing:
@@ -61,6 +71,16 @@ class Disk:
                 self._take(effect)
             raise PowerLost
         self._take(effect)
+
+    def note(self, reached: Reached) -> None:
+        """How far the run has come. Raises PowerLost or DiskFailed, where that was asked for."""
+        if self.failing:
+            raise DiskFailed("Input/output error")
+        if self.tear is not None:
+            if self.tear.random() < 0.5:
+                self.reached = reached
+            raise PowerLost
+        self.reached = reached
 
     def _take(self, effect: Persist) -> None:
         if effect.hard_state is not None:
@@ -91,6 +111,7 @@ class JournalDisk(Disk):
         self._journal = Journal.open("/data", folder=self._folder)
         known = self._journal.recovered
         self.hard_state, self.snapshot, self.entries = known.hard_state, known.snapshot, known.entries
+        self.reached = known.reached
 
     def calm(self) -> None:
         super().calm()
@@ -115,5 +136,17 @@ class JournalDisk(Disk):
         except JournalError as error:
             raise DiskFailed(str(error)) from error
         self._take(effect)
+        self._power_may_go()
+
+    def note(self, reached: Reached) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.note_reached(reached)
+        except JournalError as error:
+            raise DiskFailed(str(error)) from error
+        self.reached = reached
+        self._power_may_go()
+
+    def _power_may_go(self) -> None:
         if self.tear is not None and self._folder.steps + 1 >= (self._folder.stop_at_step or 0):
             raise PowerLost  # all was synced, and nobody was told

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
@@ -18,7 +19,7 @@ from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
-from tests.simulator.strikes import OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
+from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.world import World
 
 __all__ = ["Nemesis", "Trial", "all_are_members", "begin", "build", "revive", "run_seed", "run_trial"]
@@ -41,6 +42,7 @@ HEAL_S = 60.0
 CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 """Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
 all."""
+DARK_S = max(BACK_WITHIN_S)
 ROUNDS_AFTERWARDS = 5
 NOTICED_TIMEOUTS = 2.0
 """A silent site is out of the roster within so many failure timeouts: the silence itself (1, or what its neighbours'
@@ -189,10 +191,11 @@ def all_are_members(world: World) -> bool:
 
 
 def revive(world: World) -> None:
-    """Whoever has left or lost its worker in the calm comes back (a leave may end after it)."""
+    """Whoever has left or lost its worker in the calm comes back (a leave may end after it), if it has power."""
     for node in world.nodes.values():
         if not node.alive:
-            begin(node)
+            if world.now_s >= node.dark_until_s:
+                begin(node)
         elif node.worker is None:
             node.start_worker()
 
@@ -203,21 +206,32 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     if world is None:
         world = build(trial.seed, trial.sites, verbose=verbose, late_s=until_s)
     Nemesis(world, until_s=until_s, mean_s=trial.mean_s, only=trial.only)
-    for beat in range(int(trial.heal_s) // 2):  # a leave asked for in the trouble may end late: all are willing again
+    for beat in range(
+        int(trial.heal_s + DARK_S) // 2
+    ):  # a leave asked for in the trouble may end late: all are willing
         world.schedule(until_s + 1.5 + 2.0 * beat, lambda: revive(world))
     world.run(until_s + 1.5)
-    if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
-        if world.state_is_lost():
-            world.oracles.recovery.waits_as_it_must()
-            world.tell("the newest state is lost with all workers that had it: the run waits, as it must")
-            world.lost_state = True
-            return world
-        world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after the faults ended")
+    dark_s = max(0.0, *(node.dark_until_s - world.now_s for node in world.nodes.values()))
+    if not world.run_until(lambda: all_are_members(world), limit_s=dark_s + trial.heal_s):
+        if not world.state_is_lost():
+            world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after the faults ended")
+        world.oracles.recovery.waits_as_it_must()
+        world.lost_state = True
+        begin_anew(world)
+        if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
+            world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after an operator decided")
     before = world.oracles.rounds_done
     if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
         world.oracles.fail(8, "rounds do not go on after the faults ended")
     one_falls_silent(world)
     return world
+
+
+def begin_anew(world: World) -> None:
+    """The state is lost with all workers and disks that had it: the run waits until an operator decides."""
+    node = next(node for node in world.nodes.values() if node.machine is not None and node.machine.membership.in_roster)
+    world.tell(f"!! an operator at {node.name} has the run begin anew")
+    node.handle(events.RecoverRequested(request="operator", origin="", round=0))
 
 
 def one_falls_silent(world: World) -> None:

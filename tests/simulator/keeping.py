@@ -30,7 +30,7 @@ def keep_at_random(world: World, rng: random.Random) -> None:
     that few results fit into the memory for them. To be called before the sites start."""
     keep = CheckpointSettings(
         memory_checkpoint_every_rounds=rng.choice((0, 1, 2, 7)),
-        checkpoint=rng.choice(("off", "fixed")),
+        checkpoint=rng.choice(("off", "auto", "auto", "fixed")),
         checkpoint_every_rounds=rng.choice((3, 11)),
     )
     world.settings = replace(world.settings, keep=keep)

@@ -44,6 +44,7 @@ class Node:
         self.founder, self.peers, self.min_sites = founder, peers, 1
         self.disk, self.keeper = Disk(), Keeper(self)
         self.alive = self.stopped = self.stopped_for_good = self.left = False
+        self.dark_until_s = 0.0  # it has no power before
         self.machine: SiteMachine | None = None
         self.worker: Worker | None = None
         self.connected: Worker | None = None
@@ -197,9 +198,9 @@ class Node:
         if restart is not None:
             restart()
 
-    def _persist(self, effect: Persist) -> None:
+    def _persist(self, effect: Persist | effects.NoteReached) -> None:
         try:
-            self.disk.persist(effect)
+            self.disk.keep(effect)
         except PowerLost:
             self._crash("loses power while it writes")
         except DiskFailed as error:
@@ -234,7 +235,7 @@ class Node:
         assert bulk is not None and self.machine is not None
         world.oracles.executed(self, effect)
         match effect:
-            case Persist():
+            case Persist() | effects.NoteReached():
                 self._persist(effect)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
                 if neighbour in self.connections:

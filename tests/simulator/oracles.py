@@ -1,8 +1,8 @@
-"""What must always hold: the nine invariants (spec 18), each judged from what the sites really do.
+"""What must always hold: the ten invariants (spec 18), each judged from what the sites really do.
 
 The world tells every step; the checks are in `oracles_agreement` (1, 7), `oracles_rounds` (2, 3, 4),
-`oracles_boundary` (5, 6, 9) and `oracles_recovery` (8). None of them asks a machine whether it is right: they keep
-their own log, count their own quorums, and compute results and states themselves.
+`oracles_boundary` (5, 6, 9), `oracles_recovery` (8) and `oracles_restore` (10). None of them asks a machine whether it
+is right: they keep their own log, count their own quorums, and compute results and states themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from chaos_protocols import effects, events
-from chaos_protocols.agreement.commands import RoundResolved
+from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import LeaveRequest, RaftEnvelope
@@ -23,6 +23,7 @@ from tests.simulator.oracles_boundary import (
     fingerprint,
 )
 from tests.simulator.oracles_recovery import RecoveryOracle
+from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
 from tests.simulator.oracles_standing import StandingOracle
 from tests.simulator.violation import Violation
@@ -46,6 +47,7 @@ class Oracles:
         self.rounds.roster_at = self.agreement.roster_at
         self.admission = AdmissionOracle(self.fail, self.agreement)
         self.replays = ReplayOracle(self.fail)
+        self.restore = RestoreOracle(self.fail, world.nodes, self.rounds)
         self.leaves = LeaveOracle(self.fail, self.agreement, self.rounds)
         self.recovery = RecoveryOracle(self.fail, world)
         self.standing = StandingOracle(self.fail, world)
@@ -66,6 +68,9 @@ class Oracles:
     def _committed(self, index: int, command: Any, roster: Roster) -> None:
         if isinstance(command, RoundResolved) and command.holders:
             self.leaves.resolved(self.rounds.eras[-1], command.round)
+        if isinstance(command, SetRestorePoint) and self.rounds.eras:
+            known = self.agreement.roster_at
+            self.restore.committed(index, command, known[max(epoch for epoch in known if epoch < index)])
         self.leaves.committed(roster)
         self.rounds.committed(index, command, roster)
 

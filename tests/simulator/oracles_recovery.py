@@ -1,8 +1,8 @@
 """Invariant 8: a dead link is noticed in bounded time, and once faults stop everybody goes on, or says why it cannot.
 
-Who must go on: every site whose user wants it in the run. The one excuse is a state that died: no worker alive holds
-the newest round that a live member knows to be done, nor the one before (spec 13.4: at most one round of
-work is repeated). Then nothing may go on from an older state, and every site must say what it waits for.
+Who must go on: every site whose user wants it in the run. The one excuse is a state that died: no worker alive has one,
+and no disk. Then no fresh worker may be taken for the run (spec 13.4), every site must say what it waits for, and an
+operator has the run begin anew: then it must.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class RecoveryOracle:
         return newest
 
     def state_is_lost(self) -> bool:
-        """No worker alive has the state of the newest round, or of the one before, and no disk a checkpoint."""
-        if any(node.keeper.files for node in self._world.nodes.values()):
+        """Rounds were done, and no worker alive has a state, and no disk a checkpoint."""
+        nodes = self._world.nodes.values()
+        if any(kept is not None for node in nodes for kept in node.keeper.files.values()):
             return False
-        workers = [node.worker.round for node in self._world.nodes.values() if node.worker is not None]
-        return max(workers, default=0) < self.newest_round() - 1
+        return not any(node.worker is not None and node.worker.round for node in nodes)
 
     def waits_as_it_must(self) -> None:
         """The state is lost: nobody trains, and whoever waits for it says so."""

@@ -146,9 +146,7 @@ class RoundsOracle:
                 self._fail(2, f"round {era.newest} was done, {command.round} is resolved: more than one round is lost")
 
     def _adopted(self, index: int, command: SetRestorePoint, roster: Roster) -> None:
-        """Invariant 2: the run goes on from a worker only where no member that trains is left, and not from more than
-        one round before the newest that one of them knows of; from a checkpoint, from whatever that holds. What a
-        removed site knows, which comes back with the state, is no measure (row 22)."""
+        """Invariant 2: the run takes over a state only where no member that trains is left."""
         site = command.record.site
         for record in roster.sites:
             node = self._nodes[record.site]
@@ -161,11 +159,6 @@ class RoundsOracle:
             trains = has_state and machine.rounds.worker_round is not None and record.site != site
             if trains and machine.roster.epoch >= self.eras[-1].index and not node.stopped:
                 self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
-            worker = self._nodes[site].worker
-            from_worker = worker is not None and worker.round == command.round
-            known = max(machine.rounds.known_round, self.eras[-1].resolved_round)
-            if from_worker and not self._nodes[site].keeper.files and known > command.round + 1:
-                self._fail(2, f"entry {index} goes back to round {command.round}; {node.name} knows {known}")
 
     # -- what goes into a round
 

@@ -18,6 +18,15 @@ from tests.simulator.node import Node
 from tests.simulator.outbox import AVERAGING, STATES
 from tests.simulator.world import World
 
+BLACKOUTS_SHARE = 0.3
+"""Of the strikes of this kind: all sites at once leave little for other trouble."""
+
+BACK_WITHIN_S = (0.5, 0.5, 3.0, 3.0, 12.0, 150.0)
+"""Seconds, some of them within those that others wait, and minutes."""
+
+PERSISTS_WITHIN_S = 0.3
+"""So long a site that is to lose power in a write may still run without one."""
+
 
 def begin(node: Node) -> None:
     if not node.alive:
@@ -87,6 +96,34 @@ def _crash_scheduler(strike: Strike) -> None:
 
 def _power(strike: Strike) -> None:
     strike.node.power_fails_at_persist(restart=strike.restart(0.05, 3.0))
+
+
+def _blackout(strike: Strike) -> None:
+    """Power fails everywhere, for some in the middle of a write; the machines come back seconds or minutes apart."""
+    world, rng = strike.world, strike.rng
+    if rng.random() >= BLACKOUTS_SHARE:
+        return
+    window_s = rng.choice(BACK_WITHIN_S)
+    for node in world.nodes.values():
+        dark_s = rng.uniform(0.05, window_s)
+        if not node.alive:
+            continue
+        back: Callable[[], None] = functools.partial(world.schedule, dark_s, functools.partial(begin, node))
+        node.dark_until_s = world.now_s + PERSISTS_WITHIN_S + dark_s
+        if rng.random() < 0.5:
+            node.kill()
+            back()
+        else:
+            node.power_fails_at_persist(restart=back)
+            world.schedule(PERSISTS_WITHIN_S, functools.partial(_goes_dark, node, back))
+
+
+def _goes_dark(node: Node, back: Callable[[], None]) -> None:
+    """Now, if it has not in a write."""
+    if node.alive and node.disk.tear is not None:
+        node.disk.calm()
+        node.kill()
+        back()
 
 
 def _disk_fails(strike: Strike) -> None:
@@ -254,6 +291,7 @@ STRIKES: dict[str, Callable[[Strike], None]] = {
     "crash": _crash,
     "crash scheduler": _crash_scheduler,
     "power": _power,
+    "blackout": _blackout,
     "disk fails": _disk_fails,
     "slow disk": _slow_disk,
     "slow worker": _slow_worker,

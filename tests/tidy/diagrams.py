@@ -286,6 +286,8 @@ OWNERS = {
     "participation.joining": "`membership/joining.py`",
     "participation.leaving": "`membership/leaving.py`",
     "participation.links": "`links/desired.py`",
+    "participation.pause": "`membership/pause.py`",
+    "participation.recovering": "`membership/recovering.py`",
     "participation.asked_how_far": "`membership/participation.py`",
     "self._orders": "`links/orders.py`",
     "admission": "`scheduler/admission.py`",

@@ -33,6 +33,15 @@ class LeaveBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     reason: Annotated[str, msgspec.Meta(max_length=1024)] = "asked for by the operator"
 
 
+class RecoverBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """From which state a run that stands goes on: that of `round` at `site` (id, unique prefix of it, or name), or
+    (`anew`) none."""
+
+    site: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    anew: bool = False
+
+
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """A refusal or a defect becomes `{"error": text}`."""

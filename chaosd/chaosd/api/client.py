@@ -103,6 +103,11 @@ class LocalClient:
         """Where the page is, with a ticket; opened at `address` where it is not open yet."""
         return self.ask("POST", "/v1/page", PageAddress, {"address": address})
 
+    def recover(self, site: str, round_number: int) -> Outcome:
+        """A run that stands goes on from that site's state of that round, or (no site) begins anew."""
+        body: dict[str, Any] = {"site": site, "round": round_number} if site else {"anew": True}
+        return self.ask("POST", "/v1/recover", Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
+
     def ask(
         self,
         method: str,

@@ -13,12 +13,14 @@ from chaosd.api.status import (
     ProbingStatus,
     SiteSummary,
     Status,
+    StorageStatus,
     TransferStatus,
     WaitStatus,
     WorkerStatus,
 )
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
+from chaosd.storage.folders import folder_bytes
 from chaosd.storage.history import HistoryRecord
 
 
@@ -59,6 +61,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         ),
         transfer=_transfer(driver),
         probing=_probing(driver),
+        storage=_storage(driver, config),
         uptime_s=driver.now_s() - driver.started_s,
         tree=_tree(driver),
         waits_for=_waits(driver, machine.participation.waits.waited_for),
@@ -148,6 +151,18 @@ def _probing(driver: Driver) -> ProbingStatus:
         bytes=round(value("probe_bytes_total")),
         seconds=value("probe_seconds_total"),
         saved=round(value("probes_saved_total")),
+    )
+
+
+def _storage(driver: Driver, config: SiteConfig) -> StorageStatus:
+    state = driver.machine.state
+    files, folders = state.files, {config.data_dir, config.checkpoint_dir}
+    return StorageStatus(
+        folder=str(config.data_dir),
+        bytes=sum(folder_bytes(folder) for folder in folders),
+        checkpoints=len(files.offers),
+        checkpoint_round=max(files.offers).round if files.offers else None,
+        interval_s=files.interval_s(state.memory.pause_s) if files.enabled else None,
     )
 
 

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Callable
 
-from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested
+from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested, RecoverRequested
 from chaos_protocols.names import SiteId, short
 from chaosd.api.daemon_status import build_status, event_record
 from chaosd.api.status import EventRecord, Outcome, Status
@@ -20,6 +20,9 @@ from chaosd.driver import Driver
 from chaosd.storage.history import History, HistoryRecord
 
 FOLLOWER_QUEUE_MAX = 1000
+RECOVER_TIMEOUT_S = 60.0
+"""`chaosd recover` answers after so long at the latest; whether it was carried out is in the events."""
+
 LEAVE_TIMEOUT_S = 60.0
 """`chaosd leave` answers after so long at the latest; the daemon goes on trying."""
 
@@ -61,6 +64,12 @@ class Operations:
     async def leave(self, reason: str) -> Outcome:
         return await self._ask(
             lambda request: LeaveRequested(request=request, reason=reason), timeout_s=LEAVE_TIMEOUT_S
+        )
+
+    async def recover(self, site: str, round_number: int) -> Outcome:
+        return await self._ask(
+            lambda request: RecoverRequested(request=request, origin=site, round=round_number),
+            timeout_s=RECOVER_TIMEOUT_S,
         )
 
     async def _ask(self, make: Callable[[str], Event], *, timeout_s: float) -> Outcome:

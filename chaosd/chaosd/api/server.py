@@ -12,6 +12,7 @@ and number of followers has a limit, so that a mad script can be refused but can
 | GET /v1/events/follow?after=ID | one `EventRecord` a line, for ever; an empty line is a sign of life |
 | POST /v1/link {site, add} | `Outcome` |
 | POST /v1/leave {reason} | `Outcome` |
+| POST /v1/recover {site, round} or {anew} | `Outcome` |
 
 An error is `{"error": text}` with a status of 4xx or 5xx.
 """
@@ -32,6 +33,7 @@ from chaosd.api.answers import (
     CLOSE_TIMEOUT_S,
     LeaveBody,
     LinkBody,
+    RecoverBody,
     errors_as_json,
     json_answer,
     read_body,
@@ -81,6 +83,10 @@ class Control(Protocol):
         """Leave gracefully and stop the daemon."""
         ...
 
+    async def recover(self, site: str, round_number: int) -> Outcome:
+        """Have a run that stands go on from that site's state of that round, or (no site) begin anew."""
+        ...
+
 
 class LocalApi:
     """Serves `control` at `path` between `start` and `close`. `further`: routes beside those of the module's head."""
@@ -102,6 +108,7 @@ class LocalApi:
                 web.get("/v1/events/follow", self._follow),
                 web.post("/v1/link", self._link),
                 web.post("/v1/leave", self._leave),
+                web.post("/v1/recover", self._recover),
                 *further,
             ]
         )
@@ -202,6 +209,12 @@ class LocalApi:
     async def _leave(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, LeaveBody)
         return json_answer(await self._changes.run(self._control.leave(asked.reason), "leave"))
+
+    async def _recover(self, request: web.Request) -> web.StreamResponse:
+        asked = await read_body(request, RecoverBody)
+        if asked.anew == bool(asked.site) or (asked.site and not asked.round):
+            raise refusal(400, "the request names either a site and a round from 1 on, or anew")
+        return json_answer(await self._changes.run(self._control.recover(asked.site, asked.round), "recover"))
 
 
 def last_event_id(control: Control) -> int:

@@ -75,6 +75,17 @@ class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class StorageStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What this site keeps on its disk: key, journal, events and checkpoints. `checkpoint_round`: of the newest, None:
+    none; `interval_s`: between two as things are, None: none are written."""
+
+    folder: str
+    bytes: int
+    checkpoints: int
+    checkpoint_round: int | None
+    interval_s: float | None
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks
     and since when (empty when rounds go on). `epoch` is the log index of the last roster entry."""
@@ -100,6 +111,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     transfer: TransferStatus | None
     uptime_s: float
     probing: ProbingStatus | None = None
+    storage: StorageStatus | None = None
     tree: tuple[tuple[str, str], ...] = ()
     """(child, parent) along which the next round is summed up, all trees of its plan together."""
     waits_for: tuple[WaitStatus, ...] = ()

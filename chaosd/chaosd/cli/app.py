@@ -10,7 +10,7 @@ import importlib.util
 
 import typer
 
-from chaosd.cli import doctor, events, init, leave, link, metrics, page, start, status
+from chaosd.cli import doctor, events, init, leave, link, metrics, page, recover, start, status
 from chaosd.cli.plug_ins import installed, plug_in
 
 FURTHER_COMMANDS = ("plan", "simulate", "checkpoints", "run")
@@ -46,7 +46,7 @@ def chaosd() -> None:
     """
 
 
-for module in (init, start, status, events, page, metrics, link, leave, doctor):
+for module in (init, start, status, events, page, metrics, link, leave, recover, doctor):
     module.register(app)
 
 for further in FURTHER_COMMANDS:

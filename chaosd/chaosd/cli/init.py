@@ -63,7 +63,7 @@ bootstrap = {bootstrap}
 # {texts[memory_checkpoint_every_rounds]}
 # memory_checkpoint_every_rounds = 0
 # {texts[checkpoint]}
-# checkpoint = "off"
+# checkpoint = "auto"
 # {texts[checkpoint_every_rounds]}
 # checkpoint_every_rounds = 0
 # {texts[checkpoint_every_s]}
@@ -73,7 +73,9 @@ bootstrap = {bootstrap}
 # {texts[checkpoint_dir]}
 # checkpoint_dir = "{data}/checkpoints"
 # {texts[checkpoints_kept]}
-# checkpoints_kept = 3
+# checkpoints_kept = 2
+# {texts[restore_wait_s]}
+# restore_wait_s = 120.0
 
 # {texts[worker_socket]}
 # worker_socket = "{data}/worker.sock"

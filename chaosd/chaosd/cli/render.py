@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from chaos_protocols.names import short
-from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, TransferStatus
+from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, StorageStatus, TransferStatus
 
 UNKNOWN = "–"
 OLD_S = 2.0
@@ -62,9 +62,21 @@ def render_status(status: Status) -> RenderableType:
                 style="dim",
             )
         )
+    if status.storage is not None:
+        parts.append(Text(_storage(status.storage), style="dim"))
     if status.transfer is not None:
         parts.append(_transfer(status.transfer, names))
     return Group(*parts)
+
+
+def _storage(storage: StorageStatus) -> str:
+    where = f"data: {printable(storage.folder)}, {storage.bytes / 2**20:,.1f} MiB"
+    if storage.interval_s is None:
+        return f"{where}; no checkpoints are written (checkpoint = off)"
+    if storage.checkpoint_round is None:
+        return f"{where}; no checkpoint yet"
+    often = f", one every {storage.interval_s:,.0f} s" if storage.interval_s else ""
+    return f"{where}; newest of {storage.checkpoints} checkpoints: round {storage.checkpoint_round}{often}"
 
 
 def _headline(status: Status, names: dict[str, str]) -> Text:

@@ -53,6 +53,7 @@ def start(
     mean_time_between_failures_s: Annotated[float | None, _flag("mean_time_between_failures_s")] = None,
     checkpoint_dir: Annotated[Path | None, _flag("checkpoint_dir")] = None,
     checkpoints_kept: Annotated[int | None, _flag("checkpoints_kept")] = None,
+    restore_wait_s: Annotated[float | None, _flag("restore_wait_s")] = None,
     worker_socket: Annotated[Path | None, _flag("worker_socket")] = None,
     api_socket: Annotated[Path | None, _flag("api_socket")] = None,
     page: Annotated[str | None, _flag("page")] = None,

@@ -45,12 +45,15 @@ FIELD_TEXTS = {
     "join_hold_s": "rounds wait so long at most for a joiner whose links cannot follow them while it fetches the state",
     "replication": "how a joiner's state is spread over its sources; all but chaos are baselines for experiments",
     "memory_checkpoint_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
-    "checkpoint": "write the state to disk: off, fixed (the two intervals below) or optimum (computed)",
+    "checkpoint": "write the state to disk: auto (as often as costs at most 1 % of the time), fixed (the two intervals "
+    "below), optimum (computed) or off",
     "checkpoint_every_rounds": "fixed: rounds between two checkpoints; 0: only time counts",
     "checkpoint_every_s": "fixed: time between two checkpoints; 0: only rounds count",
-    "mean_time_between_failures_s": "optimum: how often all sites are expected to lose the state at once",
+    "mean_time_between_failures_s": "auto, optimum: how often all sites are expected to lose the state at once",
     "checkpoint_dir": f"folder of checkpoints; default: {CHECKPOINT_DIR_NAME} in data_dir",
     "checkpoints_kept": "how many checkpoints stay",
+    "restore_wait_s": "after a power cut: how long a worker may take to come back to its daemon; then people are told "
+    "what they can decide",
     "worker_socket": f"unix socket for training scripts; default: {WORKER_SOCKET_NAME} in data_dir",
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
     "page": f"loopback host:port of the operator's page, for example {DEFAULT_PAGE}; empty: off until `chaosd page`",

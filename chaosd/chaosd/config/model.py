@@ -136,12 +136,13 @@ class SiteConfig(_Frozen):
     join_hold_s: Number = Field(default=60.0, ge=0, le=JOIN_HOLD_MAX_S)
     replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
     memory_checkpoint_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
-    checkpoint: Literal["off", "fixed", "optimum"] = Field(default="off")
+    checkpoint: Literal["off", "auto", "fixed", "optimum"] = Field(default="auto")
     checkpoint_every_rounds: Whole = Field(default=0, ge=0)
     checkpoint_every_s: Number = Field(default=600.0, ge=0)
     mean_time_between_failures_s: Number = Field(default=86_400.0, gt=0)
     checkpoint_dir: FilePath = Field(default_factory=lambda data: data["data_dir"] / CHECKPOINT_DIR_NAME)
-    checkpoints_kept: Whole = Field(default=3, ge=1, le=CHECKPOINTS_KEPT_MAX)
+    checkpoints_kept: Whole = Field(default=2, ge=1, le=CHECKPOINTS_KEPT_MAX)
+    restore_wait_s: Number = Field(default=120.0, ge=0)
     worker_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / WORKER_SOCKET_NAME)
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
     page: PagePlace = Field(default="")
@@ -168,6 +169,7 @@ class SiteConfig(_Frozen):
             heartbeat_interval_s=beat_s,
             join_hold_s=self.join_hold_s,
             straggler_timeout=self.straggler_timeout,
+            restore_wait_s=self.restore_wait_s,
             keep=keep,
         )
 

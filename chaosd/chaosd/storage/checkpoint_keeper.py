@@ -24,6 +24,7 @@ from chaos_protocols import effects, events
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.worker import StateSpec, WorkerHello
 from chaosd.storage.checkpoints import CheckpointError, CheckpointFolder, Interrupted
+from chaosd.storage.finite import infinite_arrays, not_finite
 from chaosd.worker.arena import Arena
 
 log = logging.getLogger("chaosd")
@@ -50,6 +51,8 @@ class StateKeeper:
         self._kept: _Copy | None = None
         self._written: _Copy | None = None
         self._spare: Bytes | None = None
+        self._infinite: frozenset[str] | None = None
+        """Arrays that had infinities when the first checkpoint was to be written: they are meant."""
         self._copies: ThreadPoolExecutor | None = None
         self._disk: ThreadPoolExecutor | None = None
         self._ending = Flag()
@@ -164,11 +167,20 @@ class StateKeeper:
             self._tell(written)
 
         state = kept.buffer.data
-        self._run(
-            self._disk_thread(),
-            lambda: folder.write(state, kept.spec, checkpoint, epoch, self._ending.is_set),
-            done,
-        )
+
+        def write() -> int:
+            self._refuse_what_is_not_finite(state, kept.spec)
+            return folder.write(state, kept.spec, checkpoint, epoch, self._ending.is_set)
+
+        self._run(self._disk_thread(), write, done)
+
+    def _refuse_what_is_not_finite(self, state: memoryview, spec: StateSpec) -> None:
+        """On the disk's thread. Raises CheckpointError."""
+        if self._infinite is None:
+            self._infinite = infinite_arrays(state, spec, self._ending.is_set)
+        problem = not_finite(state, spec, self._infinite, self._ending.is_set)
+        if problem:
+            raise CheckpointError(f"{problem}: such a state is not written, the checkpoints before it stay")
 
     def _load(self, attempt: int, checkpoint: CheckpointFacts, arena: Arena | None, hello: WorkerHello | None) -> None:
         folder = self.folder

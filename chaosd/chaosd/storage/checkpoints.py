@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
@@ -26,6 +27,8 @@ SUFFIX = ".safetensors"
 PARTIAL = ".partial"
 FILES_LOOKED_AT_MAX = 256
 FOLDER_MODE = 0o700
+SPARE_PART, SPARE_BYTES_MAX = 20, 1 << 30
+"""A twentieth of the disk, a gibibyte at most, stays free."""
 
 
 class CheckpointFolder:
@@ -72,6 +75,7 @@ class CheckpointFolder:
         path, partial = self.folder / name, self.folder / f".{name}{PARTIAL}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+            self._refuse_to_fill_the_disk(state.nbytes)
             try:
                 descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
                 with open(descriptor, "wb", buffering=1 << 20) as file:
@@ -88,6 +92,17 @@ class CheckpointFolder:
         self._known[facts] = path
         self._prune(path)
         return size
+
+    def _refuse_to_fill_the_disk(self, needed_bytes: int) -> None:
+        """The journal may lie on it, and stops the daemon where it finds no room. Raises CheckpointError, OSError."""
+        disk = shutil.disk_usage(self.folder)
+        spare_bytes = min(disk.total // SPARE_PART, SPARE_BYTES_MAX)
+        if disk.free < needed_bytes + spare_bytes:
+            raise CheckpointError(
+                f"{self.folder} has {disk.free / 2**20:,.0f} MiB free: a checkpoint of {needed_bytes / 2**20:,.0f} MiB "
+                f"would leave less than {spare_bytes / 2**20:,.0f}, and is left out. Free space, or choose another "
+                "checkpoint_dir"
+            )
 
     def load(self, facts: CheckpointFacts, state: memoryview, spec: StateSpec, stopped: Callable[[], bool]) -> None:
         """Read one into `state`, verified. Raises CheckpointError with the reason, or Interrupted."""

@@ -24,6 +24,7 @@ from chaos_protocols.agreement.roster import (
     DEPARTED_KEPT_MAX,
     Count,
     Departure,
+    Label,
     LinkRecord,
     ModelFacts,
     Roster,
@@ -58,6 +59,8 @@ class SetRestorePoint(Stored, frozen=True, kw_only=True, tag=True):
     round: Count
     model: ModelFacts
     views: Views
+    operator: Label = ""
+    """The request of the operator who decided it (since version 4); empty: the rules did."""
 
 
 class AddSite(Stored, frozen=True, kw_only=True, tag=True):
@@ -162,7 +165,13 @@ Command = (
 COMMANDS_SINCE: dict[type[Stored], int] = {}
 """Commands that came after version OLDEST, and with which."""
 
-FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {(ReplicationPlan, "hold_s"): HOLDS_SINCE}
+FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
+    (ReplicationPlan, "hold_s"): HOLDS_SINCE,
+    (SetRestorePoint, "operator"): 4,
+    (Departure, "name"): 4,
+    (Departure, "lineage"): 4,
+    (Departure, "newest_round"): 4,
+}
 """Fields that came after version OLDEST, of commands and of the structs in them, and with which. A field that has its
 default is as good as not there."""
 
@@ -272,7 +281,7 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
     match command:
         case SetVoters():
             return roster
-        case SetRestorePoint(record=record, links=links, model=model, round=restored):
+        case SetRestorePoint(record=record, links=links, model=model, round=restored, operator=operator):
             others = tuple(known for known in roster.sites if known.site != record.site)
             changed = replace(
                 roster,
@@ -285,6 +294,7 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 resolved_epoch=index,
                 restore_epoch=index,
                 restored_from=(record.site, record.incarnation),
+                restored_by=operator,
                 replication=None,
             )
         case AddSite(record=record, links=links, replication=replication):

@@ -74,6 +74,12 @@ class Departure(msgspec.Struct, frozen=True, kw_only=True):
     last_round: Count
     cause: Annotated[str, msgspec.Meta(pattern="^(left|failed|banned)$")]
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
+    name: Label = ""
+    """Its label (since version 4)."""
+    lineage: Count = 0
+    """The `restore_epoch` of the run when it failed (since version 4); 0: not told."""
+    newest_round: Count = 0
+    """No state that it took along is of a later round of that lineage (since version 4)."""
 
 
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +119,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     resolved_epoch: Count = 0
     restore_epoch: Count = 0
     restored_from: tuple[Site, Count] | None = None
+    restored_by: Label = ""
+    """The request of the operator who decided that (since version 4); empty: the rules did."""
     needs: Version = 0
     """The highest version that a command applied so far needed: a site that does not speak it cannot read this."""
 

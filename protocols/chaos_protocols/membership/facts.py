@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -11,6 +11,7 @@ from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner, make_view
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
 
@@ -27,6 +28,8 @@ class SiteFacts:
     min_sites: int = 1
     versions: Versions = SPOKEN
     """Protocol versions that this daemon speaks."""
+    reached: Reached = field(default_factory=Reached)
+    """How far the run had come, as its journal knows."""
 
 
 def bootstrap_roster(facts: SiteFacts, planner: Planner) -> Roster:

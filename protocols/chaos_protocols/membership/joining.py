@@ -27,8 +27,9 @@ class Joining:
         """What was said about the one before does not count."""
         self.refusal = ""
 
-    def request(self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None) -> JoinRequest:
-        """What it says of itself; `checkpoint`: the newest that its worker could load from its disk."""
+    def request(self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None, lineage: int) -> JoinRequest:
+        """What it says of itself; `checkpoint`: the newest that its worker could load from its disk; `lineage`: of the
+        state that its worker has."""
         facts, model = self._outbox.facts, self._session.model
         assert model is not None
         self.asked = True
@@ -42,6 +43,7 @@ class Joining:
             worker_round=self._session.round,
             checkpoint=checkpoint,
             versions=facts.versions,
+            lineage=lineage,
         )
 
     def answered(self, answer: JoinAnswer) -> None:

@@ -22,6 +22,7 @@ from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
+from chaos_protocols.membership.recovering import Recovering
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.skips import Skips
 from chaos_protocols.membership.waits import Waits
@@ -29,6 +30,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
 from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine
+from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import Heartbeat, RoundStatusReply, SiteStatus
@@ -43,7 +45,9 @@ class Participation:
         self.client = SchedulerClient(outbox, replica, network, self.membership)
         self.links = DesiredLinks(outbox, replica, network, self.membership, self.client)
         self.session = WorkerSession(outbox)
-        self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session)
+        self.reached = ReachedRound(outbox, rounds)
+        self.recovering = Recovering(outbox, network, self.membership, self.client)
+        self.state = WorkerState(outbox, self.membership, rounds, self.links, self.session, self.reached)
         self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
         self.joining = Joining(outbox, self.membership, self.session)
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
@@ -64,10 +68,11 @@ class Participation:
 
     def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
-        rounds, state = self._rounds, self.state
+        rounds, state, roster = self._rounds, self.state, self._replica.roster
+        model = roster.model
         return SiteStatus(
             incarnation=self._outbox.facts.incarnation,
-            epoch=self._replica.roster.epoch,
+            epoch=roster.epoch,
             done_round=rounds.completed_round,
             active=rounds.active and self.membership.in_roster,
             transfer_bytes=state.fetch.verified_bytes,
@@ -78,6 +83,8 @@ class Participation:
             open=rounds.running,
             gave=rounds.own.given,
             rests=self.absence.rests,
+            reached_round=self.reached.of(roster),
+            checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
         )
 
     def round_status(self) -> RoundStatusReply:
@@ -310,6 +317,7 @@ class Participation:
 
     def round_completed(self, notice: RoundCompleted) -> None:
         """The result of a round is here."""
+        self.reached.completed(self._replica.roster, notice.round)
         self.links.close_removed(self._rounds.completed_round)
         self.state.memory.round_completed()
         self.catch_up.report()
@@ -346,6 +354,7 @@ class Participation:
         if self.client.is_due:
             self.ask()
         self.links.ask()
+        self.recovering.ask()
         self.pause.tell()
         self.leaving.finish_if_done()
         self.leaving.give_up(role)
@@ -373,7 +382,8 @@ class Participation:
             if leave is not None and client.scheduler != self._replica.site:
                 client.tell(leave)
         elif not membership.in_roster:
-            client.tell(self.joining.request(self._network.links.up_sites(), self.state.offer()))
+            near = self._network.links.up_sites()
+            client.tell(self.joining.request(near, self.state.offer(), self.state.lineage()))
         else:
             state = self.state.request()
             if state is not None and not self.absence.away:

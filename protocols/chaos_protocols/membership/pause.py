@@ -14,6 +14,9 @@ from chaos_protocols.rounds.machine import RoundMachine, RoundPhase
 from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.wire.worker import RunPaused, RunResumed
 
+HEARD_LASTS = 4
+"""So many times as long as it takes until the scheduler says it again, what it said holds."""
+
 
 class Pause:
     """See the module. Driven by `Participation`, at every beat."""
@@ -41,6 +44,12 @@ class Pause:
         self._waits = waits
         self._told = ""
         """The reason that was told last; empty: it goes on."""
+        self._heard = ("", float("-inf"))
+        """What the scheduler last said that the run waits for, and when."""
+
+    def heard(self, reason: str) -> None:
+        """The scheduler says which state the run waits for, and for whom; it says so again as long as that lasts."""
+        self._heard = (reason, self._outbox.now_s)
 
     def tell(self) -> None:
         """The worker hears of every new reason, the event history of the beginning and of the end."""
@@ -65,9 +74,14 @@ class Pause:
             return "waiting for the founder's worker"
         if not roster.started:
             return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
-        if waits := self._hold.reason():
+        if waits := self._what_the_run_waits_for() or self._hold.reason():
             return waits
         return self._why_no_state() if self._is_without_state() else self._waits.reason()
+
+    def _what_the_run_waits_for(self) -> str:
+        outbox, (reason, heard_s) = self._outbox, self._heard
+        over = self._rounds.active or self._state.is_coming or self._replica.roster.resolving
+        return "" if over or outbox.now_s > heard_s + HEARD_LASTS * outbox.settings.retry_s else reason
 
     def _is_without_scheduler(self) -> bool:
         outbox, replica = self._outbox, self._replica
@@ -93,8 +107,4 @@ class Pause:
         heard = (network.steps.of(site) for site in network.links.up_sites())
         if any(step is not None and step.phase != standby for step in heard):
             return f"waiting for the state of round {completed}: it is fetched again from a site that trains"
-        anew = "choose another run, or empty the folders of checkpoints; " if self._state.files.enabled else ""
-        return (
-            f"no member that trains has the state of round {completed}; waiting for a worker that has it "
-            f"(to begin anew instead: {anew}stop all daemons, then start them)"
-        )
+        return f"no member that trains has the state of round {completed}; waiting for a worker that has it"

@@ -37,6 +37,7 @@ from chaos_protocols.wire.control import (
     LinkRequest,
     StateRequest,
 )
+from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 
 TURNED_BACK_MAX = 256
 """Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""
@@ -138,9 +139,9 @@ class Admission:
         if not self._reports.anybody_active():
             if self._reports.anybody_rests():
                 return _not_now(request, "no member's script trains at the moment: they pause, or are late")
-            self._restore_point.offered_outside(site, request)
-            reason = "no member has the training state at the moment; waiting for one that has the newest"
-            return _not_now(request, reason)
+            self._restore_point.offers.outside(site, request)
+            unknown = "no member has the training state at the moment; waiting for one that has the newest"
+            return _not_now(request, self._restore_point.waiting or unknown)
         return None
 
     # -- states
@@ -153,7 +154,7 @@ class Admission:
             return None
         if roster.model is not None and request.model != roster.model:
             return JoinAnswer(incarnation=request.incarnation, accepted=False, final=True, reason=OTHER_MODEL)
-        self._restore_point.offered_inside(site, request)
+        self._restore_point.offers.inside(site, request)
         if roster.model is None or not (self._reports.active_sites() - {site}):
             return None  # the restore point decides
         running = [one for one in self._negotiations.of(ScaleOut) if one.joiner == site]
@@ -166,9 +167,13 @@ class Admission:
             cause = "its transfer failed"
             for one in dead:
                 self._negotiations.forget(one.identifier)
-        self._restore_point.is_served(site)
+        self._restore_point.offers.is_served(site)
         self._negotiations.restore(site, cause=cause, now_s=now_s)
         return None
+
+    def recovery_requested(self, site: SiteId, request: RecoverRequest) -> RecoverAnswer | None:
+        """An operator at a site of the run decides from which state it goes on."""
+        return self._restore_point.ordered(site, request) if self._in_run(site) else None
 
     def caught_up_reported(self, site: SiteId, transfer: str, *, waits: bool, now_s: float) -> None:
         """Its worker has applied all results of a transfer; or (`waits`) its first round as a member is to wait."""
@@ -220,7 +225,7 @@ class Admission:
 
     def _admission_runs(self, site: SiteId) -> bool:
         """Whether the site may be admitted yet. One that is only being connected is not any more."""
-        self._restore_point.stays_outside(site)
+        self._restore_point.offers.stays_outside(site)
         for one in [one for one in self._negotiations.of(ScaleOut) if one.joiner == site]:
             if one.state is not ScaleOutState.CONNECTING:
                 return True

@@ -45,13 +45,22 @@ from chaos_protocols.wire.control import (
     SiteStatus,
     StateRequest,
 )
+from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest
 
 STEPS_MAX = 8
 """In one go, after one event: a lone voter commits at once, so that one step may follow another. What is left is done
 after the next event."""
 
 ForScheduler = (
-    JoinRequest | StateRequest | CaughtUp | LeaveRequest | LinkRequest | LinkReady | SiteStatus | RoundStatusReply
+    JoinRequest
+    | StateRequest
+    | CaughtUp
+    | LeaveRequest
+    | LinkRequest
+    | LinkReady
+    | SiteStatus
+    | RoundStatusReply
+    | RecoverRequest
 )
 """Messages that only a scheduler acts on."""
 
@@ -153,7 +162,7 @@ class SchedulerMachine:
     def receive(self, source: SiteId, message: ForScheduler, *, now_s: float) -> None:
         """One message, while `at_work`. Whether it still matters is checked by the part."""
         admission = self.term.admission
-        answer: JoinAnswer | LeaveAnswer | LinkAnswer | None = None
+        answer: JoinAnswer | LeaveAnswer | LinkAnswer | RecoverAnswer | None = None
         match message:
             case SiteStatus():
                 self._reported(source, message, now_s)
@@ -171,6 +180,8 @@ class SchedulerMachine:
                 admission.link_ready(source, message)
             case RoundStatusReply():
                 self.term.resolution.answered(source, message)
+            case RecoverRequest():
+                answer = admission.recovery_requested(source, message)
             case _:
                 assert_never(message)
         if answer is not None:
@@ -319,4 +330,5 @@ class SchedulerMachine:
             figures=RunFigures(
                 round_bytes=host.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
             ),
+            newest_round=self.term.reports.newest_possible(),
         )

@@ -29,6 +29,9 @@ from chaos_protocols.scheduler.join_figures import UNKNOWN, RunFigures, judge
 from chaos_protocols.wire.control import JoinRequest
 from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan
 
+STATES_VERSION = 4
+"""From here on a departure says which state may have gone with the site."""
+
 REASON_CHARACTERS_MAX = 1024
 """What a command may say of its reason (`agreement/commands.py`)."""
 
@@ -62,6 +65,8 @@ class Situation:
     """Members whose workers have the state."""
     figures: RunFigures = UNKNOWN
     """What its rounds ask of a joiner's links."""
+    newest_round: int = 0
+    """Nobody of the run has a state that is more than a round newer (`Reports.newest_possible`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +272,14 @@ def remove_site(situation: Situation, removal: Removal) -> Proposal:
         cause="left" if removal.left else "failed",
         reason=removal.reason[:REASON_CHARACTERS_MAX],
     )
+    if roster.version() >= STATES_VERSION and not removal.left:
+        record = roster.record(site)
+        departure = msgspec.structs.replace(
+            departure,
+            name=record.name if record is not None else "",
+            lineage=roster.restore_epoch,
+            newest_round=situation.newest_round,
+        )
     configuration = without_site(situation.configuration, site)
     if removal.graceful:  # goes on hearing what is agreed until it is released
         configuration = with_learner(configuration, site)

@@ -9,6 +9,9 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.wire.control import SiteStatus
 
+ROUNDS_MAX = (1 << 53) - 1
+"""What a round's number can be at most."""
+
 
 class Reports:
     """The newest report of each site, and when it was heard."""
@@ -56,6 +59,19 @@ class Reports:
             return False
         _, heard_s = self._newest[member.site]
         return now_s <= heard_s + facts.settings.failure_timeout_s
+
+    def lived_through(self) -> bool:
+        """Whether a member's daemon was there when rounds were done: all were not restarted since. Then `newest_round`
+        is what it says."""
+        return any(report.known_round > 0 for report in self.of_members().values())
+
+    def reached_round(self) -> int:
+        """The newest round that any member knows of, be it from its journal; 0: none of the present history."""
+        return max(self.newest_round(), *(report.reached_round for report in self.of_members().values()))
+
+    def newest_possible(self) -> int:
+        """Nobody of the run has the state of a later round than this, or of the one after it."""
+        return self.newest_round() if self.lived_through() else ROUNDS_MAX
 
     def newest_round(self) -> int:
         """The newest round that a member knows to have been done."""

@@ -27,6 +27,15 @@ from chaos_protocols.wire.worker import TakeSnapshot
 OFFERS_MAX = 64
 """Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""
 
+AUTO_PAUSE_SHARE = 0.01
+"""Of the time, that the workers' copies may take: all sites copy in the same round where they can."""
+
+AUTO_WRITING_SHARE = 0.1
+"""Of the time, that the disk may be written to, beside training."""
+
+AUTO_INTERVAL_MIN_S = 10.0
+"""However small the state: more often nobody needs it, and disks wear."""
+
 
 class MemoryCheckpoint:
     """The copy of the worker's state in this daemon's memory."""
@@ -118,6 +127,7 @@ class MemoryCheckpoint:
         if self._outbox.settings.keep.memory_checkpoint_every_rounds <= 0:
             self.round = None
             self._rounds.delivery.log.keep_after(None)
+            self._outbox.emit([DropMemoryCheckpoint()])
 
     def round_completed(self) -> None:
         """Memory for results is bounded: a checkpoint that needs more of them is given up."""
@@ -146,17 +156,25 @@ class CheckpointFiles:
         self._writing: CheckpointFacts | None = None
         self._last_s = outbox.now_s
         self._last_round = 0
+        self._writing_s = 0.0
+        """How long writing the last file took."""
+        self._told: str | None = None
+        """What the history was last told of a file: why it could not be written, empty: it was; None: nothing yet."""
 
     @property
     def enabled(self) -> bool:
         return self._settings.checkpoint != "off"
 
     def interval_s(self, pause_s: float | None) -> float:
-        """Between two checkpoints; 0: as often as rounds and disk allow. t* = sqrt(2 d k0 / m), where k0 is `pause_s`,
-        what a worker's copy costs."""
-        if self._settings.checkpoint == "optimum":
-            return math.sqrt(2 * self._settings.mean_time_between_failures_s * (pause_s or 0.0))
-        return self._settings.checkpoint_every_s
+        """Between two checkpoints; 0: as often as rounds and disk allow. FlashRecovery, equation (3): t* =
+        sqrt(2 d k0 / m), where k0 is `pause_s`, what a worker's copy costs, and d / m the mean time between failures.
+        `auto`: that, but so seldom that the copies take AUTO_PAUSE_SHARE of the time at most."""
+        kind, pause_s = self._settings.checkpoint, pause_s or 0.0
+        optimum_s = math.sqrt(2 * self._settings.mean_time_between_failures_s * pause_s)
+        if kind == "auto":
+            writing_s = self._writing_s / AUTO_WRITING_SHARE
+            return max(optimum_s, pause_s / AUTO_PAUSE_SHARE, writing_s, AUTO_INTERVAL_MIN_S)
+        return optimum_s if kind == "optimum" else self._settings.checkpoint_every_s
 
     def is_due(self, round_number: int, pause_s: float | None) -> bool:
         """The state of that round is to be written."""
@@ -168,7 +186,19 @@ class CheckpointFiles:
                 return True
             if settings.checkpoint_every_s <= 0:
                 return False
+        if settings.checkpoint == "auto":
+            return self._is_due_by_itself(round_number, pause_s)
         return self._outbox.now_s - self._last_s >= self.interval_s(pause_s)
+
+    def _is_due_by_itself(self, round_number: int, pause_s: float | None) -> bool:
+        """The first one at once; a later one in a round whose number is a multiple of the highest power of two that is
+        at most a quarter of the rounds since: so that sites copy, and everybody waits, in the same round."""
+        if not self._last_round:
+            return True
+        if self._outbox.now_s - self._last_s < self.interval_s(pause_s):
+            return False
+        quarter = max(1, (round_number - self._last_round) // 4)
+        return round_number % (1 << (quarter.bit_length() - 1)) == 0
 
     def best(self, spec_digest: str, round_number: int | None = None) -> CheckpointFacts | None:
         """The newest (of that round) that fits a state of these arrays."""
@@ -183,10 +213,14 @@ class CheckpointFiles:
         """It could not be loaded: it is offered no more."""
         self.offers = [one for one in self.offers if one != checkpoint]
 
+    def lineage(self, restore_epoch: int) -> int:
+        """Of a state that was made when the run had last taken over one in that epoch. Not the epoch alone: a run whose
+        journals were lost goes on from checkpoints of its old epochs."""
+        return max(restore_epoch, *(one.lineage for one in self.offers), 0)
+
     def write(self, round_number: int, spec_digest: str, roster: Roster) -> None:
         """Write the copy in memory, which is of that round."""
-        # Not the epoch alone: a run whose journals were lost goes on from checkpoints of its old epochs.
-        lineage = max(roster.restore_epoch, *(one.lineage for one in self.offers), 0)
+        lineage = self.lineage(roster.restore_epoch)
         checkpoint = CheckpointFacts(lineage=lineage, round=round_number, spec_digest=spec_digest)
         self._writing = checkpoint
         self._last_s, self._last_round = self._outbox.now_s, round_number
@@ -197,11 +231,16 @@ class CheckpointFiles:
         if event.checkpoint != self._writing:
             return
         self._writing = None
-        subject = f"round {event.checkpoint.round}"
+        subject, self._writing_s = f"round {event.checkpoint.round}", event.took_s
+        news = event.reason != self._told or self._settings.checkpoint != "auto"  # that writes often
+        self._told = event.reason
         if event.reason:
-            self._outbox.record("checkpoint", subject, "due", "failed", None, event.reason)
+            if news:
+                self._outbox.record("checkpoint", subject, "due", "failed", None, event.reason)
             return
         self.offers = sorted({*self.offers, event.checkpoint})[-OFFERS_MAX:]
+        if not news:
+            return
         interval_s = self.interval_s(pause_s)
         next_s = f"; the next one in {interval_s:.0f} s at the earliest" if interval_s > 0 else ""
         reason = f"{event.size_bytes:,} bytes in {event.took_s:.2f} s, beside training{next_s}"

@@ -19,6 +19,7 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.fetch import StateFetch
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.restore import StateRestore
@@ -40,7 +41,13 @@ class WorkerState:
     """See the module."""
 
     def __init__(
-        self, outbox: Outbox, membership: Membership, rounds: RoundMachine, links: DesiredLinks, session: WorkerSession
+        self,
+        outbox: Outbox,
+        membership: Membership,
+        rounds: RoundMachine,
+        links: DesiredLinks,
+        session: WorkerSession,
+        reached: ReachedRound,
     ) -> None:
         self.session = session
         self.fetch = StateFetch(outbox, links, session)
@@ -51,6 +58,7 @@ class WorkerState:
         self._outbox = outbox
         self._membership = membership
         self._rounds = rounds
+        self._reached = reached
         self._restore_epoch = membership.roster.restore_epoch
         """Of the newest agreement on a state that the run goes on from, as far as it was followed."""
         self._resolved_epoch = membership.roster.resolved_epoch
@@ -66,6 +74,10 @@ class WorkerState:
         """The newest checkpoint on disk that the worker could load, if nobody has the state."""
         return self.files.best(self.session.spec_digest) if self.session.present else None
 
+    def lineage(self) -> int:
+        """Of the worker's state, as far as this site's journal and disk know."""
+        return self.files.lineage(self._reached.noted.lineage)
+
     def request(self) -> StateRequest | None:
         """What a member asks the scheduler for; None: its worker has the state, or it is on its way."""
         model = self.session.model
@@ -77,6 +89,9 @@ class WorkerState:
             model=model,
             reason="" if self._membership.begun else "its daemon was restarted",
             checkpoint=self.offer(),
+            lineage=self.lineage(),
+            trained=self._membership.is_member
+            and self._reached.outlived_training(self._membership.roster, self.session.round),
         )
 
     # -- the roster

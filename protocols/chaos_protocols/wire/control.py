@@ -1,21 +1,20 @@
-"""Control messages between sites, and the envelope they travel in. The only place where they are declared.
+"""Control messages between sites, and the envelope they travel in. They are declared here and in `wire/recovery.py`.
 
 Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
     neighbour to neighbour   Heartbeat, Goodbye
     flooded                  LinkStateAdvertisement
     site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, SiteStatus,
-    RoundStatusReply,
-                             CaughtUp
-    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, RoundStatusQuery, RoundWaits
+                             RoundStatusReply, CaughtUp, RecoverRequest
+    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, RoundStatusQuery, RoundWaits,
+                             RecoverAnswer, RunWaits
     agreement                RaftEnvelope
 
-Every field is typed and bounded: what does not fit reaches no machine.
-
-How they may change (docs/decisions/0015): a message or a struct in one may get a field with a default; whoever does not
-know it leaves it out of account. Bounds and meaning of a field stay. A new message that a site may miss stands in
-OPTIONAL: its envelope says so, and who does not know it skips it. Any other new message goes only to sites that speak
-its version. A site hands on for others what it cannot read itself, byte for byte.
+Every field is typed and bounded: what does not fit reaches no machine. How they may change (docs/decisions/0015): a
+message or a struct in one may get a field with a default; whoever does not know it leaves it out of account. Bounds and
+meaning of a field stay. A new message that a site may miss stands in OPTIONAL: its envelope says so, and who does not
+know it skips it. Any other new message goes only to sites that speak its version. A site hands on for others what it
+cannot read itself, byte for byte.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
+from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
@@ -93,7 +93,7 @@ class LinkStateAdvertisement(msgspec.Struct, frozen=True, kw_only=True, tag=True
 
 
 class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A joiner asks to be admitted with these neighbours. Its key must match its id."""
+    """A joiner asks to be admitted with these neighbours. Its key must match its id. `versions`: its daemon's."""
 
     name: Label
     address: Address
@@ -104,7 +104,7 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker_round: Count
     checkpoint: CheckpointFacts | None = None
     versions: Versions = BEFORE
-    """What the joiner's daemon speaks."""
+    lineage: Count = 0  # as in StateRequest
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -118,13 +118,16 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A site of the roster has a worker without the state (it was restarted, or its transfer failed): it asks for the
-    state again. `checkpoint`: the newest that it could load from its disk, if nobody has the state."""
+    state again. `checkpoint`: the newest that it could load from its disk, if nobody has the state. Since version 4:
+    `lineage` of its worker's state, 0: not told; `trained`: its worker did until its daemon ended."""
 
     incarnation: Count
     worker_round: Count
     model: ModelFacts
     reason: Reason
     checkpoint: CheckpointFacts | None = None
+    lineage: Count = 0
+    trained: bool = False
 
 
 class CaughtUp(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -190,7 +193,9 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
     done; it may count from a later one that is still to come. `memory_checkpoint`: its
     daemon has the state for a new worker. `open`: its open round, to which it `gave` its part or not yet. `rests`: why
-    its worker, which has the state, is not waited for; empty: it is."""
+    its worker, which has the state, is not waited for; empty: it is.
+    Since version 4: `reached_round`: the newest of the present lineage that its journal knows to be done;
+    `checkpoint`: the newest of the run's model on its disk, while its worker does not train."""
 
     incarnation: Count
     epoch: Count
@@ -204,6 +209,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     open: Tag | None = None
     gave: bool = False
     rests: Words = ""
+    reached_round: Count = 0
+    checkpoint: CheckpointFacts | None = None
 
 
 class RoundStatusQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -246,11 +253,14 @@ Message = (
     | RoundStatusQuery
     | RoundStatusReply
     | RoundWaits
+    | RunWaits
+    | RecoverRequest
+    | RecoverAnswer
     | RaftEnvelope
 )
 
 
-OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset({RoundWaits})
+OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits))
 """Messages that a site may miss: one of an older version, which does not know them, skips them."""
 
 KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(Message))
@@ -272,7 +282,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """A message on its way, as the machines see it; `_Frame` is how it travels."""
 
     version: Version
-    """The newest protocol version that the maker speaks; for people, who look at what went over the wire."""
+    """The newest protocol version that the maker speaks; for people who look."""
     source: Site
     """Made the message, and signed it unless it goes to a direct neighbour."""
     destination: Site

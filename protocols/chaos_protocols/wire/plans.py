@@ -53,6 +53,15 @@ class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, order=True):
     spec_digest: Annotated[str, msgspec.Meta(max_length=64)]
 
 
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the run has come, as one site's journal knows: `round` of the history `lineage` was done there, and the
+    site's worker trained (`active`) or did not. Never sent."""
+
+    lineage: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    round: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)] = 0
+    active: bool = False
+
+
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes [start, stop) of the state, to be sent by `source`."""
 

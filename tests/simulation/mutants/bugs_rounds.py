@@ -198,8 +198,24 @@ ROUNDS = (
     ),
     Bug(
         name="an older state is adopted silently",
-        patches=(Patch(f"{RESTORE_POINT}._best_worker", "if one.round >= newest]", "]"),),
-        breaks=(2,),
+        patches=(Patch(f"{RESTORE_POINT}._choose", "if best is None or awaited:", "if best is None:"),),
+        breaks=(10,),
+    ),
+    Bug(
+        name="a site that failed is not waited for",
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_awaited:AwaitedSites.than",
+                "if gone.site not in here]",
+                "if False]",
+            ),
+        ),
+        breaks=(10,),
+    ),
+    Bug(
+        name="how far the run has come is forgotten",
+        patches=(Patch("chaos_protocols.rounds.reached:ReachedRound.of", "return self.noted.round if", "return 0 if"),),
+        breaks=(10,),
     ),
     Bug(
         name="any state is adopted while members train",
@@ -210,7 +226,11 @@ ROUNDS = (
                 "if roster.resolving:",
             ),
             # The second fence: a worker without the newest round is not taken.
-            Patch(f"{RESTORE_POINT}._best_worker", "if one.round >= newest]", "]"),
+            Patch(
+                f"{RESTORE_POINT}._choose",
+                "or (best is not None and self._has_the_newest(best))",
+                "or best is not None",
+            ),
         ),
         breaks=(2, 4),
     ),

@@ -6,6 +6,7 @@ about agreement. One directory, held by one process (`lock`), with one file (`jo
 
     Opened(incarnation)                                        once at every start of the daemon
     Persisted(hard_state, truncate_from, snapshot, entries)    one `Persist`; a field that does not change is null
+    Persisted(..., reached)                                    how far the run has come, for the time after a power cut
 
 Replayed in order, as `Persist` says: `snapshot` drops the entries up to its index; `truncate_from` drops the entries
 from that index on; `entries` are appended. Where a snapshot is persisted
@@ -23,8 +24,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from chaos_protocols.agreement.raft.effects import HardState, Persist
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
+from chaos_protocols.wire.plans import Reached
 from chaosd.storage.journal.files import DataFile, DiskFolder, Folder
 from chaosd.storage.journal.records import BadFileError, DamagedError, file_header, new_salt, scan
 from chaosd.storage.journal.state import NOTHING, JournalState, Opened, Persisted, framed
@@ -38,6 +42,10 @@ WRITES_MAX = 10_000
 
 FRAMES_MAX = 10_000
 """A file of more frames is written anew when it is opened: votes and openings must not add up for ever."""
+
+NOTES_MAX = 2_000
+"""After so many notes of how far the run has come the file is written anew: 200 kB, half an hour at the most frequent.
+"""
 
 ADVICE = (
     "Nothing was changed. A site that has lost its vote must not answer for it: keep this directory for inspection, "
@@ -64,6 +72,7 @@ class Recovered:
     hard_state: HardState
     snapshot: Snapshot | None
     entries: tuple[LogEntry, ...]
+    reached: Reached
     note: str
 
 
@@ -79,6 +88,7 @@ class Journal:
         self._salt = b""
         self._size = 0
         self._sequence = 0
+        self._notes = 0
         try:
             note = self._read()
             if self._file is None or self._sequence >= FRAMES_MAX:
@@ -93,7 +103,11 @@ class Journal:
             raise
         state = self._state
         self._recovered = Recovered(
-            hard_state=state.hard_state, snapshot=state.snapshot, entries=tuple(state.entries), note=note
+            hard_state=state.hard_state,
+            snapshot=state.snapshot,
+            entries=tuple(state.entries),
+            reached=state.reached,
+            note=note,
         )
 
     @classmethod
@@ -161,6 +175,23 @@ class Journal:
             self._rewrite()
         except BaseException:
             self._state.hard_state, self._state.snapshot, self._state.entries = before
+            raise
+
+    def note_reached(self, reached: Reached) -> None:
+        """Makes the note durable in place of the one before: one frame and one sync, and now and then the file anew.
+
+        Raises `JournalError` as `persist` does.
+        """
+        self._refuse_if_broken()
+        before, self._state.reached = self._state.reached, reached
+        try:
+            if self._notes >= NOTES_MAX:
+                self._rewrite()
+            else:
+                self._append(msgspec.structs.replace(NOTHING, reached=reached))
+                self._notes += 1
+        except BaseException:
+            self._state.reached = before
             raise
 
     def close(self) -> None:
@@ -260,6 +291,7 @@ class Journal:
         if self._file is not None:
             self._file.close()
         self._file, self._salt, self._size, self._sequence = fresh, salt, size, sequence
+        self._notes = 0
 
     def _drop(self, fresh: DataFile | None) -> None:
         try:

@@ -12,6 +12,7 @@ import msgspec
 
 from chaos_protocols.agreement.raft.effects import HardState
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
+from chaos_protocols.wire.plans import Reached
 from chaosd.storage.journal.records import DamagedError, frame
 
 REWRITE_FRAME_BYTES = 8 << 20
@@ -31,6 +32,7 @@ class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag="persisted"):
     truncate_from: int | None
     snapshot: Snapshot | None
     entries: tuple[LogEntry, ...]
+    reached: Reached | None = None
 
 
 NOTHING = Persisted(hard_state=None, truncate_from=None, snapshot=None, entries=())
@@ -47,6 +49,7 @@ class JournalState:
         self.hard_state = HardState(term=0, vote=None)
         self.snapshot: Snapshot | None = None
         self.entries: list[LogEntry] = []
+        self.reached = Reached()
 
     def replay(self, bodies: Sequence[bytes]) -> None:
         """Applies the frames of a file in order. Raises `DamagedError` for content that no journal can have."""
@@ -72,7 +75,8 @@ class JournalState:
         """Records that hold the state, and nothing of how it came about."""
         yield Opened(incarnation=self.incarnation)
         pieces = list(_pieces(self.entries)) or [()]
-        yield Persisted(hard_state=self.hard_state, truncate_from=None, snapshot=self.snapshot, entries=pieces[0])
+        first = Persisted(hard_state=self.hard_state, truncate_from=None, snapshot=self.snapshot, entries=pieces[0])
+        yield first if self.reached == Reached() else msgspec.structs.replace(first, reached=self.reached)
         for piece in pieces[1:]:
             yield Persisted(hard_state=None, truncate_from=None, snapshot=None, entries=piece)
 
@@ -96,6 +100,7 @@ class JournalState:
             self.entries = [*kept, *record.entries]  # the list before stays whole: `persist` may have to go back to it
         self.hard_state = record.hard_state or self.hard_state
         self.snapshot = record.snapshot or self.snapshot
+        self.reached = record.reached or self.reached
 
     def _base(self, newer: Snapshot | None) -> int:
         snapshot = newer or self.snapshot

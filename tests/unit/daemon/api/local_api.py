@@ -121,6 +121,10 @@ class FakeControl:
         self.asked.append(("leave", reason))
         return self.outcome
 
+    async def recover(self, site: str, round_number: int) -> Outcome:
+        self.asked.append(("recover", site, round_number))
+        return self.outcome
+
 
 class ServedApi:
     """A LocalApi on a loop of its own thread, so that the blocking client and the commands can be tried against it."""

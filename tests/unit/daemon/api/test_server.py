@@ -81,6 +81,11 @@ def test_link_leave_and_their_outcomes_pass_through(client: LocalClient, control
     assert control.asked == [("link", "beta", True), ("link", "beta", False), ("leave", "maintenance")]
 
 
+def test_an_operators_word_on_the_state_passes_through(client: LocalClient, control: FakeControl) -> None:
+    assert client.recover("beta", 70) == client.recover("", 0) == control.outcome
+    assert control.asked == [("recover", "beta", 70), ("recover", "", 0)]
+
+
 @pytest.mark.parametrize("target", ["/v1/lab/shape", "/v1/lab/break", "/v1/shape", "/v1/lab"])
 def test_no_route_of_a_daemon_shapes_or_breaks_links(
     client: LocalClient, path: Path, control: FakeControl, target: str
@@ -102,6 +107,10 @@ def test_no_route_of_a_daemon_shapes_or_breaks_links(
         ("/v1/link", b'{"site": "x", "add": true, "more": 1}', "`more`"),
         ("/v1/link", b"[" * 5_000, "not a LinkBody"),
         ("/v1/leave", json.dumps({"reason": "x" * 1025}).encode(), "$.reason"),
+        ("/v1/recover", b"{}", "either a site and a round"),
+        ("/v1/recover", b'{"site": "x"}', "either a site and a round"),
+        ("/v1/recover", b'{"site": "x", "round": 3, "anew": true}', "either a site and a round"),
+        ("/v1/recover", b'{"site": "x", "round": -1}', "$.round"),
     ],
 )
 def test_a_malformed_request_is_refused_with_the_field_and_reaches_nobody(

@@ -181,6 +181,21 @@ def test_leave_passes_the_reason_on(run: Run, tmp_path: Path) -> None:
     assert control.asked == [("leave", "maintenance")]
 
 
+def test_recover_passes_on_what_the_operator_decides(run: Run, tmp_path: Path) -> None:
+    control = FakeControl()
+    with served(tmp_path / "api.sock", control):
+        run("recover", "--from", "st. mary: east:5200", "--data-dir", tmp_path)
+        run("recover", "--anew", "--data-dir", tmp_path)
+    assert control.asked == [("recover", "st. mary: east", 5200), ("recover", "", 0)]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--anew", "--from", "a:3"], ["--from", "a"], ["--from", "a:x"], ["--from", ":3"], ["--from", "a:0"]]
+)
+def test_a_decision_that_says_nothing_clear_is_wrong_usage(run: Run, words: list[str]) -> None:
+    assert "--from" in run("recover", *words, code=2).stderr
+
+
 @pytest.mark.parametrize("words", [["status"], ["events"], ["events", "-f"], ["link", "add", "x"], ["leave"]])
 def test_without_a_daemon_every_command_says_how_to_start_one_and_ends_with_3(run: Run, words: list[str]) -> None:
     told = run(*words, code=3).stderr
@@ -260,7 +275,7 @@ def test_version_names_program_and_protocol(run: Run) -> None:
 
 def test_help_lists_every_command_with_examples(run: Run) -> None:
     text = run("--help").output
-    for command in ("init", "start", "status", "events", "link", "leave", "doctor", "id", "version"):
+    for command in ("init", "start", "status", "events", "link", "leave", "recover", "doctor", "id", "version"):
         assert f" {command} " in text
         assert "$ chaosd" in run(command, "add" if command == "link" else "--help", "--help").output
 

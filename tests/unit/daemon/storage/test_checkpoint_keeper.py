@@ -55,7 +55,7 @@ class Bench:
         return Arena.from_hello(self.hello, fd)
 
     def fill(self, seed: int) -> bytes:
-        data = np.random.default_rng(seed).bytes(self.arena.state.nbytes)
+        data = np.random.default_rng(seed).random(self.arena.state.nbytes // 4, dtype=np.float32).tobytes()
         self.arena.state[:] = data
         return data
 

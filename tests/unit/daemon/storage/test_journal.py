@@ -16,6 +16,7 @@ from tests.unit.daemon.storage.journal_model import CONFIGURATION, Model, effect
 from chaos_protocols.agreement.raft.effects import HardState
 from chaos_protocols.agreement.raft.messages import Snapshot
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import Reached
 from chaosd.storage.journal.journal import (
     FILE,
     FILE_NEW,
@@ -220,3 +221,42 @@ def test_missing_parents_of_the_directory_are_made(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "a" / "b" / "c") as journal:
         assert journal.incarnation == 1
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+def test_a_note_of_how_far_the_run_has_come_survives_and_costs_a_hundred_bytes(tmp_path: Path) -> None:
+    with Journal.open(tmp_path) as journal:
+        assert journal.recovered.reached == Reached()
+        before = journal.size_bytes
+        journal.note_reached(Reached(lineage=3, round=70, active=True))
+        cost = journal.size_bytes - before
+        journal.note_reached(Reached(lineage=3, round=90, active=False))
+        journal.persist(effect(hard_state=HardState(5, None)))
+    assert cost < 150
+    with Journal.open(tmp_path) as journal:
+        assert journal.recovered.reached == Reached(lineage=3, round=90)
+        assert journal.recovered.hard_state == HardState(5, None)
+
+
+def test_notes_do_not_add_up_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaosd.storage.journal.journal.NOTES_MAX", 20)
+    with Journal.open(tmp_path) as journal:
+        journal.persist(effect(hard_state=HardState(5, None)))
+        sizes = []
+        for number in range(1, 101):
+            journal.note_reached(Reached(lineage=3, round=number, active=True))
+            sizes.append(journal.size_bytes)
+    assert max(sizes) <= max(sizes[:25]) + 150
+    with Journal.open(tmp_path) as journal:
+        assert journal.recovered.reached.round == 100 and journal.recovered.hard_state.term == 5
+
+
+def test_a_note_that_the_disk_does_not_take_leaves_the_one_before(tmp_path: Path) -> None:
+    folder = FaultyFolder()
+    journal = Journal.open(tmp_path, folder=folder)
+    journal.note_reached(Reached(lineage=3, round=1, active=True))
+    folder.sync_errors = 1
+    with pytest.raises(JournalError):
+        journal.note_reached(Reached(lineage=3, round=2))
+    left = {name: bytes(one.current) for name, one in folder.names.items()}
+    with Journal.open(tmp_path, folder=FaultyFolder(left)) as again:
+        assert again.recovered.reached == Reached(lineage=3, round=1, active=True)

@@ -115,7 +115,7 @@ def test_a_join_waits_while_no_member_has_the_state_and_is_remembered_with_its_o
     bench.up(D)
     told = answer(bench.hear(D, join(B, worker_round=3)))
     assert (told.accepted, told.final) == (False, False) and "training state" in told.reason
-    assert D in bench.machine.scheduler.term.restore_point.join_requests
+    assert D in bench.machine.scheduler.term.restore_point.offers.join_requests
 
 
 def test_a_join_without_a_neighbour_in_the_run_is_refused_for_now() -> None:
@@ -161,7 +161,10 @@ def test_a_state_request_of_a_stranger_or_of_a_former_life_is_dropped() -> None:
     bench.up(D)
     bench.hear(D, StateRequest(incarnation=1, worker_round=0, model=MODEL, reason=""))
     bench.hear(C, StateRequest(incarnation=9, worker_round=0, model=MODEL, reason=""))
-    assert bench.machine.roster.replication is None and not bench.machine.scheduler.term.restore_point.state_requests
+    assert (
+        bench.machine.roster.replication is None
+        and not bench.machine.scheduler.term.restore_point.offers.state_requests
+    )
 
 
 def test_a_worker_with_another_model_is_refused_its_state() -> None:

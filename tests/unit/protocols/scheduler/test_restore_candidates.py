@@ -50,14 +50,26 @@ def test_a_run_goes_on_from_the_worker_with_the_newest_state() -> None:
     assert bench.machine.roster.restored_from == (B, 1)
 
 
-def test_an_older_state_is_taken_only_after_a_long_wait_and_only_one_round_older() -> None:
-    for older, taken in ((1, True), (2, False)):
+def test_an_older_state_is_taken_only_when_every_worker_has_said_what_it_has() -> None:
+    for spoke in (True, False):
         bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
         bench.hear(B, report(bench, active=False, done_round=5))
+        if spoke:
+            bench.handle(events.WorkerReady(model=MODEL, round=0))
         for _ in range(int(SETTINGS.transfer_stall_s) + 3):
-            bench.hear(B, request(5 - older))
+            bench.hear(B, request(3))
             alive(bench, B, seconds=1.0, step_s=0.25)
-        assert (bench.machine.roster.restored_from == (B, 1)) == taken
+        assert (bench.machine.roster.restored_from == (B, 1)) == spoke
+
+
+def test_a_worker_that_trained_until_its_daemon_ended_is_not_compared_with_others() -> None:
+    """All daemons were restarted, so none remembers a round; nobody can have more than one round more."""
+    for trained in (True, False):
+        bench = leader_of(roster=roster_of(A, B, restore_epoch=3))
+        bench.hear(B, msgspec.structs.replace(report(bench, active=False), reached_round=40))
+        bench.hear(B, msgspec.structs.replace(request(41), trained=trained))
+        alive(bench, B, seconds=2.0)
+        assert (bench.machine.roster.restored_from == (B, 1)) == trained
 
 
 def test_nothing_is_restored_while_a_member_has_not_reported() -> None:
@@ -89,7 +101,7 @@ def test_a_candidate_that_the_overlay_does_not_connect_is_not_restored_from() ->
     later_s = bench.now_s + 5.0
     term = bench.machine.scheduler.term
     term.reports.take(B, report(bench, active=False, done_round=5), now_s=later_s)
-    term.restore_point.offered_inside(B, request(5))
+    term.restore_point.offers.inside(B, request(5))
     assert term.restore_point.step(later_s) is None
     bench.pretend(msgspec.structs.replace(bench.machine.roster, links=(link(A, B),)))
     decision = term.restore_point.step(later_s)
@@ -111,7 +123,7 @@ def test_a_refused_restore_point_forgets_no_candidate() -> None:
     bench = leader_of(roster=roster_of(A, model=None, started=False))
     real = refusing(bench)
     bench.handle(events.WorkerReady(model=MODEL, round=0))
-    assert bench.machine.roster.model is None and A in bench.machine.scheduler.term.restore_point.state_requests
+    assert bench.machine.roster.model is None and A in bench.machine.scheduler.term.restore_point.offers.state_requests
     bench.machine.propose = real  # type: ignore[method-assign]
     bench.wait(1.0)
     assert bench.machine.roster.model == MODEL
@@ -131,8 +143,8 @@ def test_round_that_only_a_removed_site_has_reported_is_not_waited_for() -> None
 
 def test_second_worker_is_not_taken_over_before_the_first_could_say_that_it_trains() -> None:
     bench = leader_of(B, C)
-    bench.hear(B, msgspec.structs.replace(report(bench, active=False), done_round=5))
-    bench.hear(C, msgspec.structs.replace(report(bench, active=False), done_round=5))
+    bench.hear(B, report(bench, active=False, done_round=5))
+    bench.hear(C, report(bench, active=False, done_round=5))
     alive(bench, B, C, seconds=2 * SETTINGS.failure_timeout_s)
     bench.hear(B, StateRequest(incarnation=1, worker_round=5, model=MODEL, reason=""))
     assert bench.machine.roster.restored_from == (B, 1)

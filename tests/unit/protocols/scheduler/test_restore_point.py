@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -83,12 +84,12 @@ def test_when_every_worker_is_there_without_the_state_the_newest_checkpoint_is_l
     assert "its checkpoint" in records(bench.out, "restore-point")[-1].reason
 
 
-def test_a_checkpoint_older_than_the_newest_round_is_loaded_only_after_a_while() -> None:
+def test_a_checkpoint_older_than_the_newest_round_is_loaded_when_every_worker_has_said_what_it_has() -> None:
     bench = without_state(B, done=LATEST)
     asks(bench, B, checkpoint=disk(LATEST - 3))
-    hello(bench)
-    assert adopted(bench) is None
     patience(bench, B)
+    assert adopted(bench) is None, "the worker of A may have it"
+    hello(bench)
     assert adopted(bench) == (B, LATEST - 3)
     assert f"rounds {LATEST - 2} to {LATEST} are done again" in records(bench.out, "restore-point")[-1].reason
 
@@ -106,6 +107,7 @@ def test_a_newer_checkpoint_of_the_same_history_comes_before_an_older_worker(lin
     bench = without_state(B, C, restore_epoch=1)
     asks(bench, B, worker_round=LATEST - 1)
     asks(bench, C, checkpoint=disk(LATEST, lineage=1 + lineage))
+    hello(bench)
     patience(bench, B, C)
     assert adopted(bench) == ((C, LATEST) if lineage == 0 else (B, LATEST - 1))
 
@@ -140,6 +142,9 @@ def test_a_site_that_reads_its_checkpoint_is_given_the_time_its_disk_may_take() 
     alive(bench, B, seconds=SETTINGS.transfer_stall_s + 5.0, step_s=0.25)
     assert adopted(bench) is None, "its disk may take 10 s, and as long as any transfer besides"
     alive(bench, B, seconds=10.0, step_s=0.25)
+    assert adopted(bench) is None, "a worker of B may still come back with it"
+    bench.machine.settings = dataclasses.replace(bench.machine.settings, restore_wait_s=1.0)
+    alive(bench, B, seconds=0.5)
     assert adopted(bench) == (A, LATEST)
 
 
@@ -160,7 +165,7 @@ def test_a_site_that_asks_again_has_not_got_it_from_its_disk_and_another_one_is_
 def test_a_request_of_a_former_start_offers_no_state() -> None:
     bench = without_state(B)
     old = StateRequest(incarnation=0, worker_round=LATEST, model=MODEL, reason="")
-    bench.machine.scheduler.term.restore_point.offered_inside(B, old)
+    bench.machine.scheduler.term.restore_point.offers.inside(B, old)
     alive(bench, B, seconds=1.0)
     assert adopted(bench) is None
 
@@ -178,10 +183,10 @@ def test_a_joiner_that_cannot_be_reached_any_more_brings_nothing() -> None:
     bench = without_state(B)
     joins(bench, D)
     restore_point = bench.machine.scheduler.term.restore_point
-    request = restore_point.join_requests[D]
+    request = restore_point.offers.join_requests[D]
     lose(bench, D)
     newest = msgspec.structs.replace(request, worker_round=LATEST)
-    restore_point.offered_outside(D, newest)
+    restore_point.offers.outside(D, newest)
     alive(bench, B, seconds=1.0)
     assert adopted(bench) is None
 

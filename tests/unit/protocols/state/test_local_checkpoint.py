@@ -22,6 +22,7 @@ from chaos_protocols.effects import (
 )
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import CheckpointSettings
+from chaos_protocols.state.local_checkpoint import AUTO_INTERVAL_MIN_S, AUTO_PAUSE_SHARE, AUTO_WRITING_SHARE
 from chaos_protocols.state.restore import MEMORY_ATTEMPTS_MAX
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -264,6 +265,63 @@ def test_the_pause_of_a_copy_is_measured_from_the_result_before_it() -> None:
     bench.handle(events.WorkerSnapshotTaken(round=due), after_s=1.0)
     assert memory.pause_s == pytest.approx(1.0)
     assert files.interval_s(memory.pause_s) == pytest.approx(20.0), "the root of 2 x 200 s x 1 s"
+
+
+def test_by_itself_a_checkpoint_takes_at_most_a_hundredth_of_the_time_and_the_disk_a_tenth() -> None:
+    """FlashRecovery, equation (3), where that is more seldom; and never more often than AUTO_INTERVAL_MIN_S."""
+    bench = keeper(checkpoint="auto", mean_time_between_failures_s=86_400.0)
+    files = bench.machine.state.files
+    assert files.interval_s(None) == files.interval_s(0.0001) == AUTO_INTERVAL_MIN_S
+    assert files.interval_s(0.01) == pytest.approx((2 * 86_400 * 0.01) ** 0.5)
+    assert files.interval_s(20.0) == pytest.approx(20.0 / AUTO_PAUSE_SHARE)
+    written = auto_checkpoint(bench, took_s=100.0)
+    assert files.interval_s(0.01) == pytest.approx(100.0 / AUTO_WRITING_SHARE), "a slow disk has its share"
+    assert files.best(MODEL.spec_digest) == written
+
+
+def auto_checkpoint(bench: Follower, *, took_s: float = 0.1, reason: str = "") -> CheckpointFacts:
+    """The next one is due, and ends so."""
+    for _ in range(1000):
+        asked = to_worker(bench.out, TakeSnapshot)
+        if asked:
+            break
+        next_round(bench)
+    due = asked[-1].round
+    bench.taken()
+    while bench.machine.rounds.worker_round != due:
+        next_round(bench)
+    bench.handle(events.WorkerSnapshotTaken(round=due))
+    bench.handle(events.MemoryCheckpointSaved(round=due, reason=""))
+    (write,) = of(bench.out, WriteCheckpoint)
+    assert of(bench.out, DropMemoryCheckpoint), "the memory of the copy is free once it is written"
+    bench.handle(events.CheckpointWritten(checkpoint=write.checkpoint, size_bytes=1, took_s=took_s, reason=reason))
+    return write.checkpoint
+
+
+def test_by_itself_the_first_checkpoint_is_written_at_once_and_later_ones_in_common_rounds() -> None:
+    """Sites that began in different rounds copy in the same one: a multiple of a power of two."""
+    dues = []
+    for rounds_before in (3, 6):
+        bench = keeper(checkpoint="auto")
+        first = auto_checkpoint(bench).round
+        assert first <= 3, "at once"
+        for _ in range(64 - first + rounds_before):
+            next_round(bench)
+        assert not to_worker(bench.out, TakeSnapshot), "not before its time"
+        bench.wait(AUTO_INTERVAL_MIN_S + 0.1)
+        dues.append(auto_checkpoint(bench).round)
+    assert dues == [80, 80]
+
+
+def test_what_is_written_by_itself_is_told_when_it_changes() -> None:
+    bench = keeper(checkpoint="auto")
+    told = []
+    for reason in ("", "", "the disk is full", "the disk is full", ""):
+        auto_checkpoint(bench, reason=reason)
+        told += [(one.outcome, one.reason == reason) for one in records(bench.out, "checkpoint")]
+        bench.taken()
+        bench.wait(AUTO_INTERVAL_MIN_S + 0.1)
+    assert told == [("done", False), ("failed", True), ("done", False)]
 
 
 # ---- checkpoints

@@ -1,0 +1,64 @@
+"""What the journal of this site knows of how far the run has come, for the time after a loss of power.
+
+A note says: in this history of the run (*lineage*: the epoch in which it last took over a state) this round was done
+here, and this site's worker trained, or did not. Notes are made with the first round of a history and then at most
+every NOTE_EVERY_S, so they may lag behind by the rounds of that time; nothing is promised to anybody by them. One thing
+in a note is exact: that the worker trains. It is taken back, durably, before this site gives to a round without its
+worker. So where a note says so, and the worker outlives its daemon, nobody has a state that is more than a round newer:
+no round is done without its part.
+
+Driven by `Participation`. Source: spec 13.8.
+"""
+
+from __future__ import annotations
+
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.effects import NoteReached
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.wire.plans import Reached
+
+NOTE_EVERY_S = 1.0
+"""One write and one sync of about a hundred bytes in so long, and never more than one a round."""
+
+
+class ReachedRound:
+    """See the module."""
+
+    def __init__(self, outbox: Outbox, rounds: RoundMachine) -> None:
+        self.noted = noted = outbox.facts.reached
+        """As the journal has it."""
+        self._outbox = outbox
+        self._rounds = rounds
+        self._noted_s = float("-inf")
+        self._outlived = noted if noted.active else None
+        """What was noted of a worker that trained until the daemon before this one ended; None: nothing, or a round was
+        done since."""
+
+    def of(self, roster: Roster) -> int:
+        """The newest round of the roster's history that the journal knows; 0: none."""
+        return self.noted.round if self.noted.lineage == roster.restore_epoch else 0
+
+    def outlived_training(self, roster: Roster, worker_round: int) -> bool:
+        """Whether a worker with the state of that round trained until the daemon ended: nobody has more than one round
+        more."""
+        noted = self._outlived
+        return noted is not None and noted.lineage == roster.restore_epoch and worker_round >= noted.round
+
+    def completed(self, roster: Roster, round_number: int) -> None:
+        """A round is done here: it is noted now and then."""
+        outbox, active = self._outbox, self._rounds.active
+        self._outlived = None
+        news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
+        if news or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
+            self.noted = Reached(lineage=roster.restore_epoch, round=round_number, active=active)
+            self._noted_s = outbox.now_s
+            outbox.emit([NoteReached(reached=self.noted)])
+
+    def before_effects(self) -> None:
+        """At the end of every event. A round is open here, and this site's worker does not train: that is noted before
+        anything is given to it."""
+        noted, rounds = self.noted, self._rounds
+        if noted.active and not rounds.active and rounds.running is not None:
+            self.noted = Reached(lineage=noted.lineage, round=noted.round, active=False)
+            self._outbox.emit_first(NoteReached(reached=self.noted))

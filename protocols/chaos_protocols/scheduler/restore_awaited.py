@@ -1,0 +1,77 @@
+"""Who may have a newer state than those that are there: a site that is away, or whose worker is.
+
+While such a site is awaited a run that stands takes no older state by itself. Asked by `restore_point.py`. Source: spec
+13.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass
+
+from chaos_protocols.agreement.roster import Departure, SiteRecord
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.scheduler.reports import Reports
+from chaos_protocols.scheduler.restore_offers import Age, RestoreOffers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """A site that may have a newer state; `why` it cannot be had yet."""
+
+    site: SiteId
+    name: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.why})"
+
+
+class AwaitedSites:
+    """Of one term of the scheduler."""
+
+    def __init__(self, facts: Facts, reports: Reports, offers: RestoreOffers) -> None:
+        self._facts, self._reports, self._offers = facts, reports, offers
+
+    def than(self, best: Age | None, *, here: Set[SiteId], now_s: float, stood_s: float) -> tuple[Awaited, ...]:
+        """Those that may have a newer state than `best` (None: any). `here`: sites that have said what they have and
+        could bring it; `stood_s`: for how long the run has stood."""
+        roster = self._facts.roster
+        found = [self._inside(one, best, now_s, stood_s) for one in roster.sites if not self._offers.has_spoken(one)]
+        found += [self._outside(gone) for gone in self._departed(best) if gone.site not in here]
+        return tuple(one for one in found if one is not None)
+
+    def _inside(self, record: SiteRecord, best: Age | None, now_s: float, stood_s: float) -> Awaited | None:
+        """A site of the roster whose worker has not asked. A worker may outlive its daemon, and comes back to it within
+        `restore_wait_s`; where no round was done yet there is nothing that it could bring."""
+        reports, settings = self._reports, self._facts.settings
+        report = self._facts.own_report() if record.site == self._facts.site else reports.of(record)
+        if report is None or not reports.spoke_lately(record, now_s):
+            return Awaited(site=record.site, name=record.name, why="it has not reported")
+        if report.memory_checkpoint:
+            return Awaited(site=record.site, name=record.name, why="its daemon has a state, its worker is away")
+        stored = report.checkpoint
+        if stored is not None and (best is None or (stored.lineage, stored.round) > best):
+            why = f"its disk has round {stored.round}, its worker is away"
+            return Awaited(site=record.site, name=record.name, why=why)
+        patience_s = settings.restore_wait_s if reports.reached_round() else settings.transfer_stall_s
+        if record.state == "member" and stood_s < patience_s:
+            return Awaited(site=record.site, name=record.name, why="its worker is away")
+        return None
+
+    def _departed(self, best: Age | None) -> Iterator[Departure]:
+        """Sites that failed with a state that may be newer. Who left took nothing along that anybody waits for; who was
+        let in again speaks for itself."""
+        roster = self._facts.roster
+        if not self._reports.reached_round():
+            return
+        for gone in roster.departed:
+            if gone.cause != "failed" or not gone.lineage or roster.record(gone.site) is not None:
+                continue
+            if best is None or (gone.lineage, gone.newest_round) > best:
+                yield gone
+
+    def _outside(self, gone: Departure) -> Awaited:
+        why = "no link leads to it" if gone.site in self._offers.join_requests else "it is away, or its worker is"
+        return Awaited(site=gone.site, name=gone.name or short(gone.site), why=why)

@@ -1,0 +1,155 @@
+"""The states that a run could go on from when no member has one: what the sites have said of their workers and disks.
+
+Kept for one term of the scheduler; asked by `restore_point.py`, which decides. Source: spec 13.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, SiteRecord
+from chaos_protocols.names import SiteId, link_key
+from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.wire.control import JoinRequest, StateRequest
+from chaos_protocols.wire.plans import CheckpointFacts
+
+Age = tuple[int, int]
+"""Lineage and round of a state: the greater one is the newer. A run that went back to an older state has given up what
+came after it, whatever its round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A site that could bring the state of `round`: its worker has it, or (`checkpoint`) its disk."""
+
+    record: SiteRecord
+    links: tuple[LinkRecord, ...]
+    model: ModelFacts
+    round: int
+    lineage: int
+    trained: bool = False
+    """Nobody has a state that is more than a round newer than its worker's."""
+    checkpoint: CheckpointFacts | None = None
+
+    @property
+    def source(self) -> str:
+        return "worker" if self.checkpoint is None else "checkpoint"
+
+    @property
+    def age(self) -> Age:
+        return (self.lineage, self.round)
+
+    @property
+    def rank(self) -> tuple[Age, bool, str]:
+        """The least comes first: the newest state, a worker before a disk, the lowest id."""
+        return ((-self.lineage, -self.round), self.checkpoint is not None, self.record.site)
+
+
+class RestoreOffers:
+    """See the module."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._state_requests: dict[SiteId, StateRequest] = {}
+        """Sites of the roster whose workers have said which round they are at, and what is on their disks."""
+        self._join_requests: dict[SiteId, JoinRequest] = {}
+        """The same of sites outside."""
+
+    @property
+    def state_requests(self) -> Mapping[SiteId, StateRequest]:
+        return self._state_requests
+
+    @property
+    def join_requests(self) -> Mapping[SiteId, JoinRequest]:
+        return self._join_requests
+
+    def inside(self, site: SiteId, request: StateRequest) -> None:
+        self._state_requests[site] = request
+
+    def outside(self, site: SiteId, request: JoinRequest) -> None:
+        self._join_requests[site] = request
+
+    def is_served(self, site: SiteId) -> None:
+        """It gets the state from a member."""
+        self._state_requests.pop(site, None)
+
+    def stays_outside(self, site: SiteId) -> None:
+        """It does not want to join any more."""
+        self._join_requests.pop(site, None)
+
+    def taken(self, site: SiteId) -> None:
+        """The run goes on from what it offered: if it asks again, that came to nothing."""
+        self._state_requests.pop(site, None)
+        self._join_requests.pop(site, None)
+
+    def asks(self, site: SiteId) -> bool:
+        """It has asked since it was last chosen or served."""
+        return site in self._state_requests or site in self._join_requests
+
+    def has_spoken(self, record: SiteRecord) -> bool:
+        """This start of a site of the roster has said what its worker and its disk have."""
+        request = self._state_requests.get(record.site)
+        return request is not None and request.incarnation == record.incarnation
+
+    # -- what could be gone on from
+
+    def candidates(self) -> list[Candidate]:
+        """Workers, fresh ones (round 0) too, and the newest checkpoint of each disk that fits the site's worker."""
+        found: list[Candidate] = []
+        for worker, checkpoint in (*self._inside(), *self._outside()):
+            found.append(worker)
+            if checkpoint is not None and checkpoint.spec_digest == worker.model.spec_digest:
+                stored = replace(
+                    worker, round=checkpoint.round, lineage=checkpoint.lineage, trained=False, checkpoint=checkpoint
+                )
+                found.append(stored)
+        return found
+
+    def _inside(self) -> Iterator[tuple[Candidate, CheckpointFacts | None]]:
+        """Of sites of the roster."""
+        roster = self._facts.roster
+        for site, request in self._state_requests.items():
+            record = roster.record(site)
+            if record is None or record.incarnation != request.incarnation:
+                continue
+            worker = Candidate(
+                record=record,
+                links=(),
+                model=request.model,
+                round=request.worker_round,
+                lineage=request.lineage or roster.restore_epoch,
+                trained=request.trained,
+            )
+            yield worker, request.checkpoint
+
+    def _outside(self) -> Iterator[tuple[Candidate, CheckpointFacts | None]]:
+        """Of sites that could be admitted with what they have."""
+        roster = self._facts.roster
+        for site, request in self._join_requests.items():
+            links = self._links(site, request.neighbours)
+            if roster.record(site) is not None or not links or site not in self._facts.reachable():
+                continue
+            record = SiteRecord(
+                site=site,
+                name=request.name,
+                address=request.address,
+                public_key=request.public_key,
+                incarnation=request.incarnation,
+                state="member",
+                versions=request.versions,
+            )
+            worker = Candidate(
+                record=record,
+                links=links,
+                model=request.model,
+                round=request.worker_round,
+                lineage=request.lineage or roster.restore_epoch,
+            )
+            yield worker, request.checkpoint
+
+    def _links(self, site: SiteId, neighbours: tuple[SiteId, ...]) -> tuple[LinkRecord, ...]:
+        facts, members = self._facts, self._facts.roster.member_ids()
+        near = [one for one in neighbours if one in members and facts.link_is_up(site, one)]
+        keys = [link_key(site, neighbour) for neighbour in near]
+        return tuple(LinkRecord(one=one, other=other, rate_bytes_per_s=0.0, rtt_s=0.0) for one, other in keys)

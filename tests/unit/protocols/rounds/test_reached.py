@@ -1,0 +1,84 @@
+"""What the journal knows of how far the run has come: notes are few, and one thing in them is exact."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.simulator.faults import begin
+from tests.simulator.world import World
+
+from chaos_protocols import effects
+from chaos_protocols.rounds.reached import NOTE_EVERY_S
+from chaos_protocols.settings import CheckpointSettings, SiteSettings
+from chaos_protocols.wire.plans import Reached
+
+
+def three_sites(rounds: int = 20) -> tuple[World, dict[str, list[tuple[float, Reached]]]]:
+    world = World(1, settings=SiteSettings(keep=CheckpointSettings(checkpoint="off")))
+    noted: dict[str, list[tuple[float, Reached]]] = {"a": [], "b": [], "c": []}
+    executed = world.oracles.executed
+
+    def watch(node: object, effect: object) -> None:
+        if isinstance(effect, effects.NoteReached):
+            noted[node.name].append((world.now_s, effect.reached))  # type: ignore[attr-defined]
+        executed(node, effect)  # type: ignore[arg-type]
+
+    world.oracles.executed = watch  # type: ignore[method-assign, assignment]
+    for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
+        world.add(name, founder=name == "a", peers=peers, min_sites=3)
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: world.oracles.rounds_done > rounds, limit_s=60.0)
+    return world, noted
+
+
+def test_the_first_round_is_noted_at_once_and_others_once_in_a_while() -> None:
+    world, noted = three_sites(rounds=200)
+    for name, notes in noted.items():
+        assert notes[0][1].round <= 3, name
+        gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(notes[1:])]
+        assert min(gaps) >= NOTE_EVERY_S and max(gaps) < NOTE_EVERY_S + 0.5, name
+        assert all(note.active for _, note in notes[1:])
+        assert world.node(name).disk.reached == notes[-1][1]
+
+
+def test_that_a_worker_is_gone_is_noted_before_anything_is_given_without_it() -> None:
+    world, noted = three_sites()
+    node = world.node("b")
+    given: list[bool] = []
+    contributed = world.oracles.rounds.contributed
+
+    def watch(giver: object, effect: effects.Contribute) -> None:
+        if giver is node and not effect.has_bytes:
+            given.append(node.disk.reached.active)
+        contributed(giver, effect)  # type: ignore[arg-type]
+
+    world.oracles.rounds.contributed = watch  # type: ignore[method-assign, assignment]
+    node.kill_worker()
+    world.run(world.now_s + 1.0)
+    assert given and not any(given)
+    assert noted["b"][-1][1].active is False
+    node.start_worker()
+    assert world.run_until(lambda: node.disk.reached.active, limit_s=10.0)
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_worker_that_outlived_its_daemon_says_that_it_trained_to_the_end(alive: bool) -> None:
+    world, _ = three_sites()
+    node = world.node("b")
+    if not alive:
+        node.kill_worker()
+        world.run(world.now_s + 0.5)
+        node.start_worker()
+        world.run(world.now_s + 0.01)
+    round_number = node.worker.round if node.worker is not None else 0
+    for one in world.nodes.values():
+        one.kill(worker_too=False)
+    node.start()
+    assert node.machine is not None
+    reached = node.machine.participation.reached
+    roster = node.machine.replica.last_known
+    assert reached.of(roster) > 0
+    assert reached.outlived_training(roster, round_number) is alive
+    assert not reached.outlived_training(roster, 0)
