@@ -194,9 +194,9 @@ class WanNode(Node):
         super().handle(event)
 
     def _hello(self, worker: Worker) -> None:
-        worker.training, self.connected = False, worker
-        self.region = worker.region = Region(self.world.model.state_bytes)
-        self.handle(events.WorkerReady(model=self.world.model, round=worker.round))
+        worker.training, self.knocking, worker.model = False, worker, self.world.model
+        worker.region = Region(self.world.model.state_bytes)
+        self.handle(events.WorkerReady(model=worker.model, round=worker.round))
 
     def block_s(self, joiner: str, size_bytes: int) -> float:
         return size_bytes / self.world.rate_bytes_per_s[self.site, joiner]

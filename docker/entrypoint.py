@@ -109,7 +109,7 @@ def run(overlay: Scenario, name: str) -> int:
     while any(process.poll() is None for process in running):
         if asked and not told:
             told = True
-            running[0].send_signal(signal.SIGINT)  # the script leaves, and its daemon ends with it
+            running[0].send_signal(signal.SIGINT)  # the script leaves, and its daemon ends with it (exit_with_worker)
         if running[0].poll() not in (None, 0) and daemon.poll() is None:
             daemon.send_signal(signal.SIGINT)  # a script that failed: this site has nothing to give
         time.sleep(LOOK_S)

@@ -54,6 +54,7 @@ class RunningSite:
         trust: Iterable[RunningSite],
         peers: Iterable[RunningSite],
         min_sites: int,
+        exit_with_worker: bool = True,
         failure_timeout_s: float | None = None,
         extra: Iterable[str] = (),
         shapes: Iterable[str] = (),
@@ -69,6 +70,7 @@ class RunningSite:
             trust=[site.identity.site for site in trust],
             peers=[(site.identity.site, site.address) for site in peers],
             min_sites=min_sites,
+            exit_with_worker=exit_with_worker,
             failure_timeout_s=failure_timeout_s,
             extra=extra,
         )
@@ -184,11 +186,13 @@ def configuration(
     trust: Iterable[str],
     peers: Iterable[tuple[str, str]],
     min_sites: int,
+    exit_with_worker: bool = True,
     failure_timeout_s: float | None = None,
     extra: Iterable[str] = (),
 ) -> str:
-    """A daemon's configuration file. `trust`: ids of sites; `peers`: ids and addresses of those to dial; `extra`:
-    further lines, in which settings come before tables."""
+    """A daemon's configuration file. `exit_with_worker`: a scenario's site that leaves is gone, daemon and all.
+    `trust`: ids of sites; `peers`: ids and addresses of those to dial; `extra`: further lines, in which settings come
+    before tables."""
     lines = [
         f'name = "{name}"',
         f'run = "{run}"',
@@ -196,6 +200,7 @@ def configuration(
         f'listen = "{listen}"',
         f"bootstrap = {str(bootstrap).lower()}",
         f"min_sites = {min_sites}",
+        f"exit_with_worker = {str(exit_with_worker).lower()}",
         "trust = [" + ", ".join(f'"{site}"' for site in trust) + "]",
     ]
     if failure_timeout_s is not None:

@@ -70,6 +70,8 @@ class Daemon:
         self._interrupts = 0
         self._ending = "the daemon gave up; its log says why"
         self._refused: set[SiteId] = set()
+        self.stays = False
+        """Its script has left, nobody else: another life is to follow this one."""
         host, port = split_address(config.listen)
         self.metrics = Metrics()
         self.transport = self.make_transport(
@@ -208,11 +210,13 @@ class Daemon:
         assert stopped is not None
         watching = loop.create_task(watch(self.driver, self.config.settings), name="watch links and worker")
         try:
-            graceful, reason = await stopped
-            self._ending = reason
-            log.info("the daemon ends: %s", reason)
+            end = await stopped
+            self.stays = end.for_script and not self.config.exit_with_worker
+            self._ending = end.reason
+            what = "the daemon stays, outside the run, for the next script" if self.stays else "the daemon ends"
+            log.info("%s: %s", what, end.reason)
             await asyncio.sleep(0.05)  # the last messages leave before the links close
-            return EXIT_LEFT if graceful else EXIT_FORCED
+            return EXIT_LEFT if end.graceful else EXIT_FORCED
         except Exception:
             return EXIT_FAILED
         finally:
@@ -334,20 +338,27 @@ def make_machine(
 
 
 def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
-    """Run one site's daemon until it ends; the exit status. Raises IdentityError, JournalError, HistoryError,
-    ListenError or UnixSocketError, each with a remedy, when it cannot start."""
+    """Run one site's daemon until it ends; the exit status. When its script alone has left, another life of it follows:
+    to the run it is a daemon that was started anew, and nothing of the former life counts.
+
+    Raises IdentityError, JournalError, HistoryError, ListenError or UnixSocketError, each with a remedy, when it cannot
+    start."""
     logging.basicConfig(
         stream=sys.stderr, level=config.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s"
     )
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load(data_dir)
-    with (
-        Journal.open(data_dir, incarnation_floor=int(time.time() * 1000)) as journal,
-        History.open(data_dir / "history.sqlite") as history,
-    ):
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(make(config, identity, journal, history).run())
+    while True:
+        with (
+            Journal.open(data_dir, incarnation_floor=int(time.time() * 1000)) as journal,
+            History.open(data_dir / "history.sqlite") as history,
+            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        ):
+            daemon = make(config, identity, journal, history)
+            code = runner.run(daemon.run())
+        if not daemon.stays:
+            return code
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -23,7 +23,7 @@ from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.control import CodecError
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
-from chaos_protocols.wire.worker import WorkerRefused
+from chaos_protocols.wire.worker import StateSpec, WorkerRefused
 from chaosd.bulk.streams import BulkStreams
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics, StatePhases
@@ -79,7 +79,7 @@ class Driver:
         self.recorder = recorder
         self.metrics = metrics
         self.transfer_rates: dict[SiteId, float] = {}
-        self.stopped: asyncio.Future[tuple[bool, str]] | None = None
+        self.stopped: asyncio.Future[effects.StopDaemon] | None = None
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
         self._auth, self._journal = auth, journal
@@ -172,7 +172,12 @@ class Driver:
             case effects.ProbeLink(site=site):
                 self.spawn(lambda: self._probe(site), f"probe {short(site)}")
             case effects.ToWorker(message=WorkerRefused(reason=reason)):
-                self.spawn(lambda: self._refuse_worker(reason), "refuse worker")
+                self._tell_why(reason, self.workers.spec, self.workers.refuse)
+            case effects.TakeWorker():
+                self.workers.take()
+            case effects.RefuseWorker(reason=reason):
+                spec, knock = self.workers.turned_away()
+                self._tell_why(reason, spec, knock.turn_away)
             case effects.ToWorker(message=message):
                 self.workers.send(message)
             case effects.EndWorker():
@@ -185,9 +190,9 @@ class Driver:
                 answer = self.answers.pop(request, None)
                 if answer is not None and not answer.done():
                     answer.set_result((done, reason))
-            case effects.StopDaemon(graceful=graceful, reason=reason):
+            case effects.StopDaemon():
                 if self.stopped is not None and not self.stopped.done():
-                    self.stopped.set_result((graceful, reason))
+                    self.stopped.set_result(effect)
             case (
                 effects.SaveMemoryCheckpoint()
                 | effects.DropMemoryCheckpoint()
@@ -253,11 +258,15 @@ class Driver:
         log.info("link to %s: %.1f Mbit/s (%s)", short(site), rate_bytes_per_s * 8 / 1e6, reason)
         self.feed(events.LinkProbed(site=site, rate_bytes_per_s=rate_bytes_per_s, reason=reason))
 
-    async def _refuse_worker(self, reason: str) -> None:
-        """The run has another model: say where it differs, if a neighbour tells."""
-        explained = await self.bulk.models.explain(reason, self.workers.spec)
-        log.warning("the worker is refused: %s", explained)
-        self.workers.refuse(explained)
+    def _tell_why(self, reason: str, spec: StateSpec | None, tell: Callable[[str], None]) -> None:
+        """A worker is refused. If the run has another model: say where it differs, as far as a neighbour tells."""
+
+        async def explain() -> None:
+            explained = await self.bulk.models.explain(reason, spec)
+            log.warning("the worker is refused: %s", explained)
+            tell(explained)
+
+        self.spawn(explain, "refuse worker")
 
     # -- facts from the transport (TransportEvents)
 

@@ -110,6 +110,19 @@ class ToWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeWorker:
+    """The worker that said hello just now is this site's from now on: its vector is what is averaged, its arena where
+    states go. One that was there before is told that its place is taken, and is not answered by `WorkerLost`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefuseWorker:
+    """The worker that said hello just now is sent away with this reason; nothing that is there is touched."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndWorker:
     """Part with the worker without a word: it counts as gone, and may come back with a new hello. Not answered by
     `WorkerLost`."""
@@ -216,10 +229,12 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopDaemon:
-    """This site is out of the run for good: end the daemon."""
+    """This site is out of the run for good: end this life of the daemon. `for_script`: only its script has asked for
+    that; the daemon may begin another life, outside the run, and wait for the next script."""
 
     graceful: bool
     reason: str
+    for_script: bool = False
 
 
 Effect = (
@@ -236,6 +251,8 @@ Effect = (
     | DeliverResult
     | DropResults
     | ToWorker
+    | TakeWorker
+    | RefuseWorker
     | EndWorker
     | ServeState
     | ReleaseState

@@ -81,11 +81,14 @@ class EnvelopeReceived(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReady:
-    """A worker said hello. `round`: whose end its state belongs to (0: fresh). `contribution_bytes`: of a result."""
+    """A worker said hello, and waits to be taken or refused. `round`: whose end its state belongs to (0: fresh).
+    `contribution_bytes`: of a result. `rival_pid`: of the process whose session runs, where that is another one;
+    None: none does, or the same process makes a new start."""
 
     model: ModelFacts
     round: int
     contribution_bytes: int = 0
+    rival_pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,11 +243,12 @@ class LinkChangeRequested:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveRequested:
     """A user wants this site to leave: Ctrl+C in the daemon or the script, `chaosd leave`. `contributes` false: its
-    worker gives nothing more."""
+    worker gives nothing more. `by_worker`: the script asks, which knows nothing of what its daemon shall do next."""
 
     request: str
     reason: str
     contributes: bool = True
+    by_worker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,8 +163,8 @@ class Conversation:
                     self._say("the daemon did not confirm the leave in time; going anyway")
                     break
                 self._serve(message, leaving=True)
-        except ConnectionError:
-            pass  # it is gone, and so are we
+        except (ConnectionError, Refused):
+            pass  # it is gone, or has parted with us, and so are we
         self._depart(f"left: {reason}")
 
     def close(self) -> None:

@@ -92,7 +92,7 @@ class Cluster:
         self.sites.append(site)
         return site
 
-    def wire(self, *, min_sites: int, extra: str = "") -> None:
+    def wire(self, *, min_sites: int, extra: str = "", exit_with_worker: bool = True) -> None:
         """A full mesh: everybody dials those before it; the first founds the run."""
         for number, site in enumerate(self.sites):
             site.configure(
@@ -101,6 +101,7 @@ class Cluster:
                 trust=self.sites,
                 peers=self.sites[:number],
                 min_sites=min_sites,
+                exit_with_worker=exit_with_worker,
                 failure_timeout_s=self.failure_timeout_s,
                 extra=[extra],
             )
@@ -127,13 +128,18 @@ class Cluster:
 
 @contextmanager
 def cluster_of(
-    folder: Path, hospitals: dict[str, str], *, min_sites: int, failure_timeout_s: float = 1.0
+    folder: Path,
+    hospitals: dict[str, str],
+    *,
+    min_sites: int,
+    failure_timeout_s: float = 1.0,
+    exit_with_worker: bool = True,
 ) -> Iterator[Cluster]:
     """A wired cluster, nothing started; killed at the end. On a failure the logs' ends are in the message."""
     cluster = Cluster(folder, failure_timeout_s=failure_timeout_s)
     for name, hospital in hospitals.items():
         cluster.add(name, hospital)
-    cluster.wire(min_sites=min_sites)
+    cluster.wire(min_sites=min_sites, exit_with_worker=exit_with_worker)
     try:
         yield cluster
     except BaseException:

@@ -51,11 +51,13 @@ class Institution(Site):
     daemon_python = worker_python = sys.executable
 
     def configure(self, run: str, **settings: Any) -> None:
-        """By the names that both releases read: the former one has no `bootstrap`."""
+        """By the names that both releases read: the former one has no `bootstrap`, and always ends with its script."""
         super().configure(run, **settings)
         text = self.config_path.read_text(encoding="utf-8")
         assert "\nbootstrap = " in text
-        self.config_path.write_text(text.replace("\nbootstrap = ", "\nfound = "), encoding="utf-8")
+        self.config_path.write_text(
+            text.replace("\nbootstrap = ", "\nfound = ").replace("\nexit_with_worker = true", ""), encoding="utf-8"
+        )
 
     def daemon_command(self) -> list[str]:
         return [self.daemon_python, "-m", "chaosd", "start", "--config", str(self.config_path)]

@@ -374,14 +374,17 @@ class Stage:
             node.start_worker()
 
     def _other_model(self, node: Node) -> None:
-        """The worker of this site trains something else."""
+        """The next worker of this site trains something else."""
         other = msgspec.structs.replace(MODEL, spec_digest="cd" * 16)
 
-        def hello(worker: Worker) -> None:
-            node.connected = worker
-            node.handle(events.WorkerReady(model=other, round=worker.round))
+        hello = node._hello
 
-        node._hello = hello  # type: ignore[method-assign]
+        def with_other(worker: Worker) -> None:
+            node._hello = hello  # type: ignore[method-assign]
+            worker.model = other
+            hello(worker)
+
+        node._hello = with_other  # type: ignore[method-assign]
 
 
 def commands_of(story: str) -> list[str]:

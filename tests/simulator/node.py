@@ -40,6 +40,7 @@ class Worker:
     snapshot_due: int | None = None
     number: int = 0
     updating: bool = False
+    model: ModelFacts = MODEL
     region: Region = field(default_factory=lambda: Region(STATE_BYTES))
 
 
@@ -54,6 +55,7 @@ class Node:
         self.machine: SiteMachine | None = None
         self.worker: Worker | None = None
         self.connected: Worker | None = None
+        self.knocking: Worker | None = None
         self.hang = Hang(self)
         self.bulk: BulkEngines | None = None
         self.region: Region | None = None
@@ -115,9 +117,9 @@ class Node:
         if self.stopped:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
-            self.connected, self.region = worker, worker.region
+            self.knocking = worker
             ready = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
-            self.handle(events.WorkerReady(model=MODEL, **ready))
+            self.handle(events.WorkerReady(model=worker.model, **ready))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
@@ -286,6 +288,12 @@ class Node:
                 self.keeper.execute(effect)
             case effects.ToWorker(message=message):
                 self._to_worker(message)
+            case effects.TakeWorker():
+                assert self.knocking is not None
+                self.connected, self.region = self.knocking, self.knocking.region
+            case effects.RefuseWorker():
+                world.dismissed(self, effect)
+                self.worker = None if self.worker is self.knocking else self.worker
             case effects.EndWorker():
                 self.hang.ended()
             case effects.Record():

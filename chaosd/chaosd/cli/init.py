@@ -81,6 +81,8 @@ bootstrap = {bootstrap}
 # page = ""
 # {texts[metrics_token_file]}
 # metrics_token_file = "metrics.token"
+# {texts[exit_with_worker]}
+# exit_with_worker = false
 # {texts[log_level]}
 # log_level = "info"
 # {texts[log_format]}

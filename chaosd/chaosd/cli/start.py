@@ -11,6 +11,8 @@ import typer
 from chaosd.cli.options import EXIT_USAGE, config_path, fail
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError, flag_name
 
+SWITCHES = ("bootstrap", "exit_with_worker")
+
 
 def register(app: typer.Typer) -> None:
     app.command()(start)
@@ -18,7 +20,7 @@ def register(app: typer.Typer) -> None:
 
 def _flag(field: str, text: str = "") -> Any:
     """The option of a field: its name and its help come from the field."""
-    negation = f"/--no-{field}" if field == "bootstrap" else ""
+    negation = f"/--no-{flag_name(field)[2:]}" if field in SWITCHES else ""
     return typer.Option(flag_name(field) + negation, help=FIELD_TEXTS[field] + text, show_default=False)
 
 
@@ -54,6 +56,7 @@ def start(
     api_socket: Annotated[Path | None, _flag("api_socket")] = None,
     page: Annotated[str | None, _flag("page")] = None,
     metrics_token_file: Annotated[Path | None, _flag("metrics_token_file")] = None,
+    exit_with_worker: Annotated[bool | None, _flag("exit_with_worker")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,
     log_format: Annotated[str | None, _flag("log_format")] = None,
     found: Annotated[bool | None, typer.Option("--found/--no-found", hidden=True)] = None,

@@ -143,6 +143,7 @@ class SiteConfig(_Frozen):
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
     page: PagePlace = Field(default="")
     metrics_token_file: FilePath | None = Field(default=None)
+    exit_with_worker: Flag = Field(default=False)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
     log_format: Literal["text", "json"] = Field(default="text")
 

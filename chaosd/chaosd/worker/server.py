@@ -25,24 +25,49 @@ from chaosd.worker.channel import Channel, peer_of
 log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
-"""Connections that have not said hello yet; more would only be an attack or a defect."""
+"""Connections that have not said hello yet, or wait to be taken; more would only be an attack or a defect."""
 
 HELLO_TIMEOUT_S = 10.0
 """A worker connects when its model is ready and speaks at once; after this a silent connection is closed."""
 
 
+PLACE_TAKEN = (
+    "a newer Coordinator of this site has taken its place (a cell or a script was run again); go on with that one, and "
+    "close() this one"
+)
+
+
 class WorkerEvents(Protocol):
     """What the server reports, on the loop's thread. No method may block."""
 
-    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
-        """A worker is here. `arena` belongs to the receiver from now on, who closes it after `worker_lost`."""
+    def worker_hello(self, hello: WorkerHello, arena: Arena, knock: Knock) -> None:
+        """A worker is at the door: `knock.take()` or `knock.turn_away(...)`, now or later. `arena` belongs to the
+        receiver from now on, who closes it after `worker_lost`, or when the worker was turned away."""
 
     def worker_message(self, message: WorkerMessage) -> None:
         """Any later message of that worker."""
 
     def worker_lost(self, reason: str) -> None:
-        """Socket closed, process dead, or rules broken: whichever is seen first, once for each `worker_hello`. Not
-        reported for a worker that was refused, nor on `close()`."""
+        """Socket closed, process dead, or rules broken: whichever is seen first, once for each worker that was taken.
+        Not reported for one whose place was taken by the next, nor on `close()`."""
+
+
+class Knock:
+    """A worker that has said hello and waits to be taken or turned away. `rival_pid`: of the process whose session
+    runs, where that is another one (0: the kernel does not say which); None: none does, or it is of the same process,
+    which makes a new start."""
+
+    def __init__(self, server: WorkerServer, channel: Channel, rival_pid: int | None) -> None:
+        self.rival_pid = rival_pid
+        self._server, self._channel = server, channel
+
+    def take(self) -> None:
+        """It is this site's worker from now on; one that was there is told that its place is taken."""
+        self._server._take(self._channel)
+
+    def turn_away(self, reason: str) -> None:
+        """Tell it why it may not take part, and part with it."""
+        self._server._turn_away(self._channel, reason)
 
 
 class WorkerServer:
@@ -54,6 +79,7 @@ class WorkerServer:
         self._listener: UnixListener | None = None
         self._worker: Channel | None = None
         self._pending: dict[Channel, asyncio.TimerHandle] = {}
+        self._knocking: set[Channel] = set()
         self._ending: set[Channel] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -73,8 +99,7 @@ class WorkerServer:
         return self._worker is not None and self._worker.send(encode(message))
 
     def refuse(self, reason: str) -> None:
-        """Tell the worker why it may not take part, and part with it. `worker_lost` is not called for it; the receiver
-        of `worker_hello` closes the arena itself."""
+        """Tell the worker why it may not take part any more, and part with it. `worker_lost` is not called for it."""
         channel, self._worker = self._worker, None
         if channel is not None:
             self._refuse(channel, reason)
@@ -95,8 +120,9 @@ class WorkerServer:
             self._listener = None
         for timer in self._pending.values():
             timer.cancel()
-        channels = [*self._pending, *self._ending]
+        channels = [*self._pending, *self._knocking, *self._ending]
         self._pending.clear()
+        self._knocking.clear()
         self._ending.clear()
         if self._worker is not None:
             self._worker.flush_for_close()
@@ -123,7 +149,7 @@ class WorkerServer:
             log.warning("connection to the worker socket by user %s refused; only user %s may", peer.uid, os.geteuid())
             connection.close()
             return
-        if len(self._pending) >= PENDING_MAX:
+        if len(self._pending) + len(self._knocking) >= PENDING_MAX:
             connection.close()
             return
         channel = Channel(connection, peer.pid, self._loop, received=self._received, ended=self._ended)
@@ -136,8 +162,8 @@ class WorkerServer:
     # ---- what a channel reports
 
     def _received(self, channel: Channel, message: WorkerMessage) -> None:
-        if channel in self._ending:
-            return
+        if channel in self._ending or channel in self._knocking:
+            return  # who knocks has nothing to say before it is welcome
         if channel is self._worker:
             if isinstance(message, WorkerHello):
                 self._ended(channel, "it said hello twice on one connection")
@@ -152,28 +178,34 @@ class WorkerServer:
         if fd is None:
             self._refuse(channel, "the hello came without shared memory; use the SDK of the daemon's version")
             return
-        if self._worker is not None:
-            os.close(fd)
-            self._refuse(
-                channel,
-                f"another worker (process {self._worker.pid}) already trains through this daemon; "
-                "stop it first, or start a second daemon with its own data directory",
-            )
-            return
         try:
             arena = Arena.from_hello(message, fd)
         except ArenaError as error:
             self._refuse(channel, str(error))
             return
-        self._worker = channel
+        self._knocking.add(channel)
+        rival = self._worker
+        alone = rival is None or (rival.pid == channel.pid and channel.pid > 0)
+        self._events.worker_hello(message, arena, Knock(self, channel, None if alone or rival is None else rival.pid))
+
+    def _take(self, channel: Channel) -> None:
+        self._knocking.discard(channel)
+        before, self._worker = self._worker, channel
+        if before is not None:
+            self._refuse(before, PLACE_TAKEN)
         channel.watch_process()
-        self._events.worker_hello(message, arena)
+
+    def _turn_away(self, channel: Channel, reason: str) -> None:
+        if channel in self._knocking:
+            self._knocking.discard(channel)
+            self._refuse(channel, reason)
 
     def _ended(self, channel: Channel, reason: str) -> None:
         timer = self._pending.pop(channel, None)
         if timer is not None:
             timer.cancel()
         self._ending.discard(channel)
+        self._knocking.discard(channel)
         channel.close()
         if channel is self._worker:
             self._worker = None

@@ -37,7 +37,7 @@ from chaos_protocols.wire.worker import (
 from chaosd.bulk.reduce.engine import ReduceEngine
 from chaosd.storage.vector_file import read_vector, write_vector
 from chaosd.worker.arena import Arena
-from chaosd.worker.server import WorkerServer
+from chaosd.worker.server import Knock, WorkerServer
 
 OLD_ARENAS_MAX = 2
 """A transfer under way may still read from the arena of a worker that is gone; two of them mean that it has had
@@ -77,6 +77,8 @@ class WorkerSessions:
         self._vector_file = vector_file
         self._server = WorkerServer(socket, self)
         self._old_arenas: deque[Arena] = deque()
+        self._at_the_door: tuple[AttachedWorker, Knock] | None = None
+        """Said hello; the machine is about to say what becomes of it."""
         self.session: AttachedWorker | None = None
         """The present one, or the last: a daemon without a worker still knows what it trains."""
 
@@ -115,12 +117,39 @@ class WorkerSessions:
         """Give the shared memory back, when no engine runs any more."""
         if self.session is not None:
             self._old_arenas.append(self.session.arena)
-        self.session = None
+        if self._at_the_door is not None:
+            self._old_arenas.append(self._at_the_door[0].arena)
+        self.session = self._at_the_door = None
         for arena in self._old_arenas:
             arena.close()
         self._old_arenas.clear()
 
     # -- what the machine wants of the worker
+
+    def take(self) -> None:
+        """The worker at the door is this site's: only now is anything of the one before let go of."""
+        assert self._at_the_door is not None, "a worker is taken once, and only after its hello"
+        (session, knock), self._at_the_door = self._at_the_door, None
+        hello, arena, version = session.hello, session.arena, agreed(SPOKEN, session.hello.versions)
+        assert version is not None, "looked at when it knocked"
+        if self.session is not None:
+            self._averaging.detach_contribution()
+            self._old_arenas.append(self.session.arena)
+            while len(self._old_arenas) > OLD_ARENAS_MAX:
+                self._old_arenas.popleft().close()
+        self.session = session
+        knock.take()
+        self._averaging.configure(hello.contribution, arena.contribution)
+        write_vector(self._vector_file, hello.contribution)
+        self._server.send(WorkerWelcome(site=self._site, run=self._run, version=version))
+
+    def turned_away(self) -> tuple[StateSpec, Knock]:
+        """The worker at the door is not taken: what it would have trained, and whom to tell why. Nothing of the present
+        session, nor of what is averaged, is touched."""
+        assert self._at_the_door is not None, "a worker is refused once, and only after its hello"
+        (session, knock), self._at_the_door = self._at_the_door, None
+        session.arena.close()
+        return session.hello.state, knock
 
     def send(self, message: DaemonMessage) -> None:
         self._server.send(message)
@@ -145,25 +174,24 @@ class WorkerSessions:
 
     # -- facts from the worker (WorkerEvents)
 
-    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
+    def worker_hello(self, hello: WorkerHello, arena: Arena, knock: Knock) -> None:
         version = agreed(SPOKEN, hello.versions)
         if version is None:
             arena.close()
-            self._server.refuse(
+            knock.turn_away(
                 f"the script's chaos package speaks protocol {hello.versions}, this daemon {SPOKEN}, and they share "
                 "none; install the same chaos-train in both environments"
             )
             return
-        if self.session is not None:
-            self._old_arenas.append(self.session.arena)
-            while len(self._old_arenas) > OLD_ARENAS_MAX:
-                self._old_arenas.popleft().close()
-        self.session = session = AttachedWorker(hello, arena)
-        self._averaging.configure(hello.contribution, arena.contribution)
-        write_vector(self._vector_file, hello.contribution)
-        self._server.send(WorkerWelcome(site=self._site, run=self._run, version=version))
-        size_bytes = hello.contribution.size_bytes
-        self._feed(events.WorkerReady(model=session.model, round=hello.round, contribution_bytes=size_bytes))
+        session = AttachedWorker(hello, arena)
+        self._at_the_door = (session, knock)
+        ready = events.WorkerReady(
+            model=session.model,
+            round=hello.round,
+            contribution_bytes=hello.contribution.size_bytes,
+            rival_pid=knock.rival_pid,
+        )
+        self._feed(ready)  # the machine says whether it is taken
 
     def worker_message(self, message: WorkerMessage) -> None:
         match message:
@@ -181,7 +209,7 @@ class WorkerSessions:
             case StateLoaded(round=number):
                 self._feed(events.WorkerLoaded(round=number))
             case WorkerLeaveRequest(reason=reason, contributes=contributes):
-                self._feed(events.LeaveRequested(request="", reason=reason, contributes=contributes))
+                self._feed(events.LeaveRequested(request="", reason=reason, contributes=contributes, by_worker=True))
             case WorkerHello():
                 pass  # the server takes the first one, and refuses a second
             case _:

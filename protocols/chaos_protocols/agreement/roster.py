@@ -84,6 +84,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
 
 
+OTHER_MODEL = "the model or optimizer differs from that of the run"
+"""What is told to whoever brings other facts than those of the roster."""
+
+
 class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """See the module. `resolved_round`, `resolved_digest`: after a failure, the last round that stands, and its
     result's digest. `resolved_epoch`: when that was agreed; `restore_epoch`: when the run last took over a worker's

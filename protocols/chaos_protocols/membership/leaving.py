@@ -54,6 +54,8 @@ class Leaving:
         self._rounds = rounds
         self._session = session
         self._reason = ""
+        self._for_script = False
+        """Nobody but its script has asked."""
         self._requests: list[str] = []
         """Users' requests that wait for the end."""
         self._released_s: float | None = None
@@ -65,8 +67,9 @@ class Leaving:
 
     # -- asking
 
-    def requested(self, request: str, reason: str, *, contributes: bool) -> bool:
+    def requested(self, request: str, reason: str, *, contributes: bool, by_worker: bool) -> bool:
         """A user wants this site to leave; `contributes` false: its worker gives nothing more. Whether that is new."""
+        self._for_script = by_worker and (self._for_script or not self._membership.leaving)
         if request:
             self._requests.append(request)
         if not contributes:
@@ -137,7 +140,7 @@ class Leaving:
             network.tell(site, Goodbye(reason=reason))
             outbox.emit([CloseLink(site=site, reason=reason)])
         outbox.emit([AnswerRequest(request=request, done=True, reason=reason) for request in self._requests])
-        outbox.emit([StopDaemon(graceful=graceful, reason=reason)])
+        outbox.emit([StopDaemon(graceful=graceful, reason=reason, for_script=graceful and self._for_script)])
 
     # -- giving up
 

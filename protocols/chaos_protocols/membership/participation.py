@@ -11,8 +11,8 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, RemoveLink
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import EndWorker
+from chaos_protocols.agreement.roster import OTHER_MODEL, Roster
+from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.catch_up import CatchUp
@@ -130,7 +130,15 @@ class Participation:
     # -- the worker
 
     def worker_ready(self, event: events.WorkerReady) -> None:
-        """A worker said hello."""
+        """A worker said hello. It is judged before anything of it is taken: who is refused changes nothing here."""
+        problem = self._why_not(event)
+        if problem:
+            self._outbox.record("worker", self._outbox.facts.name, "said hello", "refused", None, problem)
+            self._outbox.emit([RefuseWorker(reason=problem)])
+            return
+        if self.session.present:
+            self._session_over("a newer start of its script has taken its place")
+        self._outbox.emit([TakeWorker()])
         self._rounds.worker_came(event.contribution_bytes)
         self.session.began(event.model, event.round)
         self.membership.worker_came()
@@ -140,6 +148,19 @@ class Participation:
         reason = f"its state is that of round {event.round}"
         self._outbox.record("worker", self._outbox.facts.name, "said hello", "", None, reason)
         self._follow_up(self.state.worker_came())
+
+    def _why_not(self, event: events.WorkerReady) -> str:
+        """Why this worker is not taken, and what to do; empty: it is."""
+        model = self._replica.roster.model
+        if model is not None and event.model != model:
+            standby = "" if self.session.present else "; until then this site relays in standby"
+            return f"{OTHER_MODEL}; start the script again with the run's own model and optimizer{standby}"
+        if event.rival_pid is not None and self.session.present:
+            return (
+                f"another worker (process {event.rival_pid}) already trains through this daemon; stop it first, or "
+                "start a second daemon with its own data directory"
+            )
+        return ""
 
     def _follow_up(self, comes: StateComes) -> None:
         """The state comes from where it does."""
@@ -265,7 +286,8 @@ class Participation:
 
     def leave_requested(self, event: events.LeaveRequested) -> None:
         """A user wants this site to leave."""
-        if self.leaving.requested(event.request, event.reason, contributes=event.contributes):
+        wish = {"contributes": event.contributes, "by_worker": event.by_worker}
+        if self.leaving.requested(event.request, event.reason, **wish):
             self.client.ask_soon()
             self.ask()
             self.leaving.finish_if_done()

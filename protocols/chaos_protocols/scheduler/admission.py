@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos_protocols.agreement.roster import SiteRecord
+from chaos_protocols.agreement.roster import OTHER_MODEL, SiteRecord
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId, link_key, short
 from chaos_protocols.scheduler.facts import Facts
@@ -40,8 +40,6 @@ from chaos_protocols.wire.control import (
 
 TURNED_BACK_MAX = 256
 """Sites that asked to join and then to leave before they were admitted, remembered for a request that is late."""
-
-OTHER_MODEL = "the model or optimizer differs from that of the run"
 
 
 class TurnedBack:

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 from tests.unit.sdk.line import Line, ShortFolder
 
-from chaos import Coordinator, Refused
+from chaos import Coordinator, LeftRun, Refused
 from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
@@ -28,7 +28,7 @@ from chaos_protocols.wire.worker import (
     WorkerWelcome,
 )
 from chaosd.worker.arena import Arena
-from chaosd.worker.server import WorkerServer
+from chaosd.worker.server import Knock, WorkerServer
 
 
 class LonelySite:
@@ -41,12 +41,14 @@ class LonelySite:
         self.snapshots: list[tuple[int, bytes]] = []
         self.refusal = ""
 
-    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
+    def worker_hello(self, hello: WorkerHello, arena: Arena, knock: Knock) -> None:
+        if self.refusal:
+            arena.close()
+            knock.turn_away(self.refusal)
+            return
         self.close()
         self.arena = arena
-        if self.refusal:
-            self.server.refuse(self.refusal)
-            return
+        knock.take()
         self.server.send(WorkerWelcome(site="alone", run="test"))
         self.server.send(TrainFrom(round=hello.round + 1))
 
@@ -116,18 +118,38 @@ def test_training_through_the_real_server_is_the_training_alone(site: LonelySite
     assert site.snapshots == [(2, (b"\0\0\0\0\0\0\x08\xc0") * 3)]  # -3.0: the state of round 2, taken at its end
 
 
-def test_site_serves_one_worker_after_the_other_and_refuses_a_second(site: LonelySite) -> None:
+def test_a_second_coordinator_of_the_process_takes_the_place_of_the_first(site: LonelySite) -> None:
+    """A cell of a notebook that was run again: the newer one trains, the older one hears why it does not."""
     with Line(site.server.path) as first:
         first.register()
-        with Line(site.server.path) as second:
-            with pytest.raises(Refused, match="already trains through this daemon"):
-                second.register()
         assert first.step()
-        first.coordinator.request_node_exit()
+        with Line(site.server.path) as second:
+            second.register()
+            assert second.step()
+            with pytest.raises(Refused, match="newer Coordinator of this site has taken its place"):
+                first.step()
+            assert not first.step() and first.coordinator.left
+            with pytest.raises(LeftRun, match="newer Coordinator"):
+                first.step()
+            first.coordinator.close()
+            assert second.step()
+            assert site.lost == [], "who was replaced was not lost"
+            second.coordinator.request_node_exit()
     with Line(site.server.path) as third:
         third.register()
         assert third.step()
         third.coordinator.request_node_exit()
+
+
+def test_an_older_coordinator_that_was_replaced_leaves_nothing_by_closing(site: LonelySite) -> None:
+    """It has no run to leave any more: its end must not be the newer one's, nor an error at the end of the script."""
+    with Line(site.server.path) as first:
+        first.register()
+        with Line(site.server.path) as second:
+            second.register()
+            first.coordinator.close()
+            assert second.step() and second.step()
+            second.coordinator.request_node_exit()
 
 
 def test_refusal_by_the_daemon_reaches_the_script(site: LonelySite) -> None:

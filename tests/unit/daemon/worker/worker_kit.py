@@ -17,6 +17,7 @@ from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
 from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import WorkerHello, WorkerMessage, arena_layout, decode_from_daemon, encode
 from chaosd.worker.arena import Arena
+from chaosd.worker.server import Knock
 
 F_ADD_SEALS = 1033
 WAIT_S = 10.0
@@ -31,7 +32,13 @@ class Recorder:
         self.losses: list[str] = []
         self._changed = asyncio.Event()
 
-    def worker_hello(self, hello: WorkerHello, arena: Arena) -> None:
+    def worker_hello(self, hello: WorkerHello, arena: Arena, knock: Knock) -> None:
+        """Whoever comes is taken, but not in the place of another process."""
+        if knock.rival_pid is not None:
+            arena.close()
+            knock.turn_away(f"process {knock.rival_pid} is here")
+            return
+        knock.take()
         self.hellos.append((hello, arena))
         self._changed.set()
 

@@ -1,0 +1,66 @@
+"""What a user does to a running site's script: another model, a second start, an end without the daemon's."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from tests.integration.site_rig import cluster_of, wait_for
+from tests.integration.small_training import train
+
+from chaos_lab.running import status_of
+
+PAIR = {"cleveland": "Cleveland", "hungary": "Hungary"}
+
+
+@pytest.mark.timeout(90)
+def test_a_script_with_another_model_is_refused_and_everybody_else_trains_on(tmp_path: Path) -> None:
+    """The open round, the results and what is averaged stay as they are; the right script trains again."""
+    with cluster_of(tmp_path, PAIR, min_sites=2) as cluster:
+        first, second = cluster.sites
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number)
+        wait_for(lambda: first.round() > 5 and second.round() > 5, "both train")
+        vector = (second.data_dir / "vector.msgpack").read_bytes()
+        second.kill("worker")
+        train(second, 2, extra=["--numbers", "31"])
+        assert second.worker is not None
+        wait_for(lambda: second.worker.poll() is not None, "the other model is sent away")
+        said = second.worker_log.read_text()
+        assert "the model or optimizer differs" in said and "'momentum'" in said, said
+        assert (second.data_dir / "vector.msgpack").read_bytes() == vector
+        before = first.round()
+        wait_for(lambda: first.round() > before + 5, "the first trains on")
+        assert not first.client.status().paused and second.client.status().worker.phase == "standby"
+        train(second, 2)
+        wait_for(second.is_member, "with the right model it trains again")
+        before = second.round()
+        wait_for(lambda: second.round() > before + 5, "both train")
+
+
+@pytest.mark.timeout(90)
+def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path: Path) -> None:
+    """Left for good, and in the roster no more; the next script joins through the same process."""
+    with cluster_of(tmp_path, PAIR, min_sites=1, exit_with_worker=False) as cluster:
+        first, second = cluster.sites
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number)
+        wait_for(lambda: first.round() > 5 and second.round() > 5, "both train")
+        assert second.worker is not None and second.daemon is not None
+        second.signal("worker", signal.SIGINT)
+        wait_for(second.report_path.exists, "its script has left")
+        wait_for(lambda: len(first.client.status().sites) == 1, "it is out of the roster")
+        before = first.round()
+        wait_for(lambda: first.round() > before + 5, "the other trains on")
+        waiting = wait_for(lambda: status_of(second.client), "the daemon answers")
+        assert second.daemon_runs() and waiting.state == "starting" and not waiting.worker.connected
+        assert [event.kind for event in first.events("scale-in") if event.outcome == "failed"] == []
+        assert second.worker.wait(timeout=30) == 0
+        train(second, 2)
+        wait_for(second.is_member, "the next script trains")
+        second.client.leave("its operator")
+        wait_for(lambda: not second.daemon_runs(), "a daemon whose operator lets it leave ends")
+        assert second.daemon.returncode == 0
