@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 from tests.simulator.contents import Region
-from tests.simulator.node import MODEL, Node, Worker
+from tests.simulator.node import Node
+from tests.simulator.worker import MODEL, Worker
 from tests.simulator.world import World
 
 from benchmarks.measure import Figures, spread

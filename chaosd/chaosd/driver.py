@@ -311,13 +311,18 @@ class Driver:
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
-        self.feed(events.ReduceFinished(tag=tag, digest=digest, weights=weights))
+        odd = self.bulk.reduce.not_finite(tag.round)
+        finished = events.ReduceFinished(
+            tag=tag, digest=digest, weights=weights, finite=odd is None, culprits=odd or ()
+        )
+        self.feed(finished)
 
     def round_came_up_empty(self, tag: Tag) -> None:
         self.feed(events.RoundCameUpEmpty(tag=tag))
 
     def result_fetched(self, number: int, digest: str) -> None:
-        self.feed(events.ResultFetched(round=number, digest=digest))
+        finite = self.bulk.reduce.not_finite(number) is None
+        self.feed(events.ResultFetched(round=number, digest=digest, finite=finite))
 
     def result_lost(self, tag: Tag, reason: str) -> None:
         log.info("the result of round %d cannot be had any more: %s", tag.round, reason)

@@ -111,8 +111,11 @@ class WorkerContinued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContributed:
+    """The worker gives its part of `round`, or (`weight` 0) nothing, and why."""
+
     round: int
     weight: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +146,14 @@ class WorkerLoaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceFinished:
-    """The whole result of the tag's round is here."""
+    """The whole result of the tag's round is here. `finite` false: nobody applies it, and `culprits` are the sites
+    whose sums were no finite numbers when they came here."""
 
     tag: Tag
     digest: str
     weights: tuple[tuple[SiteId, float], ...]
+    finite: bool = True
+    culprits: tuple[SiteId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,10 +165,12 @@ class RoundCameUpEmpty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFetched:
-    """The result of a round that this site had missed is here, and has the digest that was agreed."""
+    """The result of a round that this site had missed is here, and has the digest that was agreed. `finite` false:
+    nobody applies it."""
 
     round: int
     digest: str
+    finite: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,11 @@ WORKER_FRAME_BYTES_MAX = 64 << 20
 """A state spec of 200,000 tensors takes about 15 MB as msgpack."""
 
 TENSORS_MAX = 1_000_000
+WEIGHT_MIN = 1e-15
+WEIGHT_MAX = 1e15
+"""Samples behind a contribution that is no standby: smaller, a sum of them could be 0 in float32, and nothing can be
+divided by it; larger, a sum over the sites of a run would lose what the others gave."""
+
 STATE_BYTES_MAX = 1 << 44
 
 

@@ -177,5 +177,14 @@ def no_daemon_text(path: Path, error: OSError) -> str:
     )
 
 
+def daemon_lost_text(path: Path, why: str, *, waited_s: float, round: int) -> str:
+    """A daemon that went away and was waited for, and what to do now."""
+    return (
+        f"the daemon at {path} is gone ({why}) and did not come back within {waited_s:.0f} s. The model holds the "
+        f"state of the end of round {round}. Start the daemon again with `chaosd start`, then this script: it joins "
+        "again and gets the state from its neighbours"
+    )
+
+
 def _broken(error: OSError) -> ConnectionError:
     return error if isinstance(error, ConnectionError) else ConnectionError(error.strerror or str(error))

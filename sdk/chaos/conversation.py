@@ -7,20 +7,19 @@ only inside the signal guard, and a round counts as applied only when all of it 
 
 from __future__ import annotations
 
-import enum
-import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import assert_never
 
-from chaos.connection import Connection, Wakeup, open_socket
+from chaos.connection import Connection, Wakeup, daemon_lost_text, open_socket
 from chaos.errors import DaemonLost, DaemonProtocolError, HalfAppliedStep, NoDaemon, Refused
+from chaos.phase import Phase
 from chaos.replica import Replica
 from chaos.signals import ExitSignals
+from chaos.skipped import SkippedRounds
 from chaos.sync import SyncSession
-from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
@@ -28,13 +27,13 @@ from chaos_protocols.wire.worker import (
     LeaveOrdered,
     LoadState,
     ResultApplied,
+    RoundSkipped,
     RunPaused,
     RunResumed,
     StateLoaded,
     TakeSnapshot,
     TrainFrom,
     UpdateStarted,
-    WorkerHello,
     WorkerLeaveRequest,
     WorkerMessage,
     WorkerRefused,
@@ -49,16 +48,6 @@ LEAVE_MAX_S = 60.0
 """All in all, however much the daemon says: a leave takes effect within a few rounds."""
 
 RECONNECT_INTERVAL_S = 0.2
-
-
-class Phase(enum.Enum):
-    """What the worker may do now."""
-
-    WAITING = "waiting"  # for TrainFrom: it serves, but must not contribute
-    TRAINING = "training"  # computes; its state is that of the end of `round`
-    CONTRIBUTED = "contributed"  # waits for the result of `round + 1`
-    LEFT = "left"  # out of the run, gracefully or not
-    BROKEN = "broken"  # an update failed half-way: the state belongs to no round
 
 
 class Conversation:
@@ -84,6 +73,7 @@ class Conversation:
         self._deferred: DaemonMessage | None = None
         self._lost_at_s: float | None = None
         self.phase = Phase.WAITING
+        self._skips = SkippedRounds(self._say)
         self.trained = False
         self.site = ""
         self.run = ""
@@ -123,6 +113,7 @@ class Conversation:
         if self.phase is Phase.TRAINING and self.round == began:
             with self._signals:
                 contributed = self._replica.contribute()
+                self._skips.note(contributed)
                 self.phase = Phase.CONTRIBUTED
             self._send(contributed)
         self._wait(self._round_is_over)
@@ -239,15 +230,7 @@ class Conversation:
 
     def _connect(self, timeout_s: float) -> None:
         connection = Connection(open_socket(self._path, timeout_s), self._wakeup)
-        hello = WorkerHello(
-            version=NEWEST,
-            oldest=OLDEST,
-            pid=os.getpid(),
-            round=self.round,
-            state=self._replica.spec,
-            contribution=self._replica.contribution,
-            arena_bytes=self._replica.arena.layout.size_bytes,
-        )
+        hello = self._replica.hello()
         self._replica.forget_snapshots()
         self.phase = Phase.WAITING
         self._connection = connection
@@ -279,12 +262,8 @@ class Conversation:
             except NoDaemon as error:
                 if time.monotonic() >= deadline:
                     self._depart("the daemon is gone")
-                    raise DaemonLost(
-                        f"the daemon at {self._path} is gone ({why}) and did not come back within "
-                        f"{self._reconnect_s:.0f} s. The model holds the state of the end of round {self.round}. "
-                        "Start the daemon again with `chaosd start`, then this script: it joins again and gets the "
-                        "state from its neighbours"
-                    ) from error
+                    text = daemon_lost_text(self._path, why, waited_s=self._reconnect_s, round=self.round)
+                    raise DaemonLost(text) from error
 
     def _disconnect(self) -> None:
         self._deferred = None
@@ -305,7 +284,7 @@ class Conversation:
     def _serve(self, message: DaemonMessage, *, leaving: bool = False) -> None:
         match message:
             case WorkerWelcome():
-                self._lost_at_s = None
+                self._lost_at_s, self._skips.daemon_version = None, message.version
                 self.site, self.run = message.site, message.run
                 self._say(f"connected to {message.site}, run {message.run}")
             case WorkerRefused():
@@ -346,7 +325,11 @@ class Conversation:
             self._say(f"training from round {round}")
         self.trained = True
         contributed = self._replica.contributed
-        if contributed is not None and contributed.round == round:
+        if isinstance(contributed, RoundSkipped):
+            with self._signals:
+                self._replica.skip()  # the round waits for something to average: compute it anew
+            self.phase = Phase.TRAINING
+        elif contributed is not None and contributed.round == round:
             # The daemon came back level: the contribution still lies in the arena, hand it over again.
             self.phase = Phase.CONTRIBUTED
             self._send(contributed)
@@ -364,7 +347,9 @@ class Conversation:
         with self._signals:
             if message.round == self.round + 1:
                 self._send(UpdateStarted(round=message.round))
-                self._changing_state(lambda: self._replica.apply(message.round))
+                self._changing_state(lambda: self._replica.apply(message.round, void=message.void))
+                if message.void:
+                    self._say(f"the result of round {message.round} is not finite: it is applied nowhere")
                 self.sites, self.weight = message.sites, message.weight
                 if self.phase is Phase.CONTRIBUTED:
                     self.phase = Phase.TRAINING

@@ -16,14 +16,17 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from chaos.connection import Wakeup, open_socket
-from chaos.conversation import Conversation, Phase
+from chaos.conversation import Conversation
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, Framework, NumpyFramework, framework_of
 from chaos.paths import socket_path
+from chaos.phase import Phase
 from chaos.signals import ExitSignals
 from chaos.state import State
 from chaos.sync import Due, EveryStep, SyncMode, SyncSession
+from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 
+SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
 Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
@@ -161,13 +164,18 @@ class Coordinator:
         samples: how many samples are behind this site's gradients; the average is weighted with it (FlexiTrain section
         3.1). Without it every site has weight 1; all sites must handle this alike.
 
-        True: a round was applied (`round` has grown). In two cases that was not with this contribution: the run had
-        completed the round already, or the daemon had fallen behind and the state was replaced; training goes on from
-        there all the same. False: the run has dismissed this site, the exit event is set and `left` is true; a further
+        True: a round was applied (`round` has grown). In some cases that was not with this contribution: the run had
+        completed the round already; the daemon had fallen behind and the state was replaced; a number in it is not
+        finite (told, with the first tensor), and the others' average is applied; or the average itself is not finite,
+        and no site applies it. If no site had anything to give, the round is still to come. Training goes on from there
+        all the same. False: the run has dismissed this site, the exit event is set and `left` is true; a further
         call raises LeftRun.
         """
-        if samples is not None and not samples > 0:
-            raise ValueError(f"samples must be greater than 0, not {samples}; skip step() for an empty batch")
+        if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
+            raise ValueError(
+                f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
+                "empty batch"
+            )
         session = self._registered()
         if self.left:
             return self._end()

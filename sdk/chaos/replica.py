@@ -6,13 +6,26 @@ the signal guard, so that no change is cut in two.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from chaos.arena import WorkerArena
 from chaos.errors import DaemonProtocolError
+from chaos.finite import first_not_finite
 from chaos.state import State
 from chaos.sync import SyncSession
-from chaos_protocols.wire.worker import RoundContributed, SnapshotMissed, SnapshotTaken, StateSpec
+from chaos_protocols.wire.versions import NEWEST, OLDEST
+from chaos_protocols.wire.worker import (
+    RoundContributed,
+    RoundSkipped,
+    SnapshotMissed,
+    SnapshotTaken,
+    StateSpec,
+    WorkerHello,
+)
+
+TEXT_CHARACTERS_MAX = 1024
+"""Of a reason: a name may be long."""
 
 SNAPSHOTS_PENDING_MAX = 16
 """The daemon asks for one snapshot a join; more than this at once is a defect of it."""
@@ -29,26 +42,52 @@ class Replica:
         self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
         self.contribution = session.contribution
         self.round = 0
-        self.contributed: RoundContributed | None = None
+        self.contributed: RoundContributed | RoundSkipped | None = None
 
     @property
     def spec(self) -> StateSpec:
         return self._state.spec
 
+    def hello(self) -> WorkerHello:
+        """What the daemon has to know of it."""
+        return WorkerHello(
+            version=NEWEST,
+            oldest=OLDEST,
+            pid=os.getpid(),
+            round=self.round,
+            state=self.spec,
+            contribution=self.contribution,
+            arena_bytes=self.arena.layout.size_bytes,
+        )
+
     def warm_up(self) -> Iterator[None]:
         """See `State.warm_up`."""
         return self._state.warm_up()
 
-    def contribute(self) -> RoundContributed:
-        """Put this site's part of the next round into the arena, where it stays until that round is applied."""
+    def contribute(self) -> RoundContributed | RoundSkipped:
+        """Put this site's part of the next round into the arena, where it stays until that round is applied. One that
+        holds a number that is not finite is not given: it would be every site's for ever."""
         weight = self._session.contribute(self.arena.contribution)
-        self.contributed = RoundContributed(round=self.round + 1, weight=weight)
+        odd = first_not_finite(self.arena.contribution, self.contribution)
+        if odd is None:
+            self.contributed = RoundContributed(round=self.round + 1, weight=weight)
+        else:
+            reason = f"{self._session.name_at(odd)} is not finite"
+            self.contributed = RoundSkipped(round=self.round + 1, reason=reason[:TEXT_CHARACTERS_MAX])
         return self.contributed
 
-    def apply(self, round: int) -> None:
-        """The result of `round`, the next one, lies in the arena. What goes wrong half-way leaves a state of no
-        round."""
-        self._session.apply(self.arena.result, round)
+    def skip(self) -> None:
+        """What was computed for the next round is void; the round is still to come."""
+        self._session.skip(self.round + 1)
+        self.contributed = None
+
+    def apply(self, round: int, *, void: bool = False) -> None:
+        """The result of `round`, the next one, lies in the arena; `void`: it is not finite, and nobody applies it. What
+        goes wrong half-way leaves a state of no round."""
+        if void:
+            self._session.skip(round)
+        else:
+            self._session.apply(self.arena.result, round)
         self.round = round
         self.contributed = None
 

@@ -34,8 +34,10 @@ from typing import Any, TypeVar, assert_never
 
 import numpy as np
 
+from chaos.finite import first_not_finite
 from chaos.frameworks.base import Bytes
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import (
     ApplyResult,
     ContributionSpec,
@@ -44,6 +46,7 @@ from chaos_protocols.wire.worker import (
     LoadState,
     ResultApplied,
     RoundContributed,
+    RoundSkipped,
     SnapshotMissed,
     SnapshotTaken,
     StateLoaded,
@@ -173,7 +176,7 @@ class LocalRun:
             connection.close()
             return
         self._sites.append(site)
-        site.send(WorkerWelcome(site=site.name, run="local"))
+        site.send(WorkerWelcome(site=site.name, run="local", version=NEWEST))
         self._begin_or_let_in(site)
 
     def _refusal(self, hello: WorkerHello) -> str:
@@ -219,6 +222,8 @@ class LocalRun:
         match message:
             case RoundContributed(weight=weight):
                 site.weight = weight
+            case RoundSkipped():
+                site.weight = 0.0
             case SnapshotTaken(round=round):
                 self._hand_over(site, round)
             case SnapshotMissed():
@@ -267,13 +272,19 @@ class LocalRun:
             return
         if any(not site.member for site in self._sites):
             return  # its snapshot is on the way
-        total = sum(site.weight or 0.0 for site in members)
-        result = _average(members, members[0].hello.contribution)
+        spec, total = members[0].hello.contribution, sum(site.weight or 0.0 for site in members)
+        if not total:  # nobody has anything to give: all compute anew
+            for site in members:
+                site.weight = None
+                self._train(site)
+            return
+        result = _average([site for site in members if site.weight], spec)
         self.round += 1
+        void = first_not_finite(result, spec) is not None
         for site in members:
             site.result[...] = result
             site.weight = None
-            site.send(ApplyResult(round=self.round, sites=len(members), weight=total))
+            site.send(ApplyResult(round=self.round, sites=len(members), weight=total, void=void))
 
 
 def _average(members: list[_Site], spec: ContributionSpec) -> Bytes:
@@ -284,7 +295,7 @@ def _average(members: list[_Site], spec: ContributionSpec) -> Bytes:
         dtype: np.dtype[Any] = np.dtype(segment.dtype)
         stop = start + segment.count * dtype.itemsize
         total = np.zeros(segment.count, dtype=dtype)
-        for site in members:
+        for site in members:  # a sum that is too large is told, and applied nowhere
             total += dtype.type(site.weight or 0.0) * site.contribution[start:stop].view(dtype)
         out[start:stop].view(dtype)[...] = total / dtype.type(sum(site.weight or 0.0 for site in members))
         start = stop

@@ -120,3 +120,55 @@ async def test_a_round_without_any_weight_stalls_and_says_so_once() -> None:
     await rig.until(*(lambda one=root: one.stalled for root in roots))
     assert all(root.stalled == [tag] for root in roots)
     await rig.close()
+
+
+@pytest.mark.parametrize("culprit", [0, 2])
+async def test_a_result_that_is_not_finite_is_known_as_such_everywhere_and_its_giver_is_named(culprit: int) -> None:
+    """Whoever gave it: all sites, a listener too, find the same of the same bytes; who added it up names where it came
+    from."""
+    rig = Rig(SITES[:4])
+    plan = SyncPlan(
+        trees=(
+            Tree(
+                weight=1.0,
+                root=SITES[1],
+                parent=((SITES[0], SITES[1]), (SITES[2], SITES[1]), (SITES[3], SITES[2])),
+            ),
+        ),
+        reason="a chain, its end listens",
+    )
+    rig.connect(plan)
+    tag = Tag(epoch=1, round=1)
+    for number, driver in enumerate(rig.drivers.values()):
+        driver.configure()
+        driver.engine.open(tag, plan, [SITES[3]], number != 3)
+        driver.fill(number)
+        if number == culprit:
+            driver.arena[-4:] = np.array([np.nan], dtype=np.float32).tobytes()
+        if number != 3:
+            driver.engine.contribute(tag, 1.0, True)
+    await rig.until(*(lambda one=driver: tag in one.finished for driver in rig.drivers.values()))
+    odd = [driver.engine.not_finite(1) for driver in rig.drivers.values()]
+    assert odd[1] == (SITES[culprit],) and odd[culprit] == (SITES[culprit],)
+    assert all(named is not None for named in odd) and odd[3] == ()
+    assert len({driver.finished[tag][0] for driver in rig.drivers.values()}) == 1
+    await rig.round(Tag(epoch=1, round=2), plan, dict.fromkeys(SITES[:3], 1.0), [SITES[3]])
+    assert all(driver.engine.not_finite(2) is None for driver in rig.drivers.values())
+    assert all(driver.engine.not_finite(3) is None for driver in rig.drivers.values()), "it is not here"
+    await rig.close()
+
+
+async def test_a_sum_of_finite_parts_that_is_too_large_is_the_affair_of_the_site_that_made_it() -> None:
+    rig = Rig(SITES[:2])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="two")
+    rig.connect(plan)
+    tag = Tag(epoch=1, round=1)
+    for driver in rig.drivers.values():
+        driver.configure()
+        driver.engine.open(tag, plan, [], True)
+        driver.fill(1)
+        driver.arena[-4:] = np.array([3e38], dtype=np.float32).tobytes()
+        driver.engine.contribute(tag, 1.0, True)
+    await rig.until(*(lambda one=driver: tag in one.finished for driver in rig.drivers.values()))
+    assert [driver.engine.not_finite(1) for driver in rig.drivers.values()] == [(SITES[0],), ()]
+    await rig.close()

@@ -7,7 +7,7 @@
     disk SITE SECONDS      reading or writing a checkpoint takes so long there
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     run 3                  three seconds pass
-    kill|daemon|worker|stop|go|start|leave|fast-leave|model SITE
+    kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
     mute|unmute|hold|release|stall|flow|abort|spoil|wrong-result|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
     late ONE OTHER SECONDS, prompt ONE OTHER
@@ -38,12 +38,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
 from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
-from tests.simulator.node import MODEL, Node, Worker
+from tests.simulator.node import Node
 from tests.simulator.world import World
 
 from chaos_protocols import effects, events
@@ -355,7 +354,9 @@ class Stage:
             "spoil": lambda: node.to_bulk(lambda bulk: bulk.spoil(WRONG_BLOCKS_MAX)),
             "wrong-result": lambda: node.to_bulk(lambda bulk: bulk.spoil_results(1)),
             "abort": lambda: node.to_bulk(lambda bulk: bulk.abort()),
-            "model": lambda: self._other_model(node),
+            "model": lambda: setattr(node.odd, "others", 1),
+            "nan": lambda: setattr(node.odd, "skips", 1),
+            "unseen-nan": lambda: setattr(node.odd, "taints", 1),
             "release": lambda: self.waiting.release(node),
             "hang": lambda: self.waiting.hang(node),
             "wake": lambda: self.waiting.wake(node),
@@ -372,19 +373,6 @@ class Stage:
         begin(node)
         if node.worker is None:
             node.start_worker()
-
-    def _other_model(self, node: Node) -> None:
-        """The next worker of this site trains something else."""
-        other = msgspec.structs.replace(MODEL, spec_digest="cd" * 16)
-
-        hello = node._hello
-
-        def with_other(worker: Worker) -> None:
-            node._hello = hello  # type: ignore[method-assign]
-            worker.model = other
-            hello(worker)
-
-        node._hello = with_other  # type: ignore[method-assign]
 
 
 def commands_of(story: str) -> list[str]:

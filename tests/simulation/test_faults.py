@@ -15,8 +15,9 @@ from tests.simulator.disk import Disk, DiskFailed, JournalDisk
 from tests.simulator.faults import all_are_members, begin, run_seed
 from tests.simulator.hanging import FORCED, HANGS
 from tests.simulator.network import BEGINS, Connection
-from tests.simulator.node import STATE_BYTES, Node
+from tests.simulator.node import Node
 from tests.simulator.outbox import AVERAGING, SOCKET_FRAMES, Frame, Outbox
+from tests.simulator.worker import STATE_BYTES
 from tests.simulator.world import World
 from tests.unit.daemon.storage.journal_faults import PowerLost
 

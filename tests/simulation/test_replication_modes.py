@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from tests.simulator import node as node_module
 from tests.simulator.faults import begin
-from tests.simulator.node import MODEL
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
+from tests.simulator.worker import MODEL
 from tests.simulator.world import World
 
 from chaos_protocols.wire.bulk import BlockData

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulator.node import Node, Worker
+from tests.simulator.node import Node
 from tests.simulator.outbox import Frame
+from tests.simulator.worker import Worker
 
 from chaos_protocols import events
 

@@ -63,6 +63,11 @@ class Result:
     chunks: list[Numbers]
     digest: str = ""
 
+    @property
+    def finite(self) -> bool:
+        """Whether it may be applied."""
+        return all(chunk.finite for chunk in self.chunks)
+
 
 @dataclass(slots=True)
 class _Round:
@@ -128,7 +133,7 @@ class Averaging:
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         here = self.results.get(round_number)
         if here is not None and here.digest == digest:
-            self._node.soon(events.ResultFetched(round=round_number, digest=digest))
+            self._node.soon(events.ResultFetched(round=round_number, digest=digest, finite=here.finite))
             return
         wanted = self._fetching
         if wanted is None or (wanted.round, wanted.digest) != (round_number, digest):
@@ -274,13 +279,16 @@ class Averaging:
         result = opened.result
         result.digest = vector_digest(result.chunks)
         self._hold(result)
-        self._node.reduced(events.ReduceFinished(tag=effect.tag, digest=result.digest, weights=effect.weights), result)
+        finished = events.ReduceFinished(
+            tag=effect.tag, digest=result.digest, weights=effect.weights, finite=result.finite
+        )
+        self._node.reduced(finished, result)
 
     def _verified(self, effect: ResultVerified) -> None:
         assert self._fetching is not None
         result, self._fetching = self._fetching, None
         self._hold(result)
-        self._node.soon(events.ResultFetched(round=effect.round, digest=effect.digest))
+        self._node.soon(events.ResultFetched(round=effect.round, digest=effect.digest, finite=result.finite))
 
     def _hold(self, result: Result) -> None:
         if self._fetching is not None and self._fetching.round == result.round:

@@ -20,6 +20,9 @@ FROZEN_BYTES = CELL_BYTES
 """The first cell is the same in all states, as frozen layers are: a joiner that holds an older state is not sent it."""
 FROZEN = "frozen"
 
+TAINT = "not finite"
+"""In a token: what was computed is no number."""
+
 Run = tuple[int, int, str]
 """Bytes [start, stop), and the state that they are of."""
 
@@ -44,6 +47,11 @@ class Numbers:
 
     def with_a_wrong_byte(self) -> Numbers:
         return Numbers(self.parts, self.total, self.spoilt + 1)
+
+    @property
+    def finite(self) -> bool:
+        """No part in it is tainted: a number that is none stays one, whatever is added."""
+        return all(TAINT not in part[2] for part in self.parts)
 
 
 def added(own: Part | None, children: Sequence[Numbers]) -> Numbers:

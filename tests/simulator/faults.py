@@ -17,6 +17,7 @@ from tests.simulator.disk import JournalDisk
 from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
+from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.strikes import OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.world import World
 
@@ -133,6 +134,7 @@ class Nemesis:
                 world.schedule(at_s, lambda number=number: self._strike(number))  # type: ignore[misc]
             at_s += times.expovariate(1 / mean_s)
         trouble(world, until_s)
+        odd_workers(world, until_s)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from chaos_protocols import events
 
 if TYPE_CHECKING:
-    from tests.simulator.node import Node, Worker
+    from tests.simulator.node import Node
+    from tests.simulator.worker import Worker
     from tests.simulator.world import World
 
 SEEDS_APART = 16

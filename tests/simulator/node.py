@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.raft import Persist
-from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.worker import Dismissed, LeaveOrdered, LoadState, TakeSnapshot, TrainFrom, WorkerRefused
 from tests.simulator.building import make_machine
@@ -16,32 +14,17 @@ from tests.simulator.disk import Disk, DiskFailed
 from tests.simulator.engines import BulkEngines
 from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
+from tests.simulator.odd_workers import OddWorker
 from tests.simulator.outbox import Frame
+from tests.simulator.worker import MODEL, STATE_BYTES, Worker
 from tests.unit.daemon.storage.journal_faults import PowerLost
 
 if TYPE_CHECKING:
     from tests.simulator.averaging import Result
     from tests.simulator.world import World
 
-STATE_BYTES = (3 << 20) + (1 << 16)
-"""Three cells and a short one: a dozen blocks, from up to three sources."""
-MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=STATE_BYTES, shard_bytes=1 << 16)
 BLOCK_S = 0.0005
 """A source's own time for a block, on a link that is no bottleneck."""
-
-
-@dataclass
-class Worker:
-    """A training process: computes, contributes, applies. Its state is the chain of all results it has applied."""
-
-    round: int = 0
-    state: str = "initial"
-    training: bool = False
-    snapshot_due: int | None = None
-    number: int = 0
-    updating: bool = False
-    model: ModelFacts = MODEL
-    region: Region = field(default_factory=lambda: Region(STATE_BYTES))
 
 
 class Node:
@@ -56,7 +39,7 @@ class Node:
         self.worker: Worker | None = None
         self.connected: Worker | None = None
         self.knocking: Worker | None = None
-        self.hang = Hang(self)
+        self.hang, self.odd = Hang(self), OddWorker(self)
         self.bulk: BulkEngines | None = None
         self.region: Region | None = None
         self.connections: dict[str, Any] = {}
@@ -64,7 +47,7 @@ class Node:
         self.mailbox: list[Any] = []
         self.answers: dict[str, tuple[bool, str]] = {}
         self._timer = self._generation = self._workers = 0
-        self.contribution: tuple[int, int, str] | None = None
+        self.contribution: tuple[Any, ...] | None = None
         self.contribution_bytes, self.apply_s = 0, 0.001
         self.fetched: list[bool] = []
         self.crash_at: int | None = None
@@ -104,7 +87,7 @@ class Node:
         if self.hang.lasts:
             return
         self._workers += 1
-        self.worker = Worker(number=self._workers)
+        self.worker = Worker(number=self._workers, model=self.odd.model(MODEL))
         self._hello(self.worker)
 
     @property
@@ -366,8 +349,7 @@ class Node:
 
         def done(worker: Worker) -> None:
             if worker.training:
-                self.contribution = (worker.round + 1, worker.number, worker.state)
-                self.handle(events.WorkerContributed(round=worker.round + 1, weight=10.0 + worker.number))
+                self.handle(self.odd.contribution(worker))
 
         self._later(delay_s, done)
 
@@ -375,12 +357,13 @@ class Node:
         worker = self.listening
         if worker is None or self.bulk is None:
             return
-        digest = self.bulk.averaging.results[number].digest
+        result = self.bulk.averaging.results[number]
+        digest, finite = result.digest, result.finite
         worker.updating = True
         self.handle_later(events.WorkerUpdating(round=number))
 
         def done(worker: Worker) -> None:
-            before, worker.state = worker.state, digest_of((worker.state, digest))
+            before, worker.state = worker.state, digest_of((worker.state, digest)) if finite else worker.state
             worker.round, worker.updating = number, False
             self.world.oracles.applied(self, number, digest, worker.state, before)
             self._snapshot(worker)

@@ -17,13 +17,14 @@ from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.wire.plans import Tag
-from tests.simulator.contents import Numbers, digest_of, vector_digest
+from tests.simulator.contents import TAINT, Numbers, digest_of, vector_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulator.averaging import Result
-    from tests.simulator.node import Node, Worker
+    from tests.simulator.node import Node
+    from tests.simulator.worker import Worker
 
     Fail = Callable[[int, str], NoReturn]
 
@@ -76,7 +77,7 @@ class RoundsOracle:
         self.rounds_done = 0
         self._done_of: dict[str, tuple[int, str, int]] = {}
         self._opened: dict[Life, Tag] = {}
-        self._delivering: dict[str, tuple[Worker, int, Era]] = {}
+        self._delivering: dict[str, tuple[Worker, int, Era, bool]] = {}
         self._right: dict[int, tuple[Any, list[bytes]]] = {}
 
     # -- the agreed history
@@ -313,14 +314,15 @@ class RoundsOracle:
             self._fail(2, f"{node.name} applies {found} as round {number}, though its digest says {held.digest}")
         if known is not None and found != known and not self._is_void(node, number):
             self._fail(2, f"{node.name} applies {found} as round {number}, others have {known}")
-        self._delivering[node.site] = (worker, number, era)
+        finite = not any(TAINT in part[2] for chunk in held.chunks for part in chunk.parts)
+        self._delivering[node.site] = (worker, number, era, finite)
 
     def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
-        """Invariant 4: the state is the chain of all results, the same for everybody."""
-        worker, due, era = self._delivering.pop(node.site, (None, 0, None))
+        """Invariant 4: the state is the chain of all results that are finite, the same for everybody."""
+        worker, due, era, finite = self._delivering.pop(node.site, (None, 0, None, True))
         if worker is not node.worker or due != number or era is None:
             self._fail(2, f"a worker of {node.name} applies round {number}, which it was not given")
-        if state != digest_of((before, digest)):
+        if state != (digest_of((before, digest)) if finite else before):
             self._fail(4, f"{node.name} has a state after round {number} that does not follow from its result")
         self._is_state(node, era, number - 1, before, "applied to")
         self._is_state(node, era, number, state, "has reached")

@@ -92,17 +92,28 @@ def weighted_sum(
     Without `own` the first of the others begins the sum.
     """
     rest = iter(others)
-    if own is not None and weight is not None:
-        np.multiply(own, out.dtype.type(weight), out=out)
-    else:
-        np.copyto(out, next(rest))
-    for other in rest:
-        np.add(out, other, out=out)
+    with np.errstate(over="ignore", invalid="ignore"):  # what comes out is looked at, and told
+        if own is not None and weight is not None:
+            np.multiply(own, out.dtype.type(weight), out=out)
+        else:
+            np.copyto(out, next(rest))
+        for other in rest:
+            np.add(out, other, out=out)
 
 
 def divide(out: Numbers, total_sum: Numbers, total: float) -> None:
     """out = total_sum / total, in the type of `out`."""
-    np.divide(total_sum, out.dtype.type(total), out=out)
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.divide(total_sum, out.dtype.type(total), out=out)
+
+
+def is_finite(numbers: Numbers) -> bool:
+    """Whether all of them are, so that every site that has the same bytes says the same. One pass over memory that has
+    just been touched: a sum is finite only if every number is; where it is not, it may only be too large, and each is
+    looked at."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.add.reduce(numbers)
+    return bool(np.isfinite(total) or np.isfinite(numbers).all())
 
 
 def chunk_hash(data: memoryview) -> bytes:

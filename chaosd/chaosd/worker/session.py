@@ -15,15 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
+import numpy as np
+
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import ModelFacts
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import WEIGHT_MIN, SiteId
 from chaos_protocols.wire.versions import SPOKEN, agreed
 from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
     ResultApplied,
     RoundContributed,
+    RoundSkipped,
     SnapshotMissed,
     SnapshotTaken,
     StateLoaded,
@@ -35,6 +38,8 @@ from chaos_protocols.wire.worker import (
     WorkerWelcome,
 )
 from chaosd.bulk.reduce.engine import ReduceEngine
+from chaosd.bulk.reduce.memory import bytes_of
+from chaosd.bulk.vector import is_finite
 from chaosd.storage.vector_file import read_vector, write_vector
 from chaosd.worker.arena import Arena
 from chaosd.worker.server import Knock, WorkerServer
@@ -42,6 +47,14 @@ from chaosd.worker.server import Knock, WorkerServer
 OLD_ARENAS_MAX = 2
 """A transfer under way may still read from the arena of a worker that is gone; two of them mean that it has had
 time."""
+
+SKIPS_SINCE = 4
+"""Scripts of this version on look whether what they give is finite, and can leave out a result that is not."""
+
+CANNOT_SKIP = (
+    "the result of round {round} is not finite, and no site applies it; this script's chaos package is of a release "
+    "that cannot leave it out: install the release of the daemon, then start the script again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +69,16 @@ class AttachedWorker:
         """What sites compare before any state moves."""
         state = self.hello.state
         return ModelFacts(spec_digest=state.digest, state_bytes=state.size_bytes, shard_bytes=state.shard_bytes)
+
+    def contribution_is_finite(self) -> bool:
+        """Whether what lies in the arena is."""
+        start, numbers = 0, bytes_of(self.arena.contribution)
+        for segment in self.hello.contribution.segments:
+            stop = start + segment.count * np.dtype(segment.dtype).itemsize
+            if not is_finite(numbers[start:stop].view(segment.dtype)):
+                return False
+            start = stop
+        return True
 
 
 class WorkerSessions:
@@ -155,13 +178,19 @@ class WorkerSessions:
         self._server.send(message)
 
     def deliver(self, number: int, sites: int, weight: float) -> None:
-        """The result of a round: into the arena, then tell the worker."""
+        """The result of a round: into the arena, then tell the worker. One that is not finite is only told."""
         if self.session is None:
             return
         result = self._averaging.result(number)
         assert result is not None, f"the result of round {number} was dropped before the worker had it"
-        self.session.arena.result[:] = result
-        self._server.send(ApplyResult(round=number, sites=sites, weight=weight))
+        void = self._averaging.not_finite(number) is not None
+        if void and self.session.hello.versions.newest < SKIPS_SINCE:
+            self._server.refuse(CANNOT_SKIP.format(round=number))
+            self.worker_lost("its release cannot leave out a result that is not finite")
+            return
+        if not void:
+            self.session.arena.result[:] = result
+        self._server.send(ApplyResult(round=number, sites=sites, weight=weight, void=void))
 
     def refuse(self, reason: str) -> None:
         self._server.refuse(reason)
@@ -196,8 +225,9 @@ class WorkerSessions:
     def worker_message(self, message: WorkerMessage) -> None:
         match message:
             case RoundContributed(round=number, weight=weight):
-                self._averaging.keep_contribution(number)  # its own, even if the worker dies
-                self._feed(events.WorkerContributed(round=number, weight=weight))
+                self._contributed(number, weight)
+            case RoundSkipped(round=number, reason=reason):
+                self._feed(events.WorkerContributed(round=number, weight=0.0, reason=reason))
             case UpdateStarted(round=number):
                 self._feed(events.WorkerUpdating(round=number))
             case ResultApplied(round=number):
@@ -214,6 +244,20 @@ class WorkerSessions:
                 pass  # the server takes the first one, and refuses a second
             case _:
                 assert_never(message)
+
+    def _contributed(self, number: int, weight: float) -> None:
+        """Its part lies in the arena. A script of a release that looks itself has done so."""
+        session, reason = self.session, ""
+        assert session is not None
+        if weight < WEIGHT_MIN:
+            reason = f"a weight of {weight:g} is none: at least {WEIGHT_MIN:g}"
+        elif session.hello.versions.newest < SKIPS_SINCE and not session.contribution_is_finite():
+            reason = "a number in it is not finite (a newer chaos-train beside the script says which)"
+        if reason:
+            self._feed(events.WorkerContributed(round=number, weight=0.0, reason=reason))
+            return
+        self._averaging.keep_contribution(number)  # its own, even if the worker dies
+        self._feed(events.WorkerContributed(round=number, weight=weight))
 
     def worker_lost(self, reason: str) -> None:
         self._averaging.detach_contribution()

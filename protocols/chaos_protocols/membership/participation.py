@@ -21,6 +21,7 @@ from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.scheduler_client import SchedulerClient
+from chaos_protocols.membership.skips import Skips
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
@@ -44,6 +45,7 @@ class Participation:
         self.joining = Joining(outbox, self.membership, self.session)
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
         self.pause = Pause(outbox, replica, network, self.membership, self.joining, rounds, self.state)
+        self.skips = Skips(outbox, replica)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._outbox = outbox
         self._replica = replica
@@ -192,6 +194,7 @@ class Participation:
     def _session_over(self, reason: str) -> None:
         self.session.ended()
         self.membership.worker_went()
+        self.skips.worker_went()
         standby = "this site is in standby until a worker comes back"
         self._outbox.record("worker", self._outbox.facts.name, reason, "", None, standby)
         self.state.worker_lost(reason)
@@ -218,7 +221,8 @@ class Participation:
         self.leaving.finish_if_done()
 
     def worker_contributed(self, event: events.WorkerContributed) -> None:
-        """Its part of a round lies in the arena."""
+        """Its part of a round lies in the arena, or it gives nothing."""
+        self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
     def worker_updating(self, _: events.WorkerUpdating) -> None:
@@ -229,16 +233,20 @@ class Participation:
 
     def reduce_finished(self, event: events.ReduceFinished) -> None:
         """The result of a round is here."""
+        if not event.finite and event.tag == self._rounds.running:
+            self.skips.void(event.tag.round, event.culprits)
         self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights))
 
     def round_came_up_empty(self, event: events.RoundCameUpEmpty) -> None:
         """It has none: every part had weight 0."""
         self._rounds.round_came_up_empty(event.tag)
-        reason = "no site has a worker with the state; training waits for one"
+        reason = "training waits until a site has something to give"
         self._outbox.record("pause", f"round {event.tag.round}", "every contribution has weight 0", "", None, reason)
 
     def result_fetched(self, event: events.ResultFetched) -> None:
         """The result that was agreed on is here."""
+        if not event.finite and event.round == self._rounds.fetching:
+            self.skips.void(event.round, ())
         self._outbox.emit(self._rounds.result_fetched(event.round, event.digest))
 
     def result_missed(self, event: events.ResultMissed) -> None:

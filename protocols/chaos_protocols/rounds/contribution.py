@@ -18,7 +18,7 @@ class OwnContribution:
         self._offered: tuple[int, float] | None = None
 
     def offer(self, round_number: int, weight: float) -> None:
-        """The worker's part lies in the arena."""
+        """The worker's part lies in the arena; weight 0: it gives nothing, and waits for the result."""
         self._offered = (round_number, weight)
 
     def withdraw(self) -> None:
@@ -38,9 +38,14 @@ class OwnContribution:
         self.given_round = 0
         self._offered = None
 
-    def round_ended(self) -> None:
-        """The round that was open is complete, or stopped."""
+    def round_ended(self) -> bool:
+        """The round that was open is complete, or stopped. Whether the worker has given nothing to it: that counted for
+        this one tag, and should the round begin again the worker may have something to give."""
+        skipped = self.given and self._offered is not None and self._offered[1] == 0
         self.given = False
+        if skipped:
+            self._offered = None
+        return skipped
 
     def give(self, round_number: int, *, active: bool) -> tuple[float, bool] | None:
         """Weight, and whether bytes lie in the arena; None: not now. What is returned counts as given."""
@@ -48,7 +53,7 @@ class OwnContribution:
             return None
         part: tuple[float, bool]
         if self._offered is not None and self._offered[0] == round_number:
-            part = (self._offered[1], True)
+            part = (self._offered[1], self._offered[1] > 0)
         elif not active and round_number != self.needed_in:
             part = (0.0, False)
         else:

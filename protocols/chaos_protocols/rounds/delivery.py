@@ -142,6 +142,10 @@ class ResultDelivery:
         """It has all results, and has not been told to train in the next round yet."""
         return self.active and not self._training and self._delivering is None and self.caught_up(completed)
 
+    def ask_again(self) -> None:
+        """What it gave to the round is of no use: it is told to train once more, in the same round."""
+        self._training = False
+
     def train(self, round_number: int) -> list[Effect]:
         """From this round on."""
         self._training = True

@@ -388,7 +388,8 @@ class RoundMachine:
 
     def _stop(self) -> list[Effect]:
         tag, self.running = self.running, None
-        self.own.round_ended()
+        if self.own.round_ended():
+            self.delivery.ask_again()
         return [] if tag is None else [StopRound(tag=tag)]
 
     def fall_behind(self, reason: str) -> None:

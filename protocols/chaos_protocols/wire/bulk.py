@@ -21,15 +21,12 @@ from typing import Annotated, get_args
 import msgspec
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX, STATE_BYTES_MAX
+from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX, STATE_BYTES_MAX, WEIGHT_MAX
 from chaos_protocols.wire.plans import TREES_MAX, Tag
 from chaos_protocols.wire.probe import IPERF_KINDS, MODEL_KINDS, PROBE_KINDS
 
 CHUNKS_MAX = 1 << 24
 """Chunks of one tree: a vector of 8 TiB in chunks of 512 KiB."""
-
-WEIGHT_MAX = 1e15
-"""As in `RoundContributed`."""
 
 BLOCK_BYTES_MAX = 1 << 20
 """Hashing and framing cost nothing much at this size, and a wrong or lost block is soon fetched again."""

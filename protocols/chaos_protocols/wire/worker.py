@@ -20,7 +20,7 @@ from typing import Annotated, Final, get_args
 
 import msgspec
 
-from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WORKER_FRAME_BYTES_MAX
+from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 Name = Annotated[str, msgspec.Meta(max_length=512)]
@@ -116,11 +116,20 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The contribution to `round` lies in the arena, with `weight` samples behind it. The worker waits for the result
-    now, and its state is still that of the end of `round - 1`."""
+    """The contribution to `round` lies in the arena, finite, with `weight` samples behind it. The worker waits for the
+    result now, and its state is still that of the end of `round - 1`."""
 
     round: Round
-    weight: Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+    weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]
+
+
+class RoundSkipped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """This site gives nothing to `round` (weight 0), and why: what it has computed is not finite, or its user skips a
+    step. The worker waits for the result all the same, or for `TrainFrom` of the same round, which asks it to compute
+    another contribution. Since version 4."""
+
+    round: Round
+    reason: Text
 
 
 class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -167,6 +176,7 @@ class WorkerLeaveRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 WorkerMessage = (
     WorkerHello
     | RoundContributed
+    | RoundSkipped
     | UpdateStarted
     | ResultApplied
     | SnapshotTaken
@@ -208,11 +218,14 @@ class LoadState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class ApplyResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The result of `round` lies in the result region: apply it, answer `ResultApplied`. Also sent to a joiner that
-    catches up, which contributed nothing to that round."""
+    catches up, which contributed nothing to that round. `void`: that result is not finite, so nobody applies it: the
+    state becomes that of the end of `round` as it is. (A worker of a version before 4 is not told that: it is sent
+    away.)"""
 
     round: Round
     sites: int
     weight: float
+    void: bool = False
 
 
 class TakeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag=True):

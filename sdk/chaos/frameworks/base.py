@@ -90,6 +90,11 @@ class Framework(Protocol):
         """The inverse of `read`, in place; each slot gets its own type back (integers rounded)."""
         ...
 
+    def discard(self) -> None:
+        """The step that was computed is not made: gradients are cleared as after one, and what the forward pass has
+        changed (buffers) is put back to the end of the last round."""
+        ...
+
     def optimizer_step(self, round: int) -> None:
         """The update from the gradients as they stand (none counts as zeros), then the gradients are cleared: the state
         becomes that of the end of `round`."""

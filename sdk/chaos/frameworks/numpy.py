@@ -59,6 +59,10 @@ class NumpyFramework:
         for slot, part in _parts(slots, data):
             self._array(what, slot)[...] = part
 
+    def discard(self) -> None:
+        for gradient in self.gradients.values():
+            gradient[...] = 0
+
     def optimizer_step(self, round: int) -> None:
         averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
         self._apply(averaged, round)  # copies: the user may keep them

@@ -107,6 +107,13 @@ class TorchFramework:
                         source.grad = torch.empty_like(source)
                     source.grad.copy_(part)
 
+    def discard(self) -> None:
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad(set_to_none=self._set_to_none)
+        with torch.no_grad():
+            for buffer in self._buffers:
+                buffer.live.copy_(buffer.committed)
+
     def optimizer_step(self, round: int) -> None:
         """Every optimizer, then every scheduler, once; then the gradients are cleared and the buffers committed."""
         with torch.no_grad():

@@ -56,6 +56,15 @@ class SyncSession(Protocol):
         the shared state, since a joiner applies results to which it gave nothing."""
         ...
 
+    def skip(self, round: int) -> None:
+        """Round `round` is over, or begins again, and nothing is applied for it: the shared state stays as it is. What
+        this site had computed for it is void."""
+        ...
+
+    def name_at(self, start: int) -> str:
+        """What lies at this byte of the vector, for people (`the gradient of 'layer.weight'`)."""
+        ...
+
     def apply_alone(self, round: int) -> None:
         """The same for a round without others, from this site's own contribution, without a vector."""
         ...

@@ -61,6 +61,18 @@ class EveryStepSession:
             self._framework.write(run.what, run.slots, vector[run.start : run.stop])
         self._framework.optimizer_step(round)
 
+    def skip(self, round: int) -> None:
+        self._framework.discard()
+
+    def name_at(self, start: int) -> str:
+        run = next(run for run in self._runs if run.start <= start < run.stop)
+        end = run.start
+        for slot in run.slots:
+            end += slot.size_bytes
+            if start < end:
+                return f"the gradient of {slot.name!r}" if run.what is What.GRADIENT else repr(slot.name)
+        raise AssertionError("a run consists of its slots")
+
     def apply_alone(self, round: int) -> None:
         self._framework.optimizer_step(round)
 

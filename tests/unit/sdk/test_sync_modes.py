@@ -61,6 +61,12 @@ class LocalStepsSession:
         self.anchor -= vector.view(np.float64)
         self.reset(round)
 
+    def skip(self, round: int) -> None:
+        self.reset(round)
+
+    def name_at(self, start: int) -> str:
+        return f"number {start // 8}"
+
     def apply_alone(self, round: int) -> None:
         vector = np.zeros(self.contribution.size_bytes, dtype=np.uint8)
         self.contribute(vector)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId, short
@@ -55,28 +55,10 @@ from chaos_protocols.wire.bulk import (
 )
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.events import ReduceEvents
 from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, OwnPart, Result, RoundMemory, VectorMemory
 from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
-
-
-class ReduceEvents(Protocol):
-    """What the engine reports. Called on the loop, never from inside a method of the engine."""
-
-    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
-        """`result(tag.round)` is there."""
-
-    def round_came_up_empty(self, tag: Tag) -> None:
-        """All members gave weight 0."""
-
-    def result_fetched(self, round_number: int, digest: str) -> None:
-        """`result(round_number)` is there and has the digest that was asked for."""
-
-    def result_lost(self, tag: Tag, reason: str) -> None:
-        """The result of the open round cannot be had any more: this site's state must be replaced."""
-
-    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
-        """Close its link."""
 
 
 class ReduceEngine:
@@ -141,7 +123,7 @@ class ReduceEngine:
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
-        memory = vectors.new_round(tag, plan)
+        memory = vectors.new_round(self._site, tag, plan)
         try:
             counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
@@ -173,6 +155,12 @@ class ReduceEngine:
         """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
         found = self._vectors.results.get(round_number) if self._vectors is not None else None
         return found.buffer.view(0, len(found.buffer.array)).toreadonly() if found is not None else None
+
+    def not_finite(self, round_number: int) -> tuple[SiteId, ...] | None:
+        """Of a result that is here, and that nobody may apply: whose sums were not finite when they came here (this
+        site's own among them; none: only the result shows it). None: it is finite, or not here."""
+        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
 
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
         """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above

@@ -35,7 +35,7 @@ from chaos_protocols.state.result_log import results_max
 from chaos_protocols.wire.bulk import ChunkDown, ReduceHeader
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
-from chaosd.bulk.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, weighted_sum
+from chaosd.bulk.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, is_finite, weighted_sum
 
 SCRATCH_BYTES_MAX = 64 << 20
 """For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
@@ -50,12 +50,22 @@ RESULTS_KEPT_MAX = 16
 
 @dataclass(slots=True)
 class Result:
-    """The whole vector of a round; `hashes`: of its chunks, in the order of the vector."""
+    """The whole vector of a round; `hashes`: of its chunks, in the order of the vector; `odd_chunks`: those that hold a
+    number that is not finite; `culprits`: whose sums were not, when they were added up here."""
 
     round: int
     buffer: Buffer
     hashes: list[bytes]
     digest: str = ""
+    odd_chunks: set[int] = field(default_factory=set)
+    culprits: set[SiteId] = field(default_factory=set)
+
+    def look(self, index: int, chunk: Chunk) -> bytes:
+        """A chunk lies there: note whether it is finite. Its hash."""
+        found = self.hashes[index] = chunk_hash(self.buffer.view(chunk.start, chunk.stop))
+        finite = is_finite(self.buffer.numbers(chunk.start, chunk.stop, chunk.dtype))
+        (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
+        return found
 
 
 @dataclass(slots=True)
@@ -66,6 +76,7 @@ class RoundMemory:
     layout: ChunkLayout
     scratch_pool: BufferPool
     result: Result
+    site: SiteId
     own: Bytes | None = None
     _partials: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     _scratch: dict[tuple[int, int, SiteId], Buffer] = field(default_factory=dict)
@@ -116,12 +127,12 @@ class RoundMemory:
         target = self.scratch_pool.take()
         children = [self._scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
         own = self.own[chunk.start : chunk.stop].view(chunk.dtype) if self.own is not None else None
-        weighted_sum(
-            target.numbers(0, chunk.size_bytes, chunk.dtype),
-            own if effect.weight is not None else None,
-            effect.weight,
-            [child.numbers(0, chunk.size_bytes, chunk.dtype) for child in children],
-        )
+        parts = [child.numbers(0, chunk.size_bytes, chunk.dtype) for child in children]
+        total = target.numbers(0, chunk.size_bytes, chunk.dtype)
+        weighted_sum(total, own if effect.weight is not None else None, effect.weight, parts)
+        if not is_finite(total):
+            odd = [site for site, part in zip(effect.children, parts, strict=True) if not is_finite(part)]
+            self.result.culprits.update(odd or [self.site])  # a sum of finite parts may be too large for its type
         for child in children:
             child.release()
         self._partials[effect.tree, effect.chunk] = target
@@ -153,9 +164,7 @@ class RoundMemory:
 
     def _hash(self, tree: int, chunk: int) -> bytes:
         place = self.chunk(tree, chunk)
-        found = chunk_hash(self.result.buffer.view(place.start, place.stop))
-        self.result.hashes[self.layout.index(tree, chunk)] = found
-        return found
+        return self.result.look(self.layout.index(tree, chunk), place)
 
 
 @dataclass(slots=True)
@@ -181,7 +190,7 @@ class FetchMemory:
         end."""
         assert isinstance(place, FetchedRef)
         chunk = self.chunks[place.index]
-        found = self.result.hashes[place.index] = chunk_hash(buffer.view(chunk.start, chunk.stop))
+        found = self.result.look(place.index, chunk)
         buffer.release()
         return found
 
@@ -326,11 +335,12 @@ class VectorMemory:
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
 
-    def new_round(self, tag: Tag, plan: SyncPlan) -> RoundMemory:
+    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan) -> RoundMemory:
         """For a tag that opens."""
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
-        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=self._new_result(tag.round))
+        result = self._new_result(tag.round)
+        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site)
 
     def new_fetch(self, round_number: int, digest: str) -> FetchMemory:
         """For a result that is fetched."""

@@ -16,12 +16,11 @@ A bulk frame with a payload passes in two steps: `place` says where its payload 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import assert_never
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN, SiteId, short
 from chaos_protocols.rounds.reduce.effects import (
     ChildRef,
     ReduceEffect,
@@ -33,7 +32,7 @@ from chaos_protocols.rounds.reduce.effects import (
 )
 from chaos_protocols.rounds.reduce.topology import TreePlace, places_of
 from chaos_protocols.rounds.reduce.tree import TreeFlow
-from chaos_protocols.wire.bulk import WEIGHT_MAX, ChunkDown, ChunkGone, ChunkGrant, ChunkHeader, ChunkUp, ChunkWant
+from chaos_protocols.wire.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkHeader, ChunkUp, ChunkWant
 from chaos_protocols.wire.plans import SyncPlan, Tag
 
 CHUNKS_IN_FLIGHT_MAX = 16
@@ -139,7 +138,7 @@ class ReduceMachine:
             return []
         if not current.member or current.contributed:
             raise LocalProtocolError(f"site {short(self.site)} has no (further) part to give to round {tag.round}")
-        if not 0 <= weight <= WEIGHT_MAX or (weight > 0) != has_bytes or not math.isfinite(weight):
+        if not (weight == 0 or WEIGHT_MIN <= weight <= WEIGHT_MAX) or (weight > 0) != has_bytes:
             raise LocalProtocolError(f"weight {weight} with{'' if has_bytes else 'out'} bytes is no contribution")
         current.contributed = True
         current.note((self.site,), (weight,))

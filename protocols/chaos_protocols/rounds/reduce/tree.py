@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import fsum
 
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import WEIGHT_MIN, SiteId, short
 from chaos_protocols.rounds.reduce.effects import (
     ChildRef,
     Combine,
@@ -128,6 +128,7 @@ class TreeFlow:
         self._require((message.chunk == 0) == bool(message.weights), site, "chunk 0, and no other, has the weights")
         if message.weights:
             self._require(len(message.weights) == len(child.members), site, "one weight for each site of the subtree")
+            self._require_sensible(message.weights, site)
             self._require(any(message.weights) != message.empty, site, "a subtree is empty if it has no weight")
         self._require(message.chunk == 0 or not message.empty, site, "only chunk 0 says that a subtree is empty")
         return None if message.empty else ChildRef(tag=self.tag, tree=self.tree, chunk=message.chunk, child=site)
@@ -217,6 +218,7 @@ class TreeFlow:
             members = self.place.members
             self._require(len(message.weights) == len(members), site, "one weight for each member")
             self._require(any(message.weights), site, "a result has some weight behind it")
+            self._require_sensible(message.weights, site)
         return ResultRef(tag=self.tag, tree=self.tree, chunk=message.chunk)
 
     def received_down(self, site: SiteId, message: ChunkDown, found: bytes) -> list[ReduceEffect]:
@@ -278,6 +280,11 @@ class TreeFlow:
             header=ChunkDown(tag=self.tag, tree=self.tree, chunk=chunk, weights=weights),
             payload=ResultRef(tag=self.tag, tree=self.tree, chunk=chunk),
         )
+
+    def _require_sensible(self, weights: tuple[float, ...], site: SiteId) -> None:
+        """The decoder has bounded them above."""
+        sensible = all(weight == 0 or weight >= WEIGHT_MIN for weight in weights)
+        self._require(sensible, site, f"a weight is 0 or at least {WEIGHT_MIN:g}")
 
     def _require(self, holds: bool, site: SiteId, rule: str) -> None:
         if not holds:

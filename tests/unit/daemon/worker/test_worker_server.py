@@ -32,7 +32,6 @@ from chaos_protocols.wire.worker import (
 from chaosd.unix_sockets import UnixSocketError
 from chaosd.worker import channel as worker_channel
 from chaosd.worker import server as worker_server
-from chaosd.worker.channel import Peer
 from chaosd.worker.server import WorkerServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Overriding the .event_loop_policy. fixture")
@@ -139,39 +138,6 @@ async def test_closed_socket_is_a_lost_worker_once_and_another_may_come(served: 
         await recorder.until(lambda number=number: len(recorder.losses) == number)
     assert recorder.losses == ["it closed the connection"] * 2
     assert not server.send(TrainFrom(round=1))
-
-
-async def test_a_worker_of_another_process_knocks_with_the_rivals_number_and_may_be_turned_away(
-    served: Served, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server, recorder = served
-    first = connect()
-    await first.say_hello(hello_message(), memory(specs()[2]))
-    await recorder.until(lambda: recorder.hellos)
-    monkeypatch.setattr(worker_server, "peer_of", lambda _: Peer(uid=os.geteuid(), pid=os.getppid()))
-    second = connect()
-    await second.say_hello(hello_message(), memory(specs()[2]))
-    refusal = await second.receive()
-    assert isinstance(refusal, WorkerRefused) and f"process {os.getpid()}" in refusal.reason
-    assert await second.ends()
-    assert len(recorder.hellos) == 1 and not recorder.losses
-    assert server.send(TrainFrom(round=1)) and await first.receive() == TrainFrom(round=1)
-
-
-async def test_a_new_start_in_the_same_process_takes_the_place_and_the_older_one_is_told(
-    served: Served, connect: Connect
-) -> None:
-    server, recorder = served
-    first, second = connect(), connect()
-    await first.say_hello(hello_message(), memory(specs()[2]))
-    await recorder.until(lambda: recorder.hellos)
-    await second.say_hello(hello_message(), memory(specs()[2]))
-    told = await first.receive()
-    assert isinstance(told, WorkerRefused) and "taken its place" in told.reason
-    await first.send(encode(RoundContributed(round=1, weight=1)))
-    assert await first.ends()
-    assert server.send(TrainFrom(round=1)) and await second.receive() == TrainFrom(round=1)
-    assert recorder.losses == [] and recorder.messages == [], "what the older one still says counts no more"
 
 
 async def test_refused_worker_reads_why_even_if_it_had_sent_more(served: Served, connect: Connect) -> None:

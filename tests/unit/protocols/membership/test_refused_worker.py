@@ -1,4 +1,4 @@
-"""A worker is judged before anything of it is taken: who is refused changes nothing (spec 12.13)."""
+"""A worker is judged before anything of it is taken: who is refused changes nothing (spec 12.12)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,36 @@
+"""Rounds to which this worker gives nothing, as its user is told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from chaos_protocols.wire.worker import RoundContributed, RoundSkipped
+
+SKIPS_SINCE = 4
+"""Daemons of this version on know of a worker that gives nothing to a round, or pauses."""
+
+
+class SkippedRounds:
+    """Of several in a row the first is told, and at the end how many there were."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.daemon_version = 0
+        """What the daemon said that both speak."""
+        self._say = say
+        self._count = 0
+
+    def note(self, contributed: RoundContributed | RoundSkipped) -> None:
+        """What is about to be given. Raises ValueError where the daemon does not know such a thing as nothing."""
+        if isinstance(contributed, RoundContributed):
+            if self._count:
+                self._say(f"round {contributed.round}: finite again, after {self._count} contribution(s) of weight 0")
+            self._count = 0
+            return
+        if self.daemon_version < SKIPS_SINCE:
+            raise ValueError(
+                f"{contributed.reason} before round {contributed.round}, and the daemon's release cannot leave this "
+                "site out of a round: install the script's release there, or leave such steps out yourself"
+            )
+        if not self._count:
+            self._say(f"round {contributed.round}: {contributed.reason}; this site counts with weight 0 in it")
+        self._count += 1

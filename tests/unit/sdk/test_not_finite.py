@@ -1,0 +1,147 @@
+"""A NaN of one site is that site's alone: it counts as weight 0 for the round, and no state ever holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.unit.sdk.fake_daemon import FakeDaemon
+from tests.unit.sdk.line import Line, ShortFolder
+
+from chaos import Coordinator
+from chaos.finite import PIECE_BYTES, first_not_finite
+from chaos.testing import LocalRun
+from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.worker import (
+    ApplyResult,
+    ResultApplied,
+    RoundSkipped,
+    TrainFrom,
+    UpdateStarted,
+    WorkerWelcome,
+)
+
+ROUNDS = 4
+
+
+def steps(gradients: dict[int, float], usual: float) -> Callable[[Path], tuple[list[float], list[int]]]:
+    """A script of a few steps; `gradients`: those of some attempts, the others have the usual one. Its weights at the
+    end, and its round after each attempt."""
+
+    def script(socket: Path) -> tuple[list[float], list[int]]:
+        with Line(socket, verbose=True) as line:
+            line.register()
+            attempt, rounds = 0, []
+            while line.coordinator.round < ROUNDS:
+                attempt += 1
+                assert line.step(gradients.get(attempt, usual))
+                rounds.append(line.coordinator.round)
+            line.coordinator.request_node_exit()
+            return line.weights.tolist(), rounds
+
+    return script
+
+
+@pytest.mark.parametrize("samples", [math.inf, math.nan, -1, 0, 1e30, 1e-30])
+def test_a_weight_that_is_none_is_refused_in_words_before_anything_is_sent(samples: float) -> None:
+    with Line(None) as line:
+        line.register()
+        with pytest.raises(ValueError, match="samples must be a number from"):
+            line.step(samples=samples)  # type: ignore[arg-type]
+        assert line.coordinator.round == 0
+
+
+def test_a_nan_of_one_site_leaves_it_out_of_that_round_and_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    with LocalRun(sites=2) as run:
+        (first, _), (second, rounds) = run.together(steps({}, 2.0), steps({2: math.nan, 3: math.inf}, 4.0))
+    assert first == second == [-(3.0 + 2.0 + 2.0 + 3.0)] * 3, "rounds 2 and 3 are the other's alone"
+    assert rounds == [1, 2, 3, 4]
+    told = capfd.readouterr().err
+    assert told.count("the gradient of 'weights' is not finite; this site counts with weight 0") == 1
+    assert "finite again, after 2 contribution(s)" in told
+
+
+def test_a_round_to_which_nobody_gives_anything_asks_all_for_another_contribution() -> None:
+    with LocalRun(sites=2) as run:
+        (first, tries), (second, _) = run.together(steps({2: math.nan}, 2.0), steps({2: math.nan}, 4.0))
+    assert first == second == [-12.0] * 3
+    assert tries == [1, 1, 2, 3, 4], "the second attempt was for round 2, and so was the third"
+
+
+def test_an_average_that_is_too_large_is_applied_by_nobody() -> None:
+    """Both parts are finite, their sum is not: the round counts, the states stay, and stay equal."""
+    huge = 1.7e308
+    with LocalRun(sites=2) as run:
+        (first, tries), (second, _) = run.together(steps({2: huge}, 2.0), steps({2: huge}, 4.0))
+    assert first == second == [-9.0] * 3 and tries == [1, 2, 3, 4]
+
+
+def test_what_the_forward_pass_left_in_a_buffer_goes_with_the_step_that_is_not_made() -> None:
+    """Statistics of BatchNorm that became NaN would be every later contribution's, too."""
+
+    def script(socket: Path) -> str:
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+        with Coordinator(socket, handle_signals=False, verbose=False) as coordinator:
+            coordinator.register(model=model, optimizer=torch.optim.Adam(model.parameters()))
+            for attempt in range(1, 5):
+                batch = torch.full((4, 2), math.nan) if attempt == 2 else torch.randn(4, 2)
+                model(batch).square().sum().backward()
+                assert coordinator.step()
+            assert coordinator.round == 3, "alone, it computes the second round anew"
+            assert all(value.isfinite().all() for value in model.state_dict().values())
+            return coordinator.state_digest()
+
+    with LocalRun(sites=1) as run:
+        run.together(script)
+
+
+def test_every_place_is_looked_at_and_a_large_sum_is_no_alarm() -> None:
+    spec = contribution_spec(3, PIECE_BYTES // 2)
+    vector = np.zeros(spec.size_bytes, dtype=np.uint8)
+    wide, narrow = vector[:24].view(np.float64), vector[24:].view(np.float32)
+    narrow[...] = 3e38
+    wide[...] = -1e308
+    assert first_not_finite(vector, spec) is None
+    narrow[-1] = -math.inf
+    assert first_not_finite(vector, spec) == spec.size_bytes - 4
+    narrow[70_000] = math.nan
+    assert first_not_finite(vector, spec) == 24 + 4 * 70_000
+    wide[1] = math.inf
+    assert first_not_finite(vector, spec) == 8
+
+
+def test_a_daemon_that_cannot_leave_a_site_out_is_given_nothing_and_the_script_is_told() -> None:
+    def daemon(daemon: FakeDaemon) -> None:
+        daemon.accept()
+        daemon.send(WorkerWelcome(site="here", run="test", version=3), TrainFrom(round=1))
+        daemon.expect_leave()
+
+    with ShortFolder() as folder, FakeDaemon(Path(folder) / "s", daemon):
+        with Line(Path(folder) / "s") as line:
+            line.register()
+            with pytest.raises(ValueError, match="the gradient of 'weights' is not finite before round 1"):
+                line.step(math.nan)
+            line.coordinator.close()
+
+
+def test_a_void_result_moves_the_round_and_nothing_else() -> None:
+    def daemon(daemon: FakeDaemon) -> None:
+        daemon.accept()
+        daemon.send(WorkerWelcome(site="here", run="test", version=4), TrainFrom(round=1))
+        assert daemon.expect(RoundSkipped).reason == "the gradient of 'weights' is not finite"
+        daemon.send(ApplyResult(round=1, sites=2, weight=1.0, void=True))
+        daemon.expect(UpdateStarted)
+        assert daemon.expect(ResultApplied).round == 1
+
+    with ShortFolder() as folder, FakeDaemon(Path(folder) / "s", daemon):
+        with Line(Path(folder) / "s") as line:
+            line.register()
+            before = line.coordinator.state_digest()
+            assert line.step(math.nan)
+            assert line.coordinator.round == 1 and line.coordinator.state_digest() == before
+            assert line.applied == [] and line.coordinator.gradients["weights"].tolist() == [0.0] * 3
