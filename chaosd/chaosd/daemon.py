@@ -53,6 +53,7 @@ from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
+from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
@@ -132,6 +133,7 @@ class Daemon:
             workers=workers,
             bulk=bulk,
             keeper=StateKeeper(driver.feed, folder if config.checkpoint != "off" else None),
+            hang_command=HangCommand(config.on_hang, driver.spawn),
             rounds_log=self.make_rounds_log(),
         )
 

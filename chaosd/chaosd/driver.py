@@ -32,6 +32,7 @@ from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import DialError, Transport
+from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
@@ -57,6 +58,7 @@ class Parts:
     workers: WorkerSessions
     bulk: BulkStreams
     keeper: StateKeeper
+    hang_command: HangCommand
     rounds_log: RoundsLog | None
 
 
@@ -92,6 +94,7 @@ class Driver:
         parts = make_parts(self)
         self.workers, self.bulk, self.meter = parts.workers, parts.bulk, parts.bulk.meter
         self._keeper, self._rounds_log = parts.keeper, parts.rounds_log
+        self.hang_command = parts.hang_command
 
     # -- the loop of events and effects
 
@@ -180,6 +183,8 @@ class Driver:
                 self._tell_why(reason, spec, knock.turn_away)
             case effects.ToWorker(message=message):
                 self.workers.send(message)
+            case effects.WorkerOverdue(waited_s=waited_s):
+                self.hang_command.run(self.workers.pid, waited_s)
             case effects.EndWorker():
                 self.workers.end()
             case effects.DeliverResult(round=number, sites=sites, weight=weight):

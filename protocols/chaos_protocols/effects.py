@@ -123,6 +123,14 @@ class RefuseWorker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOverdue:
+    """The others have waited so long for the worker's part, and wait no longer: who looks after the script may see what
+    is wrong with it."""
+
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndWorker:
     """Part with the worker without a word: it counts as gone, and may come back with a new hello. Not answered by
     `WorkerLost`."""
@@ -253,6 +261,7 @@ Effect = (
     | ToWorker
     | TakeWorker
     | RefuseWorker
+    | WorkerOverdue
     | EndWorker
     | ServeState
     | ReleaseState

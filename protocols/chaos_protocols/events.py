@@ -119,6 +119,18 @@ class WorkerContributed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPaused:
+    """Its script gives nothing for a while, on purpose, and is not to be waited for."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerResumed:
+    """It goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerUpdating:
     round: int
 
@@ -280,6 +292,8 @@ Event = (
     | WorkerStopped
     | WorkerContinued
     | WorkerContributed
+    | WorkerPaused
+    | WorkerResumed
     | WorkerUpdating
     | WorkerApplied
     | WorkerSnapshotTaken

@@ -25,6 +25,7 @@ FOR_INSIDERS = frozenset(
         messages.LinkAnswer,
         messages.ConnectOrder,
         messages.RoundStatusQuery,
+        messages.RoundWaits,
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
@@ -102,6 +103,8 @@ class Inbound:
                 self._orders.ordered(source, message)
             case messages.RoundStatusQuery(epoch=epoch):
                 participation.asked_how_far(source, epoch)
+            case messages.RoundWaits():
+                participation.waits.heard(source, message)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):
                     self._scheduler.receive(source, message, now_s=self._outbox.now_s)

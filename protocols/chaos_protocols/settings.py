@@ -29,6 +29,9 @@ class SiteSettings:
 
     failure_timeout_s: float = 1.0
     heartbeat_interval_s: float | None = None
+    straggler_timeout: float = 10.0
+    """So many times the usual round a site's part is waited for, `straggler_min_s` at least; 0: for ever. The
+    scheduler's counts."""
     keep: CheckpointSettings = CheckpointSettings()
 
     @property
@@ -66,6 +69,21 @@ class SiteSettings:
     def worker_stopped_s(self) -> float:
         """So long a worker may stand still: then it counts as gone, like a site that is silent."""
         return self.failure_timeout_s
+
+    @property
+    def straggler_min_s(self) -> float:
+        """So long every site's part is waited for, however short the rounds are."""
+        return 10.0 * self.failure_timeout_s
+
+    @property
+    def waits_told_s(self) -> float:
+        """So long a round may wait for a site before everybody is told."""
+        return 2.0 * self.failure_timeout_s
+
+    @property
+    def waits_stale_s(self) -> float:
+        """What was told so long ago is no more than a memory: a scheduler that waits says so every failure timeout."""
+        return 3.0 * self.failure_timeout_s
 
     @property
     def stateless_s(self) -> float:

@@ -98,6 +98,8 @@ class SiteMachine:
             events.WorkerStopped: participation.worker_stopped,
             events.WorkerContinued: participation.worker_continued,
             events.WorkerContributed: participation.worker_contributed,
+            events.WorkerPaused: participation.worker_paused,
+            events.WorkerResumed: participation.worker_resumed,
             events.WorkerUpdating: participation.worker_updating,
             events.WorkerApplied: participation.worker_applied,
             events.WorkerLoaded: participation.worker_loaded,

@@ -16,29 +16,11 @@ from typing import assert_never
 from chaos.connection import Connection, Wakeup, daemon_lost_text, open_socket
 from chaos.errors import DaemonLost, DaemonProtocolError, HalfAppliedStep, NoDaemon, Refused
 from chaos.phase import Phase
-from chaos.replica import Replica
+from chaos.replica import TEXT_CHARACTERS_MAX, Replica
 from chaos.signals import ExitSignals
-from chaos.skipped import SkippedRounds
+from chaos.skipped import SKIPS_SINCE, SkippedRounds
 from chaos.sync import SyncSession
-from chaos_protocols.wire.worker import (
-    ApplyResult,
-    DaemonMessage,
-    Dismissed,
-    LeaveOrdered,
-    LoadState,
-    ResultApplied,
-    RoundSkipped,
-    RunPaused,
-    RunResumed,
-    StateLoaded,
-    TakeSnapshot,
-    TrainFrom,
-    UpdateStarted,
-    WorkerLeaveRequest,
-    WorkerMessage,
-    WorkerRefused,
-    WorkerWelcome,
-)
+from chaos_protocols.wire import worker as wire
 
 LEAVE_QUIET_S = 5.0
 """A daemon that says nothing for so long after `WorkerLeaveRequest` is not waited for: when the socket closes, its site
@@ -70,7 +52,7 @@ class Conversation:
         self._verbose = verbose
         self._replica = Replica(session)
         self._connection: Connection | None = None
-        self._deferred: DaemonMessage | None = None
+        self._deferred: wire.DaemonMessage | None = None
         self._lost_at_s: float | None = None
         self.phase = Phase.WAITING
         self._skips = SkippedRounds(self._say)
@@ -108,6 +90,7 @@ class Conversation:
         round.
         """
         began = self.round
+        self.resume()
         self._drain()
         self._wait(self._waiting_is_over)
         if self.phase is Phase.TRAINING and self.round == began:
@@ -124,6 +107,22 @@ class Conversation:
         self.poll()
         return True
 
+    def pause(self, reason: str) -> bool:
+        """Give nothing for a while; the state stays as it is, and nobody waits. Whether that is new. A daemon of an
+        older release waits."""
+        if self.phase is not Phase.TRAINING or self._skips.daemon_version < SKIPS_SINCE:
+            return False
+        self.phase = Phase.PAUSED
+        self._send(wire.WorkerPaused(reason=reason[:TEXT_CHARACTERS_MAX]))
+        return True
+
+    def resume(self) -> None:
+        """Go on: apply what has come since, until this site may train again, or the user wants to go."""
+        if self.phase is Phase.PAUSED:
+            self.phase = Phase.WAITING
+            self._send(wire.WorkerResumed())
+            self._wait(self._waiting_is_over)
+
     def poll(self) -> None:
         """Serve what has arrived, without waiting. What would change the state is kept for the next round: the script
         may be half-way through its gradients."""
@@ -131,7 +130,7 @@ class Conversation:
             message = self._receive(0.0)
             if message is None:
                 return
-            if isinstance(message, LoadState | ApplyResult | TrainFrom):
+            if isinstance(message, wire.LoadState | wire.ApplyResult | wire.TrainFrom):
                 self._deferred = message
             else:
                 self._serve(message)
@@ -143,7 +142,7 @@ class Conversation:
             return
         self._replica.contributed = None
         try:
-            self._connection.send(WorkerLeaveRequest(reason=reason[:4096], contributes=False))
+            self._connection.send(wire.WorkerLeaveRequest(reason=reason[:4096], contributes=False))
             end = time.monotonic() + LEAVE_MAX_S
             while not self._out():
                 deadline = min(end, time.monotonic() + LEAVE_QUIET_S)
@@ -171,7 +170,7 @@ class Conversation:
             message = self._receive(0.0)
             if message is not None:
                 self._serve(message)
-            if self._waiting_is_over() or isinstance(message, LoadState):
+            if self._waiting_is_over() or isinstance(message, wire.LoadState):
                 return
 
     def _waiting_is_over(self) -> bool:
@@ -199,7 +198,7 @@ class Conversation:
                 return
             self._serve(message)
 
-    def _receive(self, timeout_s: float | None) -> DaemonMessage | None:
+    def _receive(self, timeout_s: float | None) -> wire.DaemonMessage | None:
         """A message, or None on a wakeup or timeout. A lost daemon is waited for here. Raises DaemonLost."""
         if self._connection is None:
             self._reconnect("it is gone")
@@ -210,14 +209,14 @@ class Conversation:
             self._reconnect(str(error))
             return None
 
-    def _next(self, timeout_s: float | None) -> DaemonMessage | None:
+    def _next(self, timeout_s: float | None) -> wire.DaemonMessage | None:
         """Raises ConnectionError."""
         if self._deferred is not None:
             message, self._deferred = self._deferred, None
             return message
         return None if self._connection is None else self._connection.receive(timeout_s)
 
-    def _send(self, message: WorkerMessage | None) -> None:
+    def _send(self, message: wire.WorkerMessage | None) -> None:
         """None: nothing to say. A broken connection shows itself at the next receive, which deals with it."""
         if self._connection is None or message is None:
             return
@@ -281,35 +280,39 @@ class Conversation:
 
     # ---- serving
 
-    def _serve(self, message: DaemonMessage, *, leaving: bool = False) -> None:
+    def _serve(self, message: wire.DaemonMessage, *, leaving: bool = False) -> None:
         match message:
-            case WorkerWelcome():
+            case wire.WorkerWelcome():
                 self._lost_at_s, self._skips.daemon_version = None, message.version
                 self.site, self.run = message.site, message.run
                 self._say(f"connected to {message.site}, run {message.run}")
-            case WorkerRefused():
+            case wire.WorkerRefused():
                 self._depart(message.reason)
                 raise Refused(f"the daemon refused this worker: {message.reason}")
-            case TrainFrom():
+            case wire.TrainFrom():
                 if not leaving:
                     self._train_from(message.round)
-            case LoadState():
+            case wire.LoadState():
                 self._load(message.round)
-            case ApplyResult():
+            case wire.ApplyResult():
                 self._apply(message)
-            case TakeSnapshot():
+            case wire.TakeSnapshot():
                 self._take_snapshot(message)
-            case LeaveOrdered():
+            case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
-            case RunPaused():
+            case wire.RunPaused():
                 if message.reason != self.paused:
                     self._say(f"the run waits: {message.reason}")
                 self.paused = message.reason
-            case RunResumed():
+            case wire.RunResumed():
                 if self.paused:
                     self._say("the run goes on")
                 self.paused = ""
-            case Dismissed():
+            case wire.FallenBehind():
+                if self.phase in (Phase.TRAINING, Phase.CONTRIBUTED):
+                    self._say(f"the others went on without this site from round {message.round}; catching up")
+                    self.phase = Phase.WAITING
+            case wire.Dismissed():
                 self._depart(message.reason)
                 self._say(f"out of the run after round {message.last_round}: {message.reason}")
                 self._signals.request_exit(message.reason)
@@ -325,7 +328,7 @@ class Conversation:
             self._say(f"training from round {round}")
         self.trained = True
         contributed = self._replica.contributed
-        if isinstance(contributed, RoundSkipped):
+        if isinstance(contributed, wire.RoundSkipped):
             with self._signals:
                 self._replica.skip()  # the round waits for something to average: compute it anew
             self.phase = Phase.TRAINING
@@ -341,12 +344,12 @@ class Conversation:
         with self._signals:
             self._changing_state(lambda: self._replica.load(round))
             self.phase = Phase.WAITING
-            self._send(StateLoaded(round=round))
+            self._send(wire.StateLoaded(round=round))
 
-    def _apply(self, message: ApplyResult) -> None:
+    def _apply(self, message: wire.ApplyResult) -> None:
         with self._signals:
             if message.round == self.round + 1:
-                self._send(UpdateStarted(round=message.round))
+                self._send(wire.UpdateStarted(round=message.round))
                 self._changing_state(lambda: self._replica.apply(message.round, void=message.void))
                 if message.void:
                     self._say(f"the result of round {message.round} is not finite: it is applied nowhere")
@@ -358,10 +361,10 @@ class Conversation:
                     f"the daemon brings the result of round {message.round}, but the state is that of the end of "
                     f"round {self.round}"
                 )
-            self._send(ResultApplied(round=self.round))
+            self._send(wire.ResultApplied(round=self.round))
             self._send(self._replica.due_snapshot())
 
-    def _take_snapshot(self, message: TakeSnapshot) -> None:
+    def _take_snapshot(self, message: wire.TakeSnapshot) -> None:
         with self._signals:
             if message.alone:
                 self._replica.forget_snapshots()

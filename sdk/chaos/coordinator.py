@@ -8,9 +8,10 @@ model is touched.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -191,6 +192,31 @@ class Coordinator:
                 raise HalfAppliedStep(f"the update of round {self._round + 1} failed: {error}") from error
             self._round += 1
         return True
+
+    def pause(self, reason: str = "its script pauses") -> bool:
+        """Do something else for a while (a cell of a notebook, a person who looks): nobody waits for this site, which
+        counts with weight 0 until `resume`, or the next `step()`. The state stays as it is meanwhile. False: it pauses
+        already, or is not in a run.
+
+        Beside a daemon of an older release the others wait all the same."""
+        self._registered()
+        return self._conversation is not None and not self.left and self._conversation.pause(reason)
+
+    def resume(self) -> None:
+        """The end of a pause: apply what the others have done since, and wait until this site may train again. If that
+        was more than the daemon may keep, the state is taken from a neighbour."""
+        self._registered()
+        if self._conversation is not None:
+            self._conversation.resume()
+
+    @contextlib.contextmanager
+    def evaluating(self, reason: str = "its script evaluates") -> Iterator[None]:
+        """`with coordinator.evaluating():` what takes long and gives no gradients; a pause around it. A failure in it
+        is raised at once."""
+        began = self.pause(reason)
+        yield
+        if began:
+            self.resume()
 
     def check_state_replication(self) -> None:
         """Serve a joiner, if one waits: copies the state for it (the only pause), never waits. `step()` does it as

@@ -10,6 +10,7 @@ class Phase(enum.Enum):
 
     WAITING = "waiting"  # for TrainFrom: it serves, but must not contribute
     TRAINING = "training"  # computes; its state is that of the end of `round`
+    PAUSED = "paused"  # the script does something else; its site counts with weight 0
     CONTRIBUTED = "contributed"  # waits for the result of `round + 1`
     LEFT = "left"  # out of the run, gracefully or not
     BROKEN = "broken"  # an update failed half-way: the state belongs to no round

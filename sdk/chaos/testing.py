@@ -56,7 +56,9 @@ from chaos_protocols.wire.worker import (
     WorkerHello,
     WorkerLeaveRequest,
     WorkerMessage,
+    WorkerPaused,
     WorkerRefused,
+    WorkerResumed,
     WorkerWelcome,
     arena_layout,
     decode_from_worker,
@@ -234,7 +236,9 @@ class LocalRun:
             case WorkerLeaveRequest():
                 site.send(Dismissed(last_round=self.round, graceful=True, reason="left the run"))
                 self._drop(site)
-            case UpdateStarted() | ResultApplied():
+            case WorkerResumed():
+                self._train(site)
+            case UpdateStarted() | ResultApplied() | WorkerPaused():  # here the others wait for a script that pauses
                 pass
             case WorkerHello():
                 raise AssertionError("a hello comes first, and once")

@@ -1,8 +1,10 @@
 """A training script for tests: small, deterministic, and it waits at a gate where the test wants it to.
 
 `python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
-until the file `go` is in the folder. The gradient of a round follows from site, round and state; the whole state has a
-digest that the test compares. After each round its number is in `F/round`; at the end the report is in `F/report.json`.
+until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
+evaluates until the file `evaluated` is there. The gradient of a round follows from site, round and state; the whole
+state has a digest that the test compares. After each round its number is in `F/round`; at the end the report is in
+`F/report.json`.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1_000_000)
     parser.add_argument("--pace", type=float, default=0.0)
     parser.add_argument("--numbers", type=int, default=NUMBERS)
+    parser.add_argument("--nan", type=int, default=0)
+    parser.add_argument("--evaluate", type=int, default=0)
     options = parser.parse_args()
     training = Training(options.numbers)
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0)
@@ -65,6 +69,13 @@ def main() -> None:
                 time.sleep(0.005)
         time.sleep(options.pace)
         coordinator.gradients["weights"][...] = training.gradient(options.site, number)
+        if number == options.nan:
+            coordinator.gradients["weights"][7] = np.nan
+        if number == options.evaluate:
+            with coordinator.evaluating():
+                while not (options.folder / "evaluated").exists():
+                    time.sleep(0.005)
+            continue
         if not coordinator.step(samples=options.site):
             break
         digests[coordinator.round] = coordinator.state_digest()

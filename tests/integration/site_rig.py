@@ -74,6 +74,9 @@ class Site(RunningSite):
         status = self.client.status()
         return status.state == "member" and status.worker.phase != "standby"
 
+    def is_in_standby(self) -> bool:
+        return self.client.status().worker.phase == "standby"
+
     def read_report(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads(self.report_path.read_text())
         return loaded

@@ -7,7 +7,7 @@
     disk SITE SECONDS      reading or writing a checkpoint takes so long there
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     run 3                  three seconds pass
-    kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan SITE
+    kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan|pause|resume SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
     mute|unmute|hold|release|stall|flow|abort|spoil|wrong-result|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
     late ONE OTHER SECONDS, prompt ONE OTHER
@@ -360,6 +360,8 @@ class Stage:
             "release": lambda: self.waiting.release(node),
             "hang": lambda: self.waiting.hang(node),
             "wake": lambda: self.waiting.wake(node),
+            "pause": node.odd.pause,
+            "resume": node.odd.wake,
         }
         if verb not in doing:
             raise ValueError(f"unknown command '{verb}'")

@@ -135,6 +135,7 @@ class Nemesis:
             at_s += times.expovariate(1 / mean_s)
         trouble(world, until_s)
         odd_workers(world, until_s)
+        world.schedule(0.0, world.oracles.standing.watch)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:

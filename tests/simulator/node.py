@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.wire.worker import Dismissed, LeaveOrdered, LoadState, TakeSnapshot, TrainFrom, WorkerRefused
+from chaos_protocols.wire.worker import (
+    Dismissed,
+    FallenBehind,
+    LeaveOrdered,
+    LoadState,
+    TakeSnapshot,
+    TrainFrom,
+    WorkerRefused,
+)
 from tests.simulator.building import make_machine
 from tests.simulator.contents import Region, digest_of
 from tests.simulator.disk import Disk, DiskFailed
@@ -106,8 +114,9 @@ class Node:
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
-        if self.worker is not None:
-            self._hello(self.worker)
+        worker = self.worker
+        if worker is not None:
+            self.odd.when_it_answers(lambda: self._hello(worker) if worker is self.worker else None)
 
     def kill_worker(self) -> None:
         if self.worker is not None:
@@ -194,29 +203,6 @@ class Node:
         except DiskFailed as error:
             self._crash(f"ends: its disk fails ({error})", worker_too=False)
 
-    def replay(self, event: Any) -> None:
-        """An old message once more, from a connection that lives."""
-        if self.alive and not self.stopped and self.machine is not None:
-            generation = self._generation
-            self.world.oracles.delivered(self, event.neighbour)
-            self.handle(events.LinkProgressed(site=self.site))  # type: ignore[arg-type]  # a scheduler has looked now
-            if generation != self._generation:  # its disk failed on the way
-                return
-            before = self.world.oracles.before_replay(self)
-            out = self.machine.handle(event, now_s=self.world.now_s + self.world.drift_s(self.site))
-            self.world.oracles.replayed(self, before, out)
-            for effect in out:
-                if generation == self._generation:
-                    self._execute(effect)
-
-    def replay_bulk(self, source: str, frame: Frame) -> None:
-        """An old frame once more: what it is about is over."""
-        if self.alive and not self.stopped and self.bulk is not None and self.bulk.is_over(source, frame):
-            before = self.world.oracles.before_replay(self, bulk=True)
-            frame.begun = False
-            self.bulk.received(source, frame)  # type: ignore[arg-type]
-            self.world.oracles.bulk_replayed(self, before)
-
     def stop(self, *, for_good: bool = False) -> None:
         self.stopped = True
         self.stopped_for_good |= for_good
@@ -277,6 +263,8 @@ class Node:
             case effects.RefuseWorker():
                 world.dismissed(self, effect)
                 self.worker = None if self.worker is self.knocking else self.worker
+            case effects.WorkerOverdue():
+                self.odd.overdue += 1
             case effects.EndWorker():
                 self.hang.ended()
             case effects.Record():
@@ -311,15 +299,21 @@ class Node:
 
         def run() -> None:
             if self.worker is worker and worker is not None:
-                action(worker)
+                self.odd.when_it_answers(lambda: action(worker) if self.worker is worker else None)
 
         self.world.schedule(delay_s, run)
 
     def _to_worker(self, message: Any) -> None:
+        generation = self._generation
+        self.odd.when_it_answers(lambda: self._told(message) if generation == self._generation else None)
+
+    def _told(self, message: Any) -> None:
         worker = self.listening
         if worker is None:
             return
         match message:
+            case FallenBehind():
+                worker.training, worker.attempt = False, worker.attempt + 1
             case TrainFrom(round=number):
                 self.world.oracles.training(self, number)
                 worker.training = True
@@ -347,8 +341,10 @@ class Node:
     def _compute(self, worker: Worker) -> None:
         delay_s = self.world.compute_s(self.site) * self.compute_factor * (8.0 if self.slowdowns else 1.0)
 
+        worker.attempt = attempt = worker.attempt + 1
+
         def done(worker: Worker) -> None:
-            if worker.training:
+            if worker.training and worker.attempt == attempt:
                 self.handle(self.odd.contribution(worker))
 
         self._later(delay_s, done)
@@ -358,9 +354,7 @@ class Node:
         if worker is None or self.bulk is None:
             return
         result = self.bulk.averaging.results[number]
-        digest, finite = result.digest, result.finite
-        worker.updating = True
-        self.handle_later(events.WorkerUpdating(round=number))
+        digest, finite, generation = result.digest, result.finite, self._generation
 
         def done(worker: Worker) -> None:
             before, worker.state = worker.state, digest_of((worker.state, digest)) if finite else worker.state
@@ -371,7 +365,13 @@ class Node:
             if worker.training:
                 self._compute(worker)
 
-        self._later(self.apply_s, done)
+        def begin() -> None:
+            if generation == self._generation and worker is self.worker:
+                worker.updating = True
+                self.handle_later(events.WorkerUpdating(round=number))
+                self._later(self.apply_s, done)
+
+        self.odd.when_it_answers(begin)
 
     def _snapshot(self, worker: Worker) -> None:
         due = worker.snapshot_due

@@ -37,8 +37,11 @@ class OddWorker:
         self.skips = self.taints = self.others = 0
         """So many contributions more are not finite, and seen to be, or not seen; so many workers more train another
         model."""
+        self.overdue = 0
+        """So often the run has waited too long for one: what `on_hang` is for."""
         self._node = node
         self._hung: tuple[Worker, list[Callable[[], None]]] | None = None
+        self._pauses = False
 
     # -- what it computes
 
@@ -71,15 +74,30 @@ class OddWorker:
             node.world.tell(f"!! the worker of {node.name} hangs, and runs")
             self._hung = (node.worker, [])
 
+    def pause(self) -> None:
+        """Its script does something else until `wake`, and says so."""
+        node = self._node
+        worker = node.listening
+        if worker is None or self._hung is not None or not worker.training:
+            return
+        node.world.tell(f"!! the script of {node.name} pauses")
+        worker.training, worker.attempt = False, worker.attempt + 1
+        node.handle(events.WorkerPaused(reason="its script evaluates"))
+        self._hung, self._pauses = (worker, []), True
+
     def wake(self) -> None:
         """It goes on where it was."""
         if self._hung is None:
             return
-        (worker, waiting), self._hung = self._hung, None
-        if worker is self._node.worker:
-            self._node.world.tell(f"!! the worker of {self._node.name} goes on")
-            for action in waiting:
-                action()
+        node, pauses = self._node, self._pauses
+        (worker, waiting), self._hung, self._pauses = self._hung, None, False
+        if worker is not node.worker:
+            return
+        node.world.tell(f"!! the script of {node.name} goes on")
+        if pauses and worker is node.connected:
+            node.handle(events.WorkerResumed())
+        for action in waiting:
+            action()
 
     def when_it_answers(self, action: Callable[[], None]) -> None:
         """At once, or when it goes on; never, if another one has come."""
@@ -132,8 +150,15 @@ def _hang(node: Node, rng: random.Random) -> None:
     node.world.schedule(rng.choice((0.5, 3.0, 15.0)) * rng.uniform(0.5, 1.5), node.odd.wake)
 
 
+def _pause(node: Node, rng: random.Random) -> None:
+    node.odd.pause()
+    node.world.schedule(rng.uniform(0.2, 15.0), node.odd.wake)
+
+
 KINDS: dict[str, Callable[[Node, random.Random], None]] = {
     "not finite": _not_finite,
     "not finite, unseen": _not_finite_unseen,
     "another model": _another_model,
+    "hang": _hang,
+    "pause": _pause,
 }

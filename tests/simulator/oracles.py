@@ -24,6 +24,7 @@ from tests.simulator.oracles_boundary import (
 )
 from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_rounds import RoundsOracle
+from tests.simulator.oracles_standing import StandingOracle
 from tests.simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Oracles:
         self.replays = ReplayOracle(self.fail)
         self.leaves = LeaveOracle(self.fail, self.agreement, self.rounds)
         self.recovery = RecoveryOracle(self.fail, world)
+        self.standing = StandingOracle(self.fail, world)
 
     def fail(self, number: int, text: str) -> NoReturn:
         where = f"seed {self.world.seed}, at {self.world.now_s:.3f} s"

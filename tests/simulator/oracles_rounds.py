@@ -157,7 +157,8 @@ class RoundsOracle:
                 continue
             if record.site == site and command.links:
                 continue
-            trains = machine.rounds.active and machine.rounds.worker_round is not None and record.site != site
+            has_state = machine.rounds.active or bool(machine.participation.absence.rests)
+            trains = has_state and machine.rounds.worker_round is not None and record.site != site
             if trains and machine.roster.epoch >= self.eras[-1].index and not node.stopped:
                 self._fail(2, f"entry {index} takes over the state of {site}, while {node.name} trains")
             worker = self._nodes[site].worker

@@ -22,5 +22,7 @@ class Worker:
     snapshot_due: int | None = None
     number: int = 0
     updating: bool = False
+    attempt: int = 0
+    """The newest computation; one that was begun before counts for nothing."""
     model: ModelFacts = MODEL
     region: Region = field(default_factory=lambda: Region(STATE_BYTES))

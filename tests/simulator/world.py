@@ -20,6 +20,7 @@ from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
+from tests.simulator.replaying import replay, replay_bulk
 
 TRAIL_KEPT = 40
 """Events remembered for the story of a violation."""
@@ -196,9 +197,9 @@ class World:
         if source not in node.connections or node.disk.incarnation != incarnation:
             return
         if kind != CONTROL:
-            node.replay_bulk(source, message)
+            replay_bulk(node, source, message)
         elif message.destination in (site, EVERYBODY):  # others it would hand on once more, to be stopped there
-            node.replay(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
+            replay(node, events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
 
     def repeat(self, rng: random.Random) -> None:
         """Something delivered lately comes again as if it were new: handed on by any neighbour, perhaps to a later life

@@ -23,6 +23,7 @@ SINGLE_TABLES = {
     "4.2": "Envelope",
     "4.6": "LinkStateAdvertisement",
     "7.3": "SiteStatus",
+    "9.22": "RoundWaits",
     "10.2": "RoundStatusReply",
 }
 """Tables with a row for each field, by the rule that they follow."""
@@ -40,6 +41,7 @@ UNTABLED = {
     "RaftEnvelope",
     "RoundStatusReply",
     "RoundStatusQuery",
+    "RoundWaits",
     "SiteStatus",
 }
 """Messages with a rule, or a table, of their own."""

@@ -6,7 +6,17 @@ import os
 from importlib import metadata
 
 from chaos_protocols.names import SiteId
-from chaosd.api.status import EventRecord, LinkStatus, ProbingStatus, SiteSummary, Status, TransferStatus, WorkerStatus
+from chaos_protocols.wire.waits import SiteWait
+from chaosd.api.status import (
+    EventRecord,
+    LinkStatus,
+    ProbingStatus,
+    SiteSummary,
+    Status,
+    TransferStatus,
+    WaitStatus,
+    WorkerStatus,
+)
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
 from chaosd.storage.history import HistoryRecord
@@ -51,6 +61,16 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         probing=_probing(driver),
         uptime_s=driver.now_s() - driver.started_s,
         tree=_tree(driver),
+        waits_for=_waits(driver, machine.participation.waits.waited_for),
+        resting=_waits(driver, machine.participation.waits.resting),
+        skips=machine.participation.skips.reason,
+    )
+
+
+def _waits(driver: Driver, told: tuple[SiteWait, ...]) -> tuple[WaitStatus, ...]:
+    name_of = driver.machine.participation.waits.name_of
+    return tuple(
+        WaitStatus(site=one.site, name=name_of(one.site), seconds=one.seconds, reason=one.reason) for one in told
     )
 
 

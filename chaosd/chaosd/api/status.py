@@ -63,6 +63,16 @@ class ProbingStatus(msgspec.Struct, frozen=True, kw_only=True):
     saved: int
 
 
+class WaitStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that a round waits for, or that is not waited for though its worker has the state (`reason`: why), and for
+    how many seconds, as the scheduler told."""
+
+    site: str
+    name: str
+    seconds: float
+    reason: str = ""
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks
     and since when (empty when rounds go on). `epoch` is the log index of the last roster entry."""
@@ -90,6 +100,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     probing: ProbingStatus | None = None
     tree: tuple[tuple[str, str], ...] = ()
     """(child, parent) along which the next round is summed up, all trees of its plan together."""
+    waits_for: tuple[WaitStatus, ...] = ()
+    resting: tuple[WaitStatus, ...] = ()
+    skips: str = ""
+    """Why this site's script gave nothing to the newest round: what it computed is not finite. Empty: it gave."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

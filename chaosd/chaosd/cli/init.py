@@ -81,6 +81,10 @@ bootstrap = {bootstrap}
 # page = ""
 # {texts[metrics_token_file]}
 # metrics_token_file = "metrics.token"
+# {texts[straggler_timeout]}
+# straggler_timeout = 10.0
+# {texts[on_hang]}
+# on_hang = ""
 # {texts[exit_with_worker]}
 # exit_with_worker = false
 # {texts[log_level]}

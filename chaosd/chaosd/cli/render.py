@@ -45,6 +45,7 @@ def render_status(status: Status) -> RenderableType:
     parts: list[RenderableType] = [_headline(status, names)]
     if status.paused:
         parts.append(Text(f"paused: {printable(status.paused)}", style="bold yellow"))
+    parts += [Text(line, style="yellow") for line in _absent(status)]
     if status.sites:
         parts.append(_sites(status))
     if status.links:
@@ -109,6 +110,17 @@ def _site_cells(site: SiteSummary, status: Status) -> list[Text]:
         Text(printable(site.phase or UNKNOWN)),
         Text(printable(site.software or UNKNOWN)),
     ]
+
+
+def _absent(status: Status) -> list[str]:
+    """Whom a round waits for, and who counts with weight 0 though its worker has the state."""
+    lines = [
+        f"waits for {printable(one.name)}: {one.seconds:.0f} s without its part of round {status.round + 1}"
+        for one in status.waits_for
+    ]
+    for one in status.resting:
+        lines.append(f"weight 0: {printable(one.name)} for {one.seconds:.0f} s: {printable(one.reason)}")
+    return [*lines, f"weight 0: this site: {printable(status.skips)}"] if status.skips else lines
 
 
 def _links(links: tuple[LinkStatus, ...], names: dict[str, str]) -> Table:

@@ -56,6 +56,8 @@ def start(
     api_socket: Annotated[Path | None, _flag("api_socket")] = None,
     page: Annotated[str | None, _flag("page")] = None,
     metrics_token_file: Annotated[Path | None, _flag("metrics_token_file")] = None,
+    straggler_timeout: Annotated[float | None, _flag("straggler_timeout")] = None,
+    on_hang: Annotated[str | None, _flag("on_hang")] = None,
     exit_with_worker: Annotated[bool | None, _flag("exit_with_worker")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,
     log_format: Annotated[str | None, _flag("log_format")] = None,

@@ -54,6 +54,8 @@ FIELD_TEXTS = {
     "api_socket": f"unix socket for the chaosd commands; default: {API_SOCKET_NAME} in data_dir",
     "page": f"loopback host:port of the operator's page, for example {DEFAULT_PAGE}; empty: off until `chaosd page`",
     "metrics_token_file": "file with a token that Prometheus must show at /metrics of the page; default: none needed",
+    "straggler_timeout": "a round waits for a site at most so many usual rounds (or 10 failure timeouts); 0: for ever",
+    "on_hang": "command to run when the run has waited too long for this site's script, for example to start it again",
     "exit_with_worker": "the daemon ends when its script has left the run, instead of waiting for the next script",
     "log_level": "how much is logged: debug, info, warning or error",
     "log_format": "text for people, or json: one object a line, for programs",

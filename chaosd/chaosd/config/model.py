@@ -47,6 +47,7 @@ FAILURE_TIMEOUT_MIN_S, FAILURE_TIMEOUT_MAX_S = 0.2, 60.0
 BULK_STREAMS_MIN, BULK_STREAMS_MAX = 2, 16
 CONGESTION_NAME_MAX = 15
 CHECKPOINTS_KEPT_MAX = 64
+ON_HANG_CHARACTERS_MAX = 4096
 
 
 def _address(text: str) -> str:
@@ -143,6 +144,8 @@ class SiteConfig(_Frozen):
     api_socket: FilePath = Field(default_factory=lambda data: data["data_dir"] / API_SOCKET_NAME)
     page: PagePlace = Field(default="")
     metrics_token_file: FilePath | None = Field(default=None)
+    straggler_timeout: Number = Field(default=10.0, ge=0, le=1e6)
+    on_hang: str = Field(default="", max_length=ON_HANG_CHARACTERS_MAX)
     exit_with_worker: Flag = Field(default=False)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
     log_format: Literal["text", "json"] = Field(default="text")
@@ -158,7 +161,12 @@ class SiteConfig(_Frozen):
             mean_time_between_failures_s=self.mean_time_between_failures_s,
         )
         beat_s = self.heartbeat_interval_s
-        return SiteSettings(failure_timeout_s=self.failure_timeout_s, heartbeat_interval_s=beat_s, keep=keep)
+        return SiteSettings(
+            failure_timeout_s=self.failure_timeout_s,
+            heartbeat_interval_s=beat_s,
+            straggler_timeout=self.straggler_timeout,
+            keep=keep,
+        )
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SiteConfig:

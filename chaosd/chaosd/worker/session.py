@@ -35,6 +35,8 @@ from chaos_protocols.wire.worker import (
     WorkerHello,
     WorkerLeaveRequest,
     WorkerMessage,
+    WorkerPaused,
+    WorkerResumed,
     WorkerWelcome,
 )
 from chaosd.bulk.reduce.engine import ReduceEngine
@@ -228,6 +230,10 @@ class WorkerSessions:
                 self._contributed(number, weight)
             case RoundSkipped(round=number, reason=reason):
                 self._feed(events.WorkerContributed(round=number, weight=0.0, reason=reason))
+            case WorkerPaused(reason=reason):
+                self._feed(events.WorkerPaused(reason=reason))
+            case WorkerResumed():
+                self._feed(events.WorkerResumed())
             case UpdateStarted(round=number):
                 self._feed(events.WorkerUpdating(round=number))
             case ResultApplied(round=number):

@@ -15,6 +15,7 @@ from chaos_protocols.agreement.roster import OTHER_MODEL, Roster
 from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
+from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.catch_up import CatchUp
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.leaving import Leaving, SchedulerRole
@@ -22,6 +23,7 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.skips import Skips
+from chaos_protocols.membership.waits import Waits
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
@@ -44,7 +46,9 @@ class Participation:
         self.catch_up = CatchUp(outbox, self.membership, self.client, rounds, self.state.fetch)
         self.joining = Joining(outbox, self.membership, self.session)
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
-        self.pause = Pause(outbox, replica, network, self.membership, self.joining, rounds, self.state)
+        self.absence = WorkerAbsence(outbox, self.membership, rounds, self.session, self.state.fetch)
+        self.waits = Waits(outbox, replica, self.client, rounds, self.absence)
+        self.pause = Pause(outbox, replica, network, self.membership, self.joining, rounds, self.state, self.waits)
         self.skips = Skips(outbox, replica)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._outbox = outbox
@@ -67,6 +71,9 @@ class Participation:
             worker_round=rounds.worker_round or 0,
             known_round=rounds.known_round,
             memory_checkpoint=state.memory.round is not None,
+            open=rounds.running,
+            gave=rounds.own.given,
+            rests=self.absence.rests,
         )
 
     def round_status(self) -> RoundStatusReply:
@@ -195,6 +202,7 @@ class Participation:
         self.session.ended()
         self.membership.worker_went()
         self.skips.worker_went()
+        self.absence.gone()
         standby = "this site is in standby until a worker comes back"
         self._outbox.record("worker", self._outbox.facts.name, reason, "", None, standby)
         self.state.worker_lost(reason)
@@ -203,6 +211,7 @@ class Participation:
 
     def worker_loaded(self, event: events.WorkerLoaded) -> None:
         """It has a state that it was given."""
+        self.absence.spoke()
         if self.state.worker_loaded(event.round):
             self.catch_up.loaded(event.round)
             self._outbox.emit(self._rounds.worker_loaded(event.round))
@@ -210,6 +219,7 @@ class Participation:
 
     def worker_applied(self, event: events.WorkerApplied) -> None:
         """It has done one more round."""
+        self.absence.spoke()
         self.state.worker_applied(event.round)
         self._outbox.emit(self._rounds.worker_applied(event.round))
         self.catch_up.applied(event.round)
@@ -218,15 +228,28 @@ class Participation:
     def _after_worker(self) -> None:
         self.catch_up.report()
         self.state.activate_if_ready(self._replica.roster)
+        self.absence.look()
         self.leaving.finish_if_done()
 
     def worker_contributed(self, event: events.WorkerContributed) -> None:
         """Its part of a round lies in the arena, or it gives nothing."""
+        self.absence.spoke()
         self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
+    def worker_paused(self, event: events.WorkerPaused) -> None:
+        """Its script does something else for a while."""
+        self.absence.paused(event.reason)
+        self.client.tell(self.report())
+
+    def worker_resumed(self, _: events.WorkerResumed) -> None:
+        """It goes on."""
+        self.absence.resumed()
+        self.client.ask_soon()
+
     def worker_updating(self, _: events.WorkerUpdating) -> None:
         """It applies a result."""
+        self.absence.spoke()
         self._rounds.worker_updating()
 
     # -- the reduce engine
@@ -307,6 +330,8 @@ class Participation:
     def beat(self, role: SchedulerRole) -> None:
         """Everything that is still wanted is asked again; the user's worker hears why nothing moves."""
         self._end_stopped_worker()
+        self.absence.look()
+        self.waits.look()
         self.leaving.look()
         if self.membership.takes_part:
             self.client.tell(self.report())
@@ -345,5 +370,5 @@ class Participation:
             client.tell(self.joining.request(self._network.links.up_sites(), self.state.offer()))
         else:
             state = self.state.request()
-            if state is not None:
+            if state is not None and not self.absence.away:
                 client.tell(state)

@@ -6,6 +6,7 @@ from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.waits import Waits
 from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine, RoundPhase
@@ -25,6 +26,7 @@ class Pause:
         joining: Joining,
         rounds: RoundMachine,
         state: WorkerState,
+        waits: Waits,
     ) -> None:
         self._outbox = outbox
         self._replica = replica
@@ -33,6 +35,7 @@ class Pause:
         self._joining = joining
         self._rounds = rounds
         self._state = state
+        self._waits = waits
         self._told = ""
         """The reason that was told last; empty: it goes on."""
 
@@ -59,7 +62,7 @@ class Pause:
             return "waiting for the founder's worker"
         if not roster.started:
             return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
-        return self._why_no_state() if self._is_without_state() else ""
+        return self._why_no_state() if self._is_without_state() else self._waits.reason()
 
     def _is_without_scheduler(self) -> bool:
         outbox, replica = self._outbox, self._replica

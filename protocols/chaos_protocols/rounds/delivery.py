@@ -76,8 +76,8 @@ class ResultDelivery:
         self.active = True
 
     def deactivate(self) -> None:
-        """It applies results, but contributes nothing."""
-        self.active = False
+        """It applies results, but contributes nothing: not before it is told to train again."""
+        self.active = self._training = False
 
     def update_started(self) -> None:
         """The worker applies a result."""

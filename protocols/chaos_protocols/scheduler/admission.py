@@ -134,6 +134,8 @@ class Admission:
         if self._facts.roster.resolving:
             return _not_now(request, "a failure is being resolved")
         if not self._reports.anybody_active():
+            if self._reports.anybody_rests():
+                return _not_now(request, "no member's script trains at the moment: they pause, or are late")
             self._restore_point.offered_outside(site, request)
             reason = "no member has the training state at the moment; waiting for one that has the newest"
             return _not_now(request, reason)

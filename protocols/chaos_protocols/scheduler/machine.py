@@ -30,6 +30,7 @@ from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.round_resolution import RoundResolution
 from chaos_protocols.scheduler.running import RunningNegotiations
 from chaos_protocols.scheduler.voters import VoterChoice
+from chaos_protocols.scheduler.waits import WaitsWatch
 from chaos_protocols.wire.control import (
     CaughtUp,
     JoinAnswer,
@@ -78,6 +79,7 @@ class Term:
         self.resolution = RoundResolution(host, self.reports)
         self.restore_point = RestorePoint(host, self.reports, led_since_s=since_s)
         self.voters = VoterChoice(host, self.negotiations, led_since_s=since_s)
+        self.waits = WaitsWatch(host, self.reports, pace)
         self.admission = Admission(host, self.negotiations, self.reports, self.restore_point, turned_back)
 
 
@@ -213,6 +215,10 @@ class SchedulerMachine:
             term.negotiations.take(lost, now_s=now_s)
         for finding in term.progress.look(now_s):
             term.negotiations.take(finding, now_s=now_s)
+        waits = term.waits.look(now_s)
+        if waits is not None:
+            for record in self.host.roster.sites:
+                self.host.tell(record.site, waits)
         steps = 0
         while self.leading and self.term.proposer.is_free() and steps < STEPS_MAX:
             steps += 1

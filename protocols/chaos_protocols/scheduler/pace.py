@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.smoothing import smoothed
 
@@ -13,6 +15,9 @@ MARGIN_COMMITS = 2.0
 
 MARGIN_ROUNDS_MAX = 1000
 
+ROUNDS_TIMED_MIN, ROUNDS_TIMED_MAX = 5, 31
+"""For the usual round: the first ones load and compile."""
+
 
 class Pace:
     """Measured by this site over all its terms as scheduler, its rounds also between them: neither depends on who
@@ -23,11 +28,19 @@ class Pace:
         """From the proposal of an entry to its commit, smoothed."""
         self.round_s: float | None = None
         """From one completed round to the next, smoothed; None before the second one."""
+        self._rounds_s: deque[float] = deque(maxlen=ROUNDS_TIMED_MAX)
+
+    @property
+    def usual_s(self) -> float | None:
+        """The median of the last rounds: one that waited for somebody is none of the usual. None: too few were done."""
+        known = sorted(self._rounds_s)
+        return known[len(known) // 2] if len(known) >= ROUNDS_TIMED_MIN else None
 
     def entry_took(self, took_s: float) -> None:
         self.commit_s = smoothed(self.commit_s, took_s)
 
     def round_took(self, took_s: float) -> None:
+        self._rounds_s.append(took_s)
         self.round_s = smoothed(self.round_s, took_s)
 
     def first_round(self, facts: Facts) -> int:

@@ -74,6 +74,10 @@ class Reports:
     def anybody_active(self) -> bool:
         return next(self._active(), None) is not None
 
+    def anybody_rests(self) -> bool:
+        """Some member's worker has the state, but gives nothing at the moment: the run needs no other state."""
+        return any(report.rests for report in self.of_members().values())
+
     def _active(self) -> Iterator[SiteId]:
         facts = self._facts
         for record in facts.roster.sites:

@@ -95,7 +95,8 @@ class RestorePoint:
         newest state. An older state is never taken silently: the run waits until a site that has the newest one is
         back; after a while one that is a single round older will do."""
         facts, roster = self._facts, self._facts.roster
-        if roster.resolving or (roster.model is not None and facts.active) or self._reports.anybody_active():
+        trains = (roster.model is not None and facts.active) or self._reports.anybody_active()
+        if roster.resolving or trains or self._reports.anybody_rests():
             self._inactive_since_s = None
             return None
         if self._inactive_since_s is None:

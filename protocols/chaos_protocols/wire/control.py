@@ -7,7 +7,7 @@ Who says what to whom; which part of a site handles it stands in `inbound.py`:
     site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, SiteStatus,
     RoundStatusReply,
                              CaughtUp
-    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, RoundStatusQuery
+    scheduler -> site        JoinAnswer, LeaveAnswer, LinkAnswer, ConnectOrder, RoundStatusQuery, RoundWaits
     agreement                RaftEnvelope
 
 Every field is typed and bounded: what does not fit reaches no machine.
@@ -29,6 +29,8 @@ from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
+from chaos_protocols.wire.waits import RoundWaits as RoundWaits
+from chaos_protocols.wire.waits import Words
 
 Reason = Annotated[str, msgspec.Meta(max_length=4096)]
 Identifier = Annotated[str, msgspec.Meta(max_length=96)]
@@ -182,7 +184,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     trains. `empty_round`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
     last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
     done; it may count from a later one that is still to come. `memory_checkpoint`: its
-    daemon has the state for a new worker."""
+    daemon has the state for a new worker. `open`: its open round, to which it `gave` its part or not yet. `rests`: why
+    its worker, which has the state, is not waited for; empty: it is."""
 
     incarnation: Count
     epoch: Count
@@ -193,6 +196,9 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     worker_round: Count = 0
     known_round: Count = 0
     memory_checkpoint: bool = False
+    open: Tag | None = None
+    gave: bool = False
+    rests: Words = ""
 
 
 class RoundStatusQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -234,11 +240,12 @@ Message = (
     | SiteStatus
     | RoundStatusQuery
     | RoundStatusReply
+    | RoundWaits
     | RaftEnvelope
 )
 
 
-OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset()
+OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset({RoundWaits})
 """Messages that a site may miss: one of an older version, which does not know them, skips them."""
 
 KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(Message))

@@ -132,6 +132,20 @@ class RoundSkipped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Text
 
 
+class WorkerPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The script does something else for a while (it evaluates, a person looks at something): this site counts with
+    weight 0, nobody waits for it, and its daemon keeps the results. An older daemon may skip this: it waits."""
+
+    reason: Text
+    optional: bool = True
+
+
+class WorkerResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The script goes on: it waits for results, then for `TrainFrom`. Sent to a daemon that knows `WorkerPaused`."""
+
+    optional: bool = True
+
+
 class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The optimizer step of `round` begins: the state is of no round until `ResultApplied` (spec 9.18)."""
 
@@ -177,6 +191,8 @@ WorkerMessage = (
     WorkerHello
     | RoundContributed
     | RoundSkipped
+    | WorkerPaused
+    | WorkerResumed
     | UpdateStarted
     | ResultApplied
     | SnapshotTaken
@@ -253,6 +269,14 @@ class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """It moves again."""
 
 
+class FallenBehind(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The others went on without this worker, from `round` on: it is to serve what has come since, until `TrainFrom`,
+    before it contributes again. An older worker may skip this: it then applies one result at each step."""
+
+    round: Round
+    optional: bool = True
+
+
 class Dismissed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The site is out of the roster (or the daemon stops): stop training. `last_round` is the last one applied by the
     run with this site in it; `graceful` is false when the site was removed or the daemon had to give up."""
@@ -272,6 +296,7 @@ DaemonMessage = (
     | LeaveOrdered
     | RunPaused
     | RunResumed
+    | FallenBehind
     | Dismissed
 )
 

@@ -116,7 +116,7 @@ def test_failed_update_is_never_a_round() -> None:
 def test_samples_must_be_positive(samples: int) -> None:
     with Line(None) as line:
         line.register()
-        with pytest.raises(ValueError, match="samples must be greater than 0"):
+        with pytest.raises(ValueError, match="samples must be a number from"):
             line.step(samples=samples)
 
 

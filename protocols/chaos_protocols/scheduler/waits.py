@@ -1,0 +1,105 @@
+"""Whom a round waits for, and since when: seen by the scheduler, which hears from every site, and told to all of them.
+
+A site that has not given its part to a round that others have given to is waited for from the first of them on. How
+long at most is agreed by being told: `straggler_timeout` times the usual round, as the scheduler has it (spec 9.22,
+9.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.scheduler.pace import Pace
+from chaos_protocols.scheduler.reports import Reports
+from chaos_protocols.wire.control import SiteStatus
+from chaos_protocols.wire.plans import Tag
+from chaos_protocols.wire.waits import SITES_NAMED_MAX, RoundWaits, SiteWait
+
+
+class WaitsWatch:
+    """Of one term of the scheduler."""
+
+    def __init__(self, facts: Facts, reports: Reports, pace: Pace) -> None:
+        self._facts, self._reports, self._pace = facts, reports, pace
+        self._round = 0
+        self._since: dict[SiteId, float] = {}
+        """Of those that this round waits for."""
+        self._resting: dict[SiteId, float] = {}
+        """Since when others give nothing, though they could."""
+        self._look_s = self._tell_s = float("-inf")
+        self._empty_since_s: float | None = None
+        self._nobody_gave = False
+
+    def look(self, now_s: float) -> RoundWaits | None:
+        """At most once a beat; what all sites are to be told, now or again."""
+        facts = self._facts
+        if now_s < self._look_s:
+            return None
+        self._look_s = now_s + facts.settings.beat_s
+        reports = self._reports.of_members()
+        self._note_rests(reports, now_s)
+        self._note_waits(reports, now_s)
+        waits = _named(self._since, {}, now_s)
+        told_s = facts.settings.waits_told_s
+        if self._nobody_gave:  # all compute: no more than long is what takes as long as a straggler may
+            told_s = max(self.limit_s, facts.settings.straggler_min_s)
+        overdue = any(one.seconds >= told_s for one in waits)
+        empty = self._is_empty(now_s)
+        if now_s < self._tell_s or not (overdue or empty or self._resting):
+            return None
+        self._tell_s = now_s + facts.settings.failure_timeout_s
+        rests = _named(self._resting, {site: report.rests for site, report in reports.items()}, now_s)
+        number = facts.done_round + 1 if empty else self._round
+        told = waits if overdue else ()
+        limit_s = 0.0 if self._nobody_gave else self.limit_s
+        return RoundWaits(round=number, limit_s=limit_s, waits=told, empty=empty, rests=rests)
+
+    def _is_empty(self, now_s: float) -> bool:
+        """Nobody has had anything to give to the running round for a while."""
+        if self._reports.empty_round() is None:
+            self._empty_since_s = None
+        elif self._empty_since_s is None:
+            self._empty_since_s = now_s
+        since_s = self._empty_since_s
+        return since_s is not None and now_s - since_s >= self._facts.settings.waits_told_s
+
+    @property
+    def limit_s(self) -> float:
+        """So long a round waits for a site; 0: for ever, or the usual round is not known yet."""
+        settings, usual_s = self._facts.settings, self._pace.usual_s
+        if not settings.straggler_timeout or usual_s is None:
+            return 0.0
+        return max(settings.straggler_min_s, settings.straggler_timeout * usual_s)
+
+    def _note_rests(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> None:
+        resting = [site for site, report in reports.items() if report.rests]
+        self._resting = {site: self._resting.get(site, now_s) for site in resting}
+
+    def _note_waits(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> None:
+        training = [report for report in reports.values() if report.active]
+        begun = [report.open for report in training if report.open is not None]
+        given = [report.open for report in training if report.open is not None and report.gave]
+        self._nobody_gave = not given
+        newest: Tag | None = max(given or begun, key=lambda tag: (tag.round, tag.epoch), default=None)
+        if newest is None or self._facts.roster.resolving or newest.round <= self._facts.done_round:
+            self._since.clear()
+            return
+        if newest.round != self._round:
+            self._since.clear()
+            self._round = newest.round
+        missing = [site for site, report in reports.items() if _is_missing(report, newest)]
+        self._since = {site: self._since.get(site, now_s) for site in missing}
+
+
+def _is_missing(report: SiteStatus, tag: Tag) -> bool:
+    """Its worker trains, and its part is not there. A site of an older release does not say which round it has open."""
+    if not report.active or report.open is None or report.done_round >= tag.round:
+        return False
+    return not (report.open == tag and report.gave)
+
+
+def _named(since: Mapping[SiteId, float], reasons: Mapping[SiteId, str], now_s: float) -> tuple[SiteWait, ...]:
+    longest = sorted(since, key=lambda site: (since[site], site))[:SITES_NAMED_MAX]
+    return tuple(SiteWait(site=one, seconds=now_s - since[one], reason=reasons.get(one, "")) for one in longest)

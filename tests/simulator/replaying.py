@@ -1,0 +1,37 @@
+"""What was delivered to a site before comes to it once more: it must change nothing (invariant 6)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chaos_protocols import events
+from tests.simulator.outbox import Frame
+
+if TYPE_CHECKING:
+    from tests.simulator.node import Node
+
+
+def replay(node: Node, event: Any) -> None:
+    """An old message once more, from a connection that lives."""
+    if not node.alive or node.stopped or node.machine is None:
+        return
+    generation, world = node._generation, node.world
+    world.oracles.delivered(node, event.neighbour)
+    node.handle(events.LinkProgressed(site=node.site))  # type: ignore[arg-type]  # a scheduler has looked now
+    if generation != node._generation or node.machine is None:  # its disk failed on the way
+        return
+    before = world.oracles.before_replay(node)
+    out = node.machine.handle(event, now_s=world.now_s + world.drift_s(node.site))
+    world.oracles.replayed(node, before, out)
+    for effect in out:
+        if generation == node._generation:
+            node._execute(effect)
+
+
+def replay_bulk(node: Node, source: str, frame: Frame) -> None:
+    """An old frame once more: what it is about is over."""
+    if node.alive and not node.stopped and node.bulk is not None and node.bulk.is_over(source, frame):
+        before = node.world.oracles.before_replay(node, bulk=True)
+        frame.begun = False
+        node.bulk.received(source, frame)  # type: ignore[arg-type]
+        node.world.oracles.bulk_replayed(node, before)

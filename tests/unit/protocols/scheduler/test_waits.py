@@ -1,0 +1,112 @@
+"""Whom a round waits for, as the scheduler sees it, and how long at most (spec 9.22, 9.23)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, roster_of, sent
+
+from chaos_protocols import events
+from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
+from chaos_protocols.wire.control import RoundWaits, SiteStatus
+from chaos_protocols.wire.plans import Tag
+
+OPEN = Tag(epoch=EPOCH, round=1)
+STEP_S = 0.2
+
+
+def scheduler(*members: Any, **settings: Any) -> Bench:
+    bench = Bench(A, roster_of(*members), voters=(A,), settings=replace(SETTINGS, **settings))
+    bench.up(*[one for one in members if one != A])
+    bench.wait(0.3)
+    for _ in range(ROUNDS_TIMED_MIN):
+        bench.machine.scheduler.pace.round_took(0.1)
+    bench.taken()
+    return bench
+
+
+def report(*, gave: bool, active: bool = True, rests: str = "", open: Tag | None = OPEN, done: int = 0) -> SiteStatus:
+    return SiteStatus(
+        incarnation=1, epoch=EPOCH, done_round=done, active=active, transfer_bytes=0, open=open, gave=gave, rests=rests
+    )
+
+
+def told(bench: Bench, seconds: float, **reports: SiteStatus) -> list[tuple[Any, RoundWaits]]:
+    """What the sites are told while time passes and these say the same again and again."""
+    by_site = {"b": B, "c": C, "d": D}
+    bench.taken()
+    for _ in range(round(seconds / STEP_S)):
+        for site in bench.machine.links.up_sites():
+            bench.handle(events.LinkProgressed(site=site))
+        for name, status in reports.items():
+            bench.hear(by_site[name], status)
+        bench.wait(STEP_S)
+    return sent(bench.taken(), RoundWaits)
+
+
+def test_who_is_waited_for_is_told_to_all_but_not_at_once() -> None:
+    bench = scheduler(A, B, C)
+    both = {"b": report(gave=True), "c": report(gave=False)}
+    assert not told(bench, SETTINGS.waits_told_s - 0.4, **both)
+    found = told(bench, 2.0, **both)
+    assert {site for site, _ in found} == {B, C}
+    last = found[-1][1]
+    assert [one.site for one in last.waits] == [C] and last.round == 1
+    assert SETTINGS.waits_told_s <= last.waits[0].seconds <= SETTINGS.waits_told_s + 2.0
+    assert last.limit_s == SETTINGS.straggler_min_s, "ten times a tenth of a second is less"
+    assert len(found) <= 2 * 3, "once a failure timeout, to each"
+
+
+def test_when_the_part_is_there_nothing_more_is_told() -> None:
+    bench = scheduler(A, B, C)
+    assert told(bench, 4.0, b=report(gave=True), c=report(gave=False))
+    assert not told(bench, 4.0, b=report(gave=True), c=report(gave=True))
+
+
+def test_a_site_in_standby_or_of_a_release_that_does_not_say_is_not_waited_for() -> None:
+    bench = scheduler(A, B, C, D)
+    silent = report(gave=False, open=None)
+    assert not told(bench, 6.0, b=report(gave=True), c=report(gave=False, active=False), d=silent)
+
+
+def test_nobody_is_waited_for_while_all_compute_unless_that_takes_far_too_long() -> None:
+    bench = scheduler(A, B, C)
+    none = {"b": report(gave=False), "c": report(gave=False)}
+    assert not told(bench, SETTINGS.straggler_min_s - 1.0, **none)
+    found = told(bench, 3.0, **none)
+    assert {one.site for one in found[-1][1].waits} == {B, C}
+    assert found[-1][1].limit_s == 0, "nobody is to give weight 0 for that"
+
+
+def test_the_limit_is_a_multiple_of_the_usual_round_and_may_be_none() -> None:
+    bench = scheduler(A, B, C, straggler_timeout=4.0)
+    for _ in range(40):
+        bench.machine.scheduler.pace.round_took(5.0)
+    assert told(bench, 4.0, b=report(gave=True), c=report(gave=False))[-1][1].limit_s == 20.0
+    forever = scheduler(A, B, C, straggler_timeout=0.0)
+    assert told(forever, 4.0, b=report(gave=True), c=report(gave=False))[-1][1].limit_s == 0.0
+
+
+def test_a_few_long_rounds_are_not_the_usual_ones_and_a_few_rounds_are_none() -> None:
+    pace = Pace()
+    for took_s in (0.1, 0.1, 60.0, 0.1):
+        pace.round_took(took_s)
+    assert pace.usual_s is None
+    pace.round_took(60.0)
+    assert pace.usual_s == 0.1
+    for _ in range(100):
+        pace.round_took(2.0)
+    assert pace.usual_s == 2.0
+
+
+def test_who_rests_is_told_with_the_reason_and_needs_no_other_state() -> None:
+    bench = scheduler(A, B)
+    resting = report(gave=True, active=False, rests="its script evaluates")
+    found = told(bench, 1.5, b=resting)
+    assert [(one.site, one.reason) for one in found[-1][1].rests] == [(B, "its script evaluates")]
+    assert found[-1][1].waits == ()
+    reports = bench.machine.scheduler.term.reports
+    assert not reports.anybody_active() and reports.anybody_rests()
+    bench.hear(B, report(gave=True, active=True))
+    assert not reports.anybody_rests()
