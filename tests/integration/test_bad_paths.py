@@ -74,7 +74,7 @@ def sites(network: Namespaces, tmp_path: Path) -> Iterator[list[Placed]]:
 
 
 def both_ways(one: str, other: str, **how: float) -> tuple[Rule, ...]:
-    return tuple(Rule(near=near, far=far, **how) for near, far in ((one, other), (other, one)))  # type: ignore[arg-type]
+    return tuple(Rule(near=near, far=far, **how) for near, far in ((one, other), (other, one)))
 
 
 def trains_on(sites: list[Placed], rounds: int, limit_s: float) -> float:

@@ -26,12 +26,12 @@ import msgspec
 from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
-from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
+from chaos_protocols.wire.plans import CheckpointFacts, Site
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
+from chaos_protocols.wire.site_status import SiteStatus as SiteStatus
 from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
-from chaos_protocols.wire.waits import Words
 
 Reason = Annotated[str, msgspec.Meta(max_length=4096)]
 Identifier = Annotated[str, msgspec.Meta(max_length=96)]
@@ -185,32 +185,6 @@ class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     rtt_s: Seconds
     rate_bytes_per_s: Rate
     reason: Reason
-
-
-class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How far a site is: for the scheduler's choice of rounds and sources. `active`: its worker has the state and
-    trains. `empty_round`: a round that it is the root of and to which everybody has given weight 0. `worker_round`: the
-    last one that its worker has applied, 0 if it lacks the state. `known_round`: the newest that it knows to have been
-    done; it may count from a later one that is still to come. `memory_checkpoint`: its
-    daemon has the state for a new worker. `open`: its open round, to which it `gave` its part or not yet. `rests`: why
-    its worker, which has the state, is not waited for; empty: it is.
-    Since version 4: `reached_round`: the newest of the present lineage that its journal knows to be done;
-    `checkpoint`: the newest of the run's model on its disk, while its worker does not train."""
-
-    incarnation: Count
-    epoch: Count
-    done_round: Count
-    active: bool
-    transfer_bytes: Count
-    empty_round: Tag | None = None
-    worker_round: Count = 0
-    known_round: Count = 0
-    memory_checkpoint: bool = False
-    open: Tag | None = None
-    gave: bool = False
-    rests: Words = ""
-    reached_round: Count = 0
-    checkpoint: CheckpointFacts | None = None
 
 
 class RoundStatusQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -297,8 +297,7 @@ class TransferMachine:
         witness = self._witnesses.choose(cross_check, ready or [one.site for one in self._all.usable])
         if witness is None:
             return []
-        source = self._sources[witness]
-        if not source.asked and witness not in owe_words:
+        if not (source := self._sources[witness]).asked and witness not in owe_words:
             source.progress_s = now_s  # it owed nothing: its patience begins now
         want = WitnessWant(transfer=self.plan.transfer, start=cross_check.start, stop=cross_check.stop)
         return [SendHeader(site=witness, header=want)]

@@ -1,0 +1,41 @@
+"""What a site tells the scheduler of itself.
+
+Part of `wire/control.py`, which says how messages may change.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from chaos_protocols.agreement.roster import Count
+from chaos_protocols.wire.plans import CheckpointFacts, Tag
+from chaos_protocols.wire.waits import Words
+
+
+class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far a site is: for the scheduler's choice of rounds and sources."""
+
+    incarnation: Count
+    epoch: Count
+    done_round: Count
+    active: bool
+    """Its worker has the state and trains."""
+    transfer_bytes: Count
+    empty_round: Tag | None = None
+    """A round that it is the root of and to which everybody has given weight 0."""
+    worker_round: Count = 0
+    """The last one that its worker has applied, 0 if it lacks the state."""
+    known_round: Count = 0
+    """The newest that it knows to have been done; it may count from a later one that is still to come."""
+    memory_checkpoint: bool = False
+    """Its daemon has the state for a new worker."""
+    open: Tag | None = None
+    """Since version 4: its open round."""
+    gave: bool = False
+    """Since version 4: it has given its part to that one."""
+    rests: Words = ""
+    """Since version 4: why its worker, which has the state, is not waited for; empty: it is."""
+    reached_round: Count = 0
+    """Since version 4: the newest of the present lineage that its journal knows to be done."""
+    checkpoint: CheckpointFacts | None = None
+    """Since version 4: the newest of the run's model on its disk, while its worker does not train."""
