@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.protocols.follower import finish_round, level_learner, to_worker, views
-from tests.unit.protocols.one_site import (
-    SETTINGS,
-    A,
-    B,
-    Bench,
-    C,
-    D,
-    leader_of,
-    roster_of,
-)
+from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, heartbeat, leader_of, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import (
     alive,
     lose,
@@ -22,6 +13,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import PromoteSite
 from chaos_protocols.effects import StopDaemon
+from chaos_protocols.wire.control import JoinRequest
 from chaos_protocols.wire.worker import TrainFrom
 
 
@@ -74,3 +66,15 @@ def test_a_leaver_that_is_promoted_on_its_way_out_does_not_train() -> None:
     finish_round(bench)
     bench.handle(events.WorkerApplied(round=1))
     assert not bench.machine.rounds.active and not to_worker(bench.out, TrainFrom)
+
+
+def test_a_site_that_has_asked_to_join_asks_to_leave_for_it_may_have_been_admitted() -> None:
+    for asked in (False, True):
+        bench = Bench(D).up(A)
+        bench.hear(A, heartbeat(scheduler=A, knows_you=False))
+        if asked:
+            bench.handle(events.WorkerReady(model=MODEL, round=0))
+            bench.wait(0.3)
+            assert sent(bench.taken(), JoinRequest)
+        out = bench.handle(events.LeaveRequested(request="r", reason="its user"))
+        assert any(isinstance(one, StopDaemon) for one in out) is not asked

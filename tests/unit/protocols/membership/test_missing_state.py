@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, D, heartbeat, roster_of
+from tests.unit.protocols.follower import Follower, hello, views
+from tests.unit.protocols.follower import plan as follower_plan
+from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, D, heartbeat, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
+from chaos_protocols.agreement.commands import Replicate
 from chaos_protocols.agreement.raft.messages import AppendRequest
 from chaos_protocols.effects import FetchState
+from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 
 
@@ -64,3 +68,14 @@ def test_site_without_the_state_does_not_call_it_lost_while_its_neighbours_train
         bench.hear(A, msgspec.structs.replace(beat, sequence=number + 10, phase="standby"))
         bench.hear(A, raft(append))
     assert "no member that trains has the state" in bench.machine.participation.pause.reason()
+
+
+def test_a_transfer_that_failed_lets_its_site_ask_sooner_than_at_its_next_turn() -> None:
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=follower_plan(D, B)))
+    bench.taken()
+    bench.handle(events.TransferFailed(transfer="t", reason="all sources are gone"))
+    assert sent(bench.alive(SETTINGS.retry_s / 2), StateRequest)
+    bench.handle(events.TransferFailed(transfer="t", reason="told twice"))
+    assert not sent(bench.alive(SETTINGS.retry_s / 2), StateRequest)

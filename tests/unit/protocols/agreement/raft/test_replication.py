@@ -198,6 +198,20 @@ def test_a_dead_follower_costs_heartbeats_and_a_bounded_number_of_appends() -> N
     assert cluster.applied(other) == cluster.applied(one)
 
 
+def test_a_follower_whose_log_is_not_known_is_sent_entries_once_for_each_answer() -> None:
+    """Where its log ends is being found out: more of the same would only be refused, too."""
+    cluster, leader, (_, other) = resolved("abc")
+    cluster.run(0.5)
+    core = cluster[leader]._core
+    core.progress[SiteId(other)] = Progress(next_index=core.log.last_index + 1, tenure=TENURE, contact_s=cluster.now_s)
+    cluster.crash(other)
+    cluster.keep_sent = True
+    for _ in range(5):
+        cluster.propose(leader)
+    lost = [message for _, _, destination, message in cluster.sent if destination == other]
+    assert len([message for message in lost if isinstance(message, AppendRequest) and message.entries]) == 1
+
+
 def test_lost_appends_are_noticed_at_the_next_heartbeat() -> None:
     cluster, leader, (_, other) = resolved("abc")
     cluster.run(0.5)

@@ -225,3 +225,12 @@ def test_a_witness_is_heard_before_blocks_are_sent() -> None:
 def test_a_comparison_that_breaks_a_rule_is_refused(wanted: BlockWant | WitnessWant, rule: str) -> None:
     with pytest.raises(RemoteProtocolError, match=rule):
         serving().received(A, wanted)
+
+
+def test_what_is_the_same_counts_for_the_rate_of_its_source() -> None:
+    """A source that spares the joiner bytes is as useful as one that sends them: it must not look slow."""
+    run = Resumed(a=2 * CELL_BYTES)
+    run.hash(0)
+    assert run.machine.rates() == {A: 0.0}
+    run.same(A, 0, after_s=0.5)
+    assert run.machine.rates() == {A: pytest.approx(CELL_BYTES / 0.5)}
