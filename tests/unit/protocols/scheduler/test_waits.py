@@ -38,7 +38,7 @@ def told(bench: Bench, seconds: float, **reports: SiteStatus) -> list[tuple[Any,
     bench.taken()
     for _ in range(round(seconds / STEP_S)):
         for site in bench.machine.links.up_sites():
-            bench.handle(events.LinkProgressed(site=site))
+            bench.handle(events.LinkProgressed(site=site, connections=()))
         for name, status in reports.items():
             bench.hear(by_site[name], status)
         bench.wait(STEP_S)
