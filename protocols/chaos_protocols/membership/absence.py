@@ -35,7 +35,7 @@ class AbsenceEvent(Enum):
     OVERDUE = "the scheduler says that its part is overdue"
     SPEAKS = "it said something, so it runs"
     RESUMES = "its script goes on"
-    LEVEL = "it has applied all results, or has another state"
+    CAUGHT_UP = "it has applied all results, or has another state"
     GONE = "its session is over"
 
 
@@ -46,25 +46,25 @@ TABLE: Mapping[tuple[Absence, AbsenceEvent], Absence] = {
     (_STATE.HERE, _EVENT.OVERDUE): _STATE.LATE,
     (_STATE.HERE, _EVENT.SPEAKS): _STATE.HERE,
     (_STATE.HERE, _EVENT.RESUMES): _STATE.HERE,
-    (_STATE.HERE, _EVENT.LEVEL): _STATE.HERE,
+    (_STATE.HERE, _EVENT.CAUGHT_UP): _STATE.HERE,
     (_STATE.HERE, _EVENT.GONE): _STATE.HERE,
     (_STATE.PAUSED, _EVENT.PAUSES): _STATE.PAUSED,
     (_STATE.PAUSED, _EVENT.OVERDUE): _STATE.PAUSED,
     (_STATE.PAUSED, _EVENT.SPEAKS): _STATE.PAUSED,  # it may take a snapshot meanwhile
     (_STATE.PAUSED, _EVENT.RESUMES): _STATE.RETURNING,
-    (_STATE.PAUSED, _EVENT.LEVEL): _STATE.PAUSED,
+    (_STATE.PAUSED, _EVENT.CAUGHT_UP): _STATE.PAUSED,
     (_STATE.PAUSED, _EVENT.GONE): _STATE.HERE,
     (_STATE.LATE, _EVENT.PAUSES): _STATE.PAUSED,
     (_STATE.LATE, _EVENT.OVERDUE): _STATE.LATE,
     (_STATE.LATE, _EVENT.SPEAKS): _STATE.RETURNING,
     (_STATE.LATE, _EVENT.RESUMES): _STATE.RETURNING,
-    (_STATE.LATE, _EVENT.LEVEL): _STATE.LATE,
+    (_STATE.LATE, _EVENT.CAUGHT_UP): _STATE.LATE,
     (_STATE.LATE, _EVENT.GONE): _STATE.HERE,
     (_STATE.RETURNING, _EVENT.PAUSES): _STATE.PAUSED,
     (_STATE.RETURNING, _EVENT.OVERDUE): _STATE.RETURNING,
     (_STATE.RETURNING, _EVENT.SPEAKS): _STATE.RETURNING,
     (_STATE.RETURNING, _EVENT.RESUMES): _STATE.RETURNING,
-    (_STATE.RETURNING, _EVENT.LEVEL): _STATE.HERE,
+    (_STATE.RETURNING, _EVENT.CAUGHT_UP): _STATE.HERE,
     (_STATE.RETURNING, _EVENT.GONE): _STATE.HERE,
 }
 
@@ -138,11 +138,11 @@ class WorkerAbsence:
             return
         if rounds.caught_up and not rounds.active and self._fetch.plan is None and not self._membership.leaving:
             took_s = self.seconds
-            self._step(AbsenceEvent.LEVEL)
+            self._step(AbsenceEvent.CAUGHT_UP)
             self._outbox.emit(rounds.activate())
             self._told("done", f"after {took_s:.1f} s it has caught up, and contributes from now on")
         elif rounds.active:  # it was given another state
-            self._step(AbsenceEvent.LEVEL)
+            self._step(AbsenceEvent.CAUGHT_UP)
 
     def _step(self, event: AbsenceEvent, reason: str = "") -> None:
         before, self.state = self.state, TABLE[self.state, event]
