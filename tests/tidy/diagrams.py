@@ -288,6 +288,7 @@ OWNERS = {
     "participation.links": "`links/desired.py`",
     "participation.pause": "`membership/pause.py`",
     "participation.recovering": "`membership/recovering.py`",
+    "participation.waits": "`membership/waits.py`",
     "participation.asked_how_far": "`membership/participation.py`",
     "self._orders": "`links/orders.py`",
     "admission": "`scheduler/admission.py`",
