@@ -24,13 +24,16 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.project  ## four hospitals train together while one joins, one dies and one leaves (2 minutes)
 	@$(BIN)/chaosd lab run examples/heart/demo.toml
+
+demo-site: $(VENV)/.project  ## four workers of one site train while one is killed, one hangs, one more is killed (a minute)
+	@$(BIN)/python -m examples.site.demo
 
 docker-demo: $(VENV)/.project  ## six sites in containers, one network per link (root; Docker; a minute)
 	@$(BIN)/python docker/demo.py

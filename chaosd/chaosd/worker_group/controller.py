@@ -53,12 +53,15 @@ from chaos_protocols.worker_group.messages import (
 )
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
-from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Suspicion
+from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
 
 FINISH_S = 10.0
 """How long workers have to end by themselves."""
+
+LAST_WORDS_S = 0.05
+"""How long after the end of a process the end of its connection may take."""
 
 UNSENT_BYTES_MAX = 256 << 20
 """Messages that a worker does not read; beyond this it is taken for dead."""
@@ -109,6 +112,7 @@ class Controller:
         self._suspicion = Suspicion(failure_timeout_s)
         self._store = GroupStore()
         self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._exits: dict[int, str] = {}
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -155,6 +159,10 @@ class Controller:
         """Process id of a running worker."""
         return self._processes.pid(worker)
 
+    def reading(self, worker: int) -> Reading | None:
+        """What a running worker says that it is at."""
+        return self._processes.readings().get(worker)
+
     # ---- events
 
     def _feed(self, event: Event) -> None:
@@ -162,7 +170,13 @@ class Controller:
             self._execute(effect)
 
     def _process_ended(self, worker: int, reason: str) -> None:
-        self._feed(WorkerGone(worker=worker, reason=reason))
+        """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
+        if worker in self._writers:
+            self._exits[worker] = reason
+            gone = WorkerGone(worker=worker, reason=reason)
+            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._feed, gone)
+        else:
+            self._feed(WorkerGone(worker=worker, reason=reason))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = -1
@@ -180,7 +194,7 @@ class Controller:
         except (asyncio.IncompleteReadError, ConnectionError, ValueError, msgspec.DecodeError) as error:
             reason = "" if isinstance(error, asyncio.IncompleteReadError | ConnectionError) else str(error)
             if worker >= 0 and self._writers.get(worker) is writer:
-                why = reason or self._processes.exit_text(worker) or "its connection ended"
+                why = reason or self._exits.get(worker) or self._processes.exit_text(worker) or "its connection ended"
                 self._feed(WorkerGone(worker=worker, reason=why))
                 asyncio.get_running_loop().call_later(FINISH_S, self._processes.kill, worker)
         finally:

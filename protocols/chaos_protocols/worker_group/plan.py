@@ -37,6 +37,7 @@ class Plan:
             "shape": self.shape,
             "step_s": self.step_s,
             "transition_s": self.transition_s,
+            "workers": sorted(self.workers),
             "moved_bytes": sum(move.stop - move.start for move in self.moves),
         }
 

@@ -59,7 +59,9 @@ def resume(tags: Mapping[int, StepTag], committed: int) -> Resume:
     has updated: step i is done again from the beginning.
     """
     if not tags:
-        raise TornStep("no worker with state is left, so there is no step to go on from")
+        raise TornStep(
+            "no worker with state is left; start again from a checkpoint, with more pipelines to survive this"
+        )
     steps = {worker: tag.step + (tag.phase is StepPhase.UPDATE) for worker, tag in tags.items()}
     target = max(committed + 1, *steps.values())
     again = frozenset(worker for worker, step in steps.items() if step < target)

@@ -37,8 +37,13 @@ class StepReport:
     repeated: int
 
 
-class WorkersEnded(RuntimeError):
-    """The worker group cannot go on; the text says why."""
+class WorkersEnded(SystemExit):
+    """The worker group cannot go on; `reason` says why, and so does `chaosd run`, once for all workers. Not caught, it
+    ends the script with exit code 1 and without a traceback, which would say nothing of the cause."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(1)
+        self.reason = reason
 
 
 class ParallelModel:

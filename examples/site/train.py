@@ -1,0 +1,54 @@
+"""Trains a small GPT on the project's documents: alone, or as one of the workers of `chaosd run`.
+
+python train.py --steps 30
+chaosd run --nproc 4 --dp 2 --pp 2 train.py --steps 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import text_model
+import torch
+
+from chaos import Coordinator
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--blocks", type=int, default=6)
+    parser.add_argument("--length", type=int, default=64, help="bytes of a sample")
+    parser.add_argument("--global-batch", type=int, default=16)
+    parser.add_argument("--micro-batch", type=int, default=2)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--digests", type=Path, help="alone: write the state's digest of each layer after each step")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    written: list[list[str]] = []
+    with Coordinator(standalone=True) as coordinator:
+        made = text_model.layers(given.width, given.blocks, 4, given.length, given.dropout)
+        model = coordinator.parallelize(made, loss=text_model.loss)
+        coordinator.register(model=model, optimizer=lambda p: torch.optim.AdamW(p, lr=3e-3), clip_norm=1.0)
+        loader = coordinator.loader(
+            text_model.Text(given.length),
+            global_batch=given.global_batch,
+            micro_batch=given.micro_batch,
+            seed=1,
+            steps=given.steps,
+        )
+        for batch in loader:
+            report = model.step(batch)
+            if given.digests is not None:
+                written.append([digest for _, digest in sorted(model.digests().items())])
+            elif model.speaks:
+                print(f"step {report.step:3d}  loss {report.loss:.4f}  {1e3 * report.seconds:6.0f} ms", flush=True)
+    if given.digests is not None:
+        given.digests.write_text(json.dumps(written), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""`chaosd run` refuses what cannot be run in a sentence, and tells what happens in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chaosd.cli import run
+from chaosd.cli.app import app
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "name the script that the workers run"),
+        (["missing.py"], "missing.py: no such script"),
+        (["--nproc", "4", "--dp", "2", "--pp", "3", "x"], "--dp 2 --pp 3 needs 6 workers; --nproc 4 gives fewer"),
+        (["--policies", "reroute,hope", "x"], "allowed: a list of reroute, dynamic, spare"),
+        (["--plan", "missing.json", "x"], "--plan missing.json:"),
+    ],
+)
+def test_wrong_usage_is_named(arguments: list[str], text: str) -> None:
+    found = CliRunner().invoke(app, ["run", *arguments])
+    assert found.exit_code == EXIT_USAGE and text in found.output
+
+
+def test_a_plan_file_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text('{"policy": "reroute", "pipelines": []}', encoding="utf-8")
+    found = CliRunner().invoke(app, ["run", "--plan", str(path), "x"])
+    assert found.exit_code == EXIT_USAGE and "plan.pipelines is empty" in found.output
+
+
+def test_another_system_is_told_what_still_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run.sys, "platform", "darwin")
+    found = CliRunner().invoke(app, ["run", "x.py"])
+    assert found.exit_code == EXIT_USAGE and "needs Linux" in found.output
+
+
+def test_a_script_that_ends_at_once_ends_the_run_with_its_exit_code(tmp_path: Path) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text("raise SystemExit(3)", encoding="utf-8")
+    found = CliRunner().invoke(app, ["run", "--nproc", "2", str(script)])
+    assert found.exit_code == EXIT_FAILED and "ended before the training began" in found.output
+    assert "exit code 3" in found.output
+
+
+def test_a_plan_is_told_in_a_line() -> None:
+    fields = {"generation": 2, "policy": "spare", "shape": "2 x [0-3 | 3-6] x 4", "moved_bytes": 12}
+    assert run._line("plan", "because", fields) == (
+        "chaosd: plan 2 (spare): 2 x [0-3 | 3-6] x 4; because (12 bytes move)"
+    )
+    assert run._line("worker-lost", "killed", {"worker": 3}) == "chaosd: worker-lost 3: killed"

@@ -1,0 +1,136 @@
+"""The planner's choice in the words of the protocols: every plan that it makes is proved, whatever is lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.protocols.worker_group.group_bench import hello, report
+
+from chaos_planner.pipelines.plans.layout import Policy
+from chaos_protocols.streams import BackwardPass, Sum, prove
+from chaos_protocols.worker_group.events import AskPlanner
+from chaos_protocols.worker_group.messages import GroupHello
+from chaos_protocols.worker_group.plan import Plan
+from chaosd.worker_group.planning import SitePlanner, Unplannable
+
+
+def greeting(layers: int = 6, micro_batches: int = 8) -> GroupHello:
+    return hello(0, layers=tuple(report(str(layer)) for layer in range(layers)), micro_batches=micro_batches)
+
+
+def ask(number: int, lost: set[int] = set(), idle: set[int] = set()) -> AskPlanner:  # noqa: B006
+    return AskPlanner(asked=number, lost=frozenset(lost), idle=frozenset(idle))
+
+
+def begun(planner: SitePlanner, present: range, greeted: GroupHello) -> Plan:
+    plan = planner.make(ask(1), greeted, frozenset(present))
+    planner.put_in_force(1)
+    return plan
+
+
+def check_moves(before: Plan, after: Plan, lost: set[int]) -> None:
+    """What a worker of the new plan lacks comes once, from a live worker that had it."""
+    size = 300  # a layer's parameters and optimizer in `report`
+    for worker, share in after.shares.items():
+        had = (
+            range(before.shares[worker].first_layer, before.shares[worker].last_layer)
+            if worker in before.shares
+            else ()
+        )
+        for layer in range(share.first_layer, share.last_layer):
+            came = [0] * size
+            for move in after.moves:
+                if (move.target, move.layer) == (worker, layer):
+                    source = before.shares[move.source]
+                    assert move.source not in lost and source.first_layer <= layer < source.last_layer
+                    for byte in range(move.start, move.stop):
+                        came[byte] += 1
+            assert set(came) == ({0} if layer in had else {1}), (worker, layer)
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(4, 9),
+    st.integers(4, 12),
+    st.sampled_from([(Policy.REROUTE,), (Policy.DYNAMIC,), tuple(Policy)]),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_after_any_losses_the_plan_is_proved_and_its_state_comes_from_the_living(
+    dp: int, pp: int, layers: int, micro_batches: int, policies: tuple[Policy, ...], data: st.DataObject
+) -> None:
+    planner = SitePlanner(workers=dp * pp, pipelines=dp, stages=pp, policies=frozenset(policies))
+    greeted = greeting(layers, micro_batches)
+    before = begun(planner, range(dp * pp), greeted)
+    prove(before.shares, layers=layers, micro_batches=micro_batches)
+    lost = data.draw(st.sets(st.integers(0, dp * pp - 1), min_size=1, max_size=dp * pp))
+    left = frozenset(range(dp * pp)) - lost
+    held = {layer for w in left for layer in range(before.shares[w].first_layer, before.shares[w].last_layer)}
+    if held != set(range(layers)):
+        with pytest.raises(Unplannable, match="are lost, and no other institution") as refused:
+            planner.make(ask(2, lost), greeted, left)
+        assert refused.value.hopeless
+        return
+    after = planner.make(ask(2, lost), greeted, left)
+    prove(after.shares, layers=layers, micro_batches=micro_batches)
+    assert set(after.shares) == left
+    check_moves(before, after, lost)
+    if policies == (Policy.REROUTE,):
+        assert not after.moves
+
+
+def test_a_spare_takes_the_lost_place_and_gets_its_state_from_peers() -> None:
+    planner = SitePlanner(workers=4, pipelines=2, stages=2)
+    greeted = greeting()
+    before = begun(planner, range(5), greeted)
+    assert before.shares[4].last_layer == 0, "not needed yet"
+    after = planner.make(ask(2, {1}, {4}), greeted, frozenset({0, 2, 3, 4}))
+    assert after.policy == "spare" and after.shape == before.shape
+    check_moves(before, after, {1})
+    assert (after.shares[4].first_layer, after.shares[4].last_layer) == (3, 6)
+
+
+def test_what_was_prepared_is_what_would_be_worked_out_and_is_forgotten_with_the_plan() -> None:
+    planner, other = (SitePlanner(workers=4, pipelines=2, stages=2) for _ in range(2))
+    greeted = greeting()
+    for each in (planner, other):
+        begun(each, range(4), greeted)
+    planner.prepare(greeted, frozenset(range(4)), frozenset())
+    assert len(planner._prepared) == 4
+    for worker in range(4):
+        left = frozenset(range(4)) - {worker}
+        assert planner.make(ask(2, {worker}), greeted, left) == other.make(ask(2, {worker}), greeted, left)
+    planner.put_in_force(2)
+    assert planner._prepared == {}
+
+
+def test_the_first_plan_is_the_planners_where_no_shape_is_asked_for() -> None:
+    plan = begun(SitePlanner(workers=4), range(4), greeting())
+    prove(plan.shares, layers=6, micro_batches=8)
+    assert len(plan.workers) == 4 and "shortest step" in plan.reason
+
+
+def test_layers_that_are_spread_alike_are_closed_together_and_others_apart() -> None:
+    """After a loss in 3 pipelines of 2 stages, one of the two peers has more of the lost micro-batches."""
+    planner = SitePlanner(workers=6, pipelines=3, stages=2, policies=frozenset({Policy.REROUTE}))
+    greeted = greeting(micro_batches=9)
+    begun(planner, range(6), greeted)
+    plan = planner.make(ask(2, {1}), greeted, frozenset({0, 2, 3, 4, 5}))
+    sums = [i for i in plan.shares[3].stream if isinstance(i, Sum)]
+    assert [(total.layers, total.holders) for total in sums] == [((3, 4, 5), (3, 5))]
+    passed = {w: [i.micro_batch for i in plan.shares[w].stream if isinstance(i, BackwardPass)] for w in (3, 5)}
+    assert sorted(passed[3] + passed[5]) == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("shape", "layers", "text"),
+    [
+        ({"pipelines": 2, "stages": 4}, 6, "2 pipelines of 4 stages need 8 workers; 4 are here"),
+        ({"pipelines": 1, "stages": 4}, 3, "do not fit 3 layers"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused(shape: dict[str, int], layers: int, text: str) -> None:
+    with pytest.raises(Unplannable, match=text):
+        SitePlanner(workers=4, **shape).make(ask(1), greeting(layers), frozenset(range(4)))

@@ -1,0 +1,271 @@
+"""A worker group in a world without sockets: the real machine, modelled workers, everything that may be late is late.
+
+What happens next is drawn from a seed: a message arrives (in order on each line), a worker computes on, the planner
+answers, a timer fires, a worker dies or hangs, a restarted one says hello. The workers of the model hold no tensors but
+the number of updates that each of their layers has, and check for themselves what they are told.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from tests.unit.protocols.worker_group.group_bench import TOKEN, hello
+
+from chaos_protocols.streams import Share
+from chaos_protocols.worker_group import events as ev
+from chaos_protocols.worker_group import messages as msg
+from chaos_protocols.worker_group.machine import WorkerGroupMachine
+from chaos_protocols.worker_group.phases import GroupPhase
+from chaos_protocols.worker_group.plan import Plan
+from chaos_protocols.worker_group.settings import GroupSettings
+from chaos_protocols.worker_group.tags import StepPhase, StepTag
+
+LAYERS = 2
+ACTIONS_MAX = 20_000
+
+
+@dataclass
+class Worker:
+    """`updates`: of each layer that it holds."""
+
+    number: int
+    updates: dict[int, int]
+    alive: bool = True
+    hanging: bool = False
+    greeted: bool = False
+    order: msg.PlanOrder | None = None
+    going: bool = False
+    stopped: int = -1
+    contributed: bool = False
+    joined: bool = False
+    phase: StepPhase = StepPhase.COMPUTE
+    done: bool = False
+    incoming: deque[msg.ControllerMessage] = field(default_factory=deque)
+    outgoing: deque[msg.WorkerMessage] = field(default_factory=deque)
+
+    @property
+    def generation(self) -> int:
+        return -1 if self.order is None else self.order.generation
+
+    @property
+    def step(self) -> int:
+        """That of its state; all of its layers have the same."""
+        (step,) = set(self.updates.values()) or {0}
+        return step
+
+    @property
+    def trains(self) -> bool:
+        order = self.order
+        return self.going and order is not None and order.share.last_layer > 0 and self.stopped < order.generation
+
+
+class World:
+    """`faults`: how many workers die or hang in all."""
+
+    def __init__(self, seed: int, *, workers: int, spares: int, restarts: int, faults: int, steps: int) -> None:
+        self.draw = random.Random(seed)
+        self.machine = WorkerGroupMachine(GroupSettings(token=TOKEN, workers=workers, spares=spares, restarts=restarts))
+        self.steps, self.faults = steps, faults
+        self.workers: dict[int, Worker] = {}
+        self.gone: deque[int] = deque()
+        self.asked: deque[ev.AskPlanner] = deque()
+        self.plans: dict[int, frozenset[int]] = {}
+        """Generation to the workers that have layers in it."""
+        self.made: dict[int, dict[int, frozenset[int]]] = {}
+        self.in_force: dict[int, frozenset[int]] = {}
+        self.timers: set[ev.GroupTimer] = set()
+        self.ended: str | None = None
+        self.committed: set[int] = set()
+        self.feed(ev.Begin())
+
+    def run(self) -> None:
+        """Until the group has ended. Fails where nothing can happen any more."""
+        for _ in range(ACTIONS_MAX):
+            if self.ended is not None:
+                return
+            actions = self.actions()
+            assert actions or self.timers, f"nothing can happen: {self.machine.phase}, {self.workers}"
+            if self.faults and self.draw.random() < 0.02:
+                self.strike()
+            elif actions:
+                name, number = self.draw.choice(actions)
+                getattr(self, name)(number)
+                self.check()
+            else:
+                self.fire()
+        raise AssertionError(f"no end after {ACTIONS_MAX} actions: {self.machine.phase}, {self.workers}")
+
+    def actions(self) -> list[tuple[str, int]]:
+        found = [("answer", 0)] * bool(self.asked) + [("bury", 0)] * bool(self.gone)
+        for number, worker in self.workers.items():
+            if worker.outgoing:
+                found.append(("hear", number))  # what it said before it died arrives
+            if worker.alive and not worker.hanging:
+                if worker.incoming:
+                    found.append(("tell", number))
+                if not worker.greeted:
+                    found.append(("greet", number))
+                if worker.trains and worker.phase is StepPhase.COMPUTE:
+                    found.append(("compute", number))
+            if worker.hanging and worker.alive:
+                found.append(("suspect", number))
+        return found
+
+    # ---- what may happen
+
+    def strike(self) -> None:
+        able = [w for w in self.workers.values() if w.alive and w.greeted and not w.hanging and not w.done]
+        if not able or self.machine.phase is GroupPhase.FORMING:
+            return
+        self.faults -= 1
+        chosen = self.draw.choice(able)
+        if self.draw.random() < 0.25:
+            chosen.hanging = True
+        else:
+            for _ in range(self.draw.randrange(len(chosen.outgoing) + 1)):
+                chosen.outgoing.pop()  # not written any more
+            self.die(chosen)
+
+    def die(self, worker: Worker) -> None:
+        worker.alive = False
+        self.gone.append(worker.number)
+
+    def bury(self, _: int) -> None:
+        number = self.gone.popleft()
+        while self.workers[number].outgoing:  # what was written arrives before the end
+            self.hear(number)
+        self.feed(ev.WorkerGone(worker=number, reason="killed"))
+
+    def suspect(self, number: int) -> None:
+        self.feed(ev.WorkerSuspected(worker=number, reason="it hangs"))
+
+    def greet(self, number: int) -> None:
+        self.workers[number].greeted = True
+        self.workers[number].outgoing.append(hello(number))
+
+    def hear(self, number: int) -> None:
+        self.feed(ev.WorkerSaid(worker=number, message=self.workers[number].outgoing.popleft()))
+
+    def fire(self) -> None:
+        timer = self.draw.choice(sorted(self.timers, key=lambda t: t.value))
+        self.timers.discard(timer)
+        self.feed(ev.GroupTimerFired(timer=timer))
+
+    def answer(self, _: int) -> None:
+        """The planner: every layer on some live worker, and its state from one that has it."""
+        asked = self.asked.popleft()
+        here = sorted(self.machine.present)
+        held = set(range(LAYERS)) if not self.in_force else set().union(*(self.in_force.get(w, ()) for w in here))
+        if not here or held != set(range(LAYERS)):
+            self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=True))
+            return
+        kinds = [(0, 1), (1, 2), (0, 2)]
+        shares = {w: self.draw.choice([*kinds, (0, 0)]) for w in here}
+        while {layer for first, last in shares.values() for layer in range(first, last)} != {0, 1}:
+            shares[self.draw.choice(here)] = self.draw.choice(kinds)
+        self.made[asked.asked] = {w: frozenset(range(*share)) for w, share in shares.items()}
+        plan = Plan(
+            policy="random",
+            reason="drawn",
+            shares={w: Share(first_layer=first, last_layer=last) for w, (first, last) in shares.items()},
+        )
+        self.feed(ev.PlanMade(asked=asked.asked, plan=plan))
+
+    # ---- workers
+
+    def tell(self, number: int) -> None:
+        worker = self.workers[number]
+        message = worker.incoming.popleft()
+        match message:
+            case msg.PlanOrder(generation=generation):
+                worker.order, worker.going, worker.contributed = message, False, False
+                if worker.stopped < generation:
+                    worker.outgoing.append(msg.PlanReady(generation=generation))
+            case msg.Go():
+                assert worker.order is not None
+                share = worker.order.share
+                wanted = range(share.first_layer, share.last_layer)
+                if worker.joined and worker.updates:
+                    assert worker.step == worker.order.step, "who goes on from a state of its own has that step's"
+                worker.updates = dict.fromkeys(wanted, worker.order.step)
+                worker.going, worker.phase, worker.contributed = True, StepPhase.COMPUTE, False
+                worker.joined = True
+            case msg.CommitStep(step=step):
+                if worker.phase is StepPhase.REDUCED and worker.step == step:
+                    self.apply(worker)
+            case msg.Stop(generation=generation):
+                worker.stopped, worker.contributed = generation, False
+                tag = StepTag(generation=generation, step=worker.step, phase=worker.phase)
+                worker.outgoing.append(msg.Stopped(generation=generation, tag=tag))
+            case msg.Finish():
+                worker.done = True
+
+    def apply(self, worker: Worker) -> None:
+        worker.updates = {layer: updates + 1 for layer, updates in worker.updates.items()}
+        worker.phase, worker.contributed = StepPhase.COMPUTE, False
+        worker.outgoing.append(msg.Stepped(generation=worker.generation, step=worker.step))
+        if worker.step >= self.steps:
+            worker.done, worker.going = True, False
+            worker.outgoing.append(msg.Done(step=worker.step))
+            self.die(worker)
+
+    def compute(self, number: int) -> None:
+        """Sums are there only when every member of the plan has given its part of this step in this generation."""
+        worker = self.workers[number]
+        worker.contributed = True
+        members = [w for w in self.workers.values() if w.number in self.members(worker.generation)]
+        together = [w for w in members if w.contributed and w.generation == worker.generation and w.step == worker.step]
+        if len(together) == len(self.members(worker.generation)):
+            order = worker.order
+            assert order is not None
+            worker.phase = StepPhase.REDUCED
+            squares = tuple((layer, 1.0) for layer in order.lowest)
+            losses = ((0, 1.0), (1, 1.0)) if LAYERS - 1 in worker.updates else ()
+            worker.outgoing.append(
+                msg.Reduced(generation=worker.generation, step=worker.step, squares=squares, losses=losses)
+            )
+        elif any(not w.alive for w in members) and self.draw.random() < 0.3:
+            worker.outgoing.append(msg.PeerLost(generation=worker.generation, text="reset"))
+
+    def members(self, generation: int) -> frozenset[int]:
+        return self.plans[generation]
+
+    # ---- effects
+
+    def feed(self, event: ev.Event) -> None:
+        for effect in self.machine.handle(event, now_s=0.0):
+            match effect:
+                case ev.StartWorker(worker=number):
+                    self.workers[number] = Worker(number, dict.fromkeys(range(LAYERS), 0))
+                case ev.KillWorker(worker=number):
+                    if self.workers[number].alive:
+                        self.die(self.workers[number])
+                case ev.TellWorker(worker=number, message=message):
+                    if isinstance(message, msg.PlanOrder):
+                        assert self.machine._plan is not None
+                        self.plans[message.generation] = self.machine._plan.workers
+                    if isinstance(message, msg.CommitStep):
+                        self.committed.add(message.step)
+                    self.workers[number].incoming.append(message)
+                case ev.AskPlanner(lost=lost, idle=idle):
+                    holders = {worker for worker, layers in self.in_force.items() if layers}
+                    here = self.machine.present
+                    assert lost == holders - here, "every loss since the plan came into force is told"
+                    assert idle == (here - holders if self.in_force else frozenset())
+                    self.asked.append(effect)
+                case ev.PutPlanInForce(asked=asked):
+                    self.in_force = self.made[asked]
+                case ev.SetGroupTimer(timer=timer, after_s=after_s):
+                    self.timers.discard(timer) if after_s is None else self.timers.add(timer)
+                case ev.EndGroup(failed=failed):
+                    self.ended = failed
+
+    # ---- what always holds
+
+    def check(self) -> None:
+        steps = {w.step for w in self.workers.values() if w.alive and w.trains}
+        assert not steps or max(steps) - min(steps) <= 1, "survivors differ by at most one update"
+        applied = [w.step for w in self.workers.values() if w.updates]
+        assert all(step - 1 in self.committed or step == 0 for step in applied), "nobody updates without a commit"

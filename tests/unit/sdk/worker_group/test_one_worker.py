@@ -1,0 +1,199 @@
+"""A worker group of one trains what plain torch trains, and refuses what several could not train."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from blake3 import blake3
+from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, Block, Points, make_model, make_optimizer
+
+from chaos import Coordinator
+from chaos.worker_group.data import Permutation
+from chaos.worker_group.layers import chain
+from chaos.worker_group.seeding import seed_of, seeded
+from chaos.worker_group.session import stream_of_one
+from chaos_protocols.streams import Share, prove
+
+LOSS = torch.nn.functional.cross_entropy
+
+
+def trained(steps: int, *, dropout: float = 0.0, clip_norm: float | None = None) -> tuple[torch.nn.Module, list[Any]]:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        module = make_model(dropout)
+        model = coordinator.parallelize(module, loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=clip_norm)
+        loader = coordinator.loader(Points(), global_batch=20, micro_batch=4, seed=7, steps=steps)
+        return module, [model.step(batch) for batch in loader]
+
+
+def summed_by_hand(gradients: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    """Five micro-batches: ((0 + 1) + (2 + 3)) + 4, written down."""
+    return [((a + b) + (c + d)) + e for a, b, c, d, e in zip(*gradients, strict=True)]
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_the_bits_are_those_of_plain_autograd_over_the_whole_model(clip_norm: float | None) -> None:
+    steps = 4
+    module, reports = trained(steps, clip_norm=clip_norm)
+    plain, data = make_model(0.0), Points()
+    optimizer = make_optimizer(list(plain.parameters()))
+    order = Permutation(SAMPLES, b"7/0")
+    for step in range(steps):
+        gradients, losses = [], []
+        for g in range(5):
+            rows = [order[(step * 5 + g) * 4 + i] for i in range(4)]
+            loss = LOSS(plain(data.x[rows]), data.y[rows])
+            losses.append(float(loss.detach()))
+            gradients.append(list(torch.autograd.grad(loss, list(plain.parameters()))))
+        total = [gradient / 5.0 for gradient in summed_by_hand(gradients)]
+        norm = torch.cat([gradient.flatten() for gradient in total]).double().norm()
+        assert reports[step].norm == pytest.approx(float(norm), rel=1e-5)
+        assert reports[step].loss == sum(losses) / 5
+        factor = 1.0 if clip_norm is None else min(1.0, clip_norm / (reports[step].norm + 1e-6))
+        for parameter, gradient in zip(plain.parameters(), total, strict=True):
+            parameter.grad = gradient * factor
+        optimizer.step()
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(parameter, module.get_parameter(name)), name
+
+
+def test_random_numbers_are_those_of_the_step_and_leave_the_scripts_own_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.rand(3)
+    torch.manual_seed(1)
+    first, _ = trained(2, dropout=0.3)
+    torch.manual_seed(1)
+    second, _ = trained(2, dropout=0.3)
+    for one, other in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+    torch.manual_seed(1)
+    with seeded(seed_of(1, 2, 3, 4)):
+        torch.rand(10)
+    assert torch.equal(torch.rand(3), before)
+    seeds = {seed_of(*numbers) for numbers in itertools.product(range(4), repeat=4)}
+    assert len(seeds) == 256
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 100, 1000])
+def test_an_epoch_holds_every_sample_once_and_another_one_orders_them_otherwise(size: int) -> None:
+    one, other = Permutation(size, b"a"), Permutation(size, b"b")
+    assert sorted(one[i] for i in range(size)) == list(range(size))
+    if size > 10:
+        assert [one[i] for i in range(size)] != [other[i] for i in range(size)] != list(range(size))
+    with pytest.raises(IndexError):
+        one[size]
+
+
+def test_an_epoch_is_read_once_and_the_next_one_follows() -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        coordinator.parallelize(make_model(), loss=LOSS)
+        loader = coordinator.loader(Points(), global_batch=32, micro_batch=8, steps=6)
+        epochs = [[loader.samples(step, g) for step in range(3 * e, 3 * e + 3) for g in range(4)] for e in range(2)]
+    for epoch in epochs:
+        assert sorted(itertools.chain(*epoch)) == list(range(SAMPLES))
+    assert epochs[0] != epochs[1]
+
+
+def test_the_stream_of_one_worker_is_proved_like_any_other() -> None:
+    prove({0: Share(first_layer=0, last_layer=4, stream=stream_of_one(4, 3))}, layers=4, micro_batches=3)
+
+
+def test_a_layer_that_is_dropped_and_comes_back_has_every_bit() -> None:
+    (layer,) = chain([Block(0.0)])
+    layer.train_with(make_optimizer)
+    torch.manual_seed(2)
+    layer.update(torch.randn(layer.gradient_size))
+    state, digest = layer.state(), layer.digest()
+    output = layer.module(torch.ones(2, WIDTH))
+    layer.drop()
+    assert all(p.is_meta for p in layer.module.parameters())
+    layer.revive()
+    layer.load(state)
+    assert layer.digest() == digest == blake3(state.numpy().data).hexdigest()
+    assert torch.equal(layer.module(torch.ones(2, WIDTH)), output), "tables that are no state are back as well"
+    assert 0 < layer.parameter_bytes < layer.state_bytes == state.numel()
+
+
+class Two(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x
+
+
+def tied() -> torch.nn.Module:
+    first, last = torch.nn.Linear(FEATURES, FEATURES), torch.nn.Linear(FEATURES, FEATURES)
+    last.weight = first.weight
+    return torch.nn.Sequential(first, last)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (tied, "layers 0 and 1 share the parameter 'weight'"),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.BatchNorm1d(4)), "layer 1 has batch stat"),
+        (lambda: Block(0.0), "must know the model's layers"),
+        (
+            lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.Linear(5, CLASSES)),
+            "layer 1 Linear cannot",
+        ),
+        (lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, CLASSES), Two()), "layer 1 Two gives a tuple"),
+    ],
+    ids=("tied", "batch-statistics", "no-layers", "sizes", "tuple"),
+)
+def test_a_model_that_cannot_be_cut_is_refused_with_the_layer_s_name(
+    make: Callable[[], torch.nn.Module], text: str
+) -> None:
+    def first_step() -> None:
+        with Coordinator(standalone=True, handle_signals=False) as coordinator:
+            model = coordinator.parallelize(make(), loss=LOSS)
+            coordinator.register(model=model, optimizer=make_optimizer)
+            model.step(next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4))))
+
+    with pytest.raises(ValueError, match=text):
+        first_step()
+
+
+def test_a_layer_that_is_forgotten_is_named() -> None:
+    model = make_model()
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"'5.weight' is in none of the layers"):
+            coordinator.parallelize(model, layers=lambda m: list(m)[:-1], loss=LOSS)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda c, m: c.register(model=m, optimizer=torch.optim.SGD(m.module.parameters(), lr=1)), "takes a function"),
+        (lambda c, m: c.register(model=m, optimizer=make_optimizer, clip_norm=0), "clip_norm must be greater than 0"),
+        (lambda c, m: c.loader(Points(), global_batch=10, micro_batch=4), "cannot be cut into micro-batches of 4"),
+        (lambda c, m: c.loader(Points(), global_batch=1000, micro_batch=4), "has 96 samples and a step takes 1000"),
+        (lambda c, m: c.parallelize(make_model(), loss=LOSS), "parallelized already"),
+    ],
+    ids=("optimizer", "clip", "batch", "data", "twice"),
+)
+def test_bad_input_is_refused_in_a_sentence(call: Callable[[Any, Any], Any], text: str) -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=LOSS)
+        with pytest.raises(ValueError, match=text):
+            call(coordinator, model)
+
+
+def test_a_step_without_an_optimizer_or_with_a_gradient_that_is_not_finite_is_refused() -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=lambda o, t: LOSS(o, t) * float("inf"))
+        loader = coordinator.loader(Points(), global_batch=8, micro_batch=4)
+        with pytest.raises(ValueError, match=r"call coordinator.register"):
+            model.step(next(iter(loader)))
+        coordinator.register(model=model, optimizer=make_optimizer)
+        with pytest.raises(ValueError, match="the gradient of step 1 is not finite"):
+            model.step(next(iter(loader)))
+
+
+def test_a_site_of_several_workers_does_not_pretend_to_average_with_others() -> None:
+    coordinator = Coordinator.__new__(Coordinator)
+    coordinator._standalone = False
+    with pytest.raises(ValueError, match="does not average with other institutions yet"):
+        coordinator.parallelize(make_model(), loss=LOSS)
