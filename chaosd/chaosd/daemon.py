@@ -46,6 +46,7 @@ from chaosd.monitor.gauges import Gauges
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.monitor.watchdog import watch
+from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 from chaosd.plan_adapter import DaemonPlanner
 from chaosd.storage.checkpoint_keeper import StateKeeper
@@ -55,11 +56,11 @@ from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
+from chaosd.trust import TrustList
 from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
-REFUSALS_TOLD_MAX = 1000
 EXIT_LEFT, EXIT_FAILED, EXIT_FORCED = 0, 1, 130
 
 
@@ -71,10 +72,12 @@ class Daemon:
         self.identity = identity
         self._journal, self._history = journal, history
         self._interrupts = 0
+        self.page_door = PageDoor(config.page)
         self._ending = "the daemon gave up; its log says why"
-        self._refused: set[SiteId] = set()
         self.stays = False
         """Its script has left, nobody else: another life is to follow this one."""
+        named = frozenset([*config.trust, *(peer.site for peer in config.peers)])
+        self._trust = TrustList(config.data_dir, named)
         host, port = split_address(config.listen)
         self.metrics = Metrics()
         self.transport = self.make_transport(
@@ -181,10 +184,10 @@ class Daemon:
         page = PageServer(
             operations,
             site=self.identity.site,
-            address=self.config.page,
+            door=self.page_door,
             metrics_token_file=self.config.metrics_token_file,
         )
-        api = self.make_api(operations, page.local_routes())
+        api = self.make_api(operations, [*page.local_routes(), *self._trust.local_routes()])
         try:
             self.before_start()
             await api.start()
@@ -255,12 +258,10 @@ class Daemon:
         roster = self.driver.machine.roster
         if site in roster.banned:
             return "banned from the run"
-        trusted = {*self.config.trust, *(peer.site for peer in self.config.peers), *roster.site_ids()}
-        if self.config.admission == "open" or site in trusted:
+        if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
-        if site not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
-            self._refused.add(site)
-            log.warning("refused site %s: not trusted; add its id to 'trust' in the configuration to admit it", site)
+        if self._trust.knocked(site):
+            log.warning("refused site %s: not trusted; if you know that id, let it in: chaosd trust %s", site, site[:8])
         return "not trusted by this site"
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
@@ -356,6 +357,7 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load(data_dir)
+    page_door: PageDoor | None = None
     while True:
         with (
             Journal.open(data_dir, incarnation_floor=int(time.time() * 1000)) as journal,
@@ -363,6 +365,7 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
             daemon = make(config, identity, journal, history)
+            daemon.page_door = page_door = page_door or daemon.page_door
             code = runner.run(daemon.run())
         if not daemon.stays:
             return code
