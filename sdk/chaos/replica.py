@@ -81,6 +81,12 @@ class Replica:
         self._session.skip(self.round + 1)
         self.contributed = None
 
+    def average(self, *, void: bool) -> None:
+        """The result of the next round lies in the arena: let the script see it. The state does not change. `void`:
+        there is nothing to see."""
+        if not void:
+            self._session.average(self.arena.result)
+
     def apply(self, round: int, *, void: bool = False) -> None:
         """The result of `round`, the next one, lies in the arena; `void`: it is not finite, and nobody applies it. What
         goes wrong half-way leaves a state of no round."""

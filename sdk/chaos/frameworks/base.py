@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -58,6 +58,8 @@ class Slot:
     kind: SlotKind
     summed_as: str
     """`float64` for float64 parameters and for buffers (integers up to 2**53 are exact in it), else `float32`."""
+    optimizer: str = ""
+    """Which one trains it; empty: a buffer, or a training without optimizers."""
 
     @property
     def count(self) -> int:
@@ -66,6 +68,19 @@ class Slot:
     @property
     def size_bytes(self) -> int:
         return self.count * np.dtype(self.summed_as).itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What the functions of `Coordinator.register` hear of the round that is being applied: the same on every site.
+    `optimizers`: which ones step in it. `metrics`: what the sites reported with it, averaged."""
+
+    round: int
+    optimizers: tuple[str, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+UpdateHook = Callable[[Update], None]
 
 
 class Framework(Protocol):
@@ -90,14 +105,37 @@ class Framework(Protocol):
         """The inverse of `read`, in place; each slot gets its own type back (integers rounded)."""
         ...
 
-    def discard(self) -> None:
-        """The step that was computed is not made: gradients are cleared as after one, and what the forward pass has
-        changed (buffers) is put back to the end of the last round."""
+    @property
+    def optimizers(self) -> Sequence[str]:
+        """Names of what updates the parameters, in canonical order."""
         ...
 
-    def optimizer_step(self, round: int) -> None:
+    def optimizer_step(
+        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """The update from the gradients as they stand (none counts as zeros), then the gradients are cleared: the state
-        becomes that of the end of `round`."""
+        becomes that of the end of `round`. `shares`, by optimizer: how much of the weight behind the average gave it
+        gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
+        all. `metrics`: for the functions of the user."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the gradients, and what the forward passes since the last round did to buffers: nothing of the state
+        changes."""
+        ...
+
+    def settle(self) -> None:
+        """The state is as it should be: what is changed from now on, outside of an update, is seen by
+        `changed_outside`."""
+        ...
+
+    def changed_outside(self, round: int) -> str:
+        """A warning if something of the state of the end of `round` seems to have been changed by the script; empty:
+        nothing was seen. Raises ChangedOutside where it is certain."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the memory that was read from and written to. Safe to call twice."""
         ...
 
 

@@ -15,7 +15,7 @@ from chaos import Coordinator
 from chaos.frameworks import Framework, NumpyFramework, Slot, What
 from chaos.frameworks.base import Bytes, StateItem, in_vector_order, number_item
 from chaos.state import State
-from chaos.sync import Due, EveryStep
+from chaos.sync import Due, EveryStep, Part
 from chaos_protocols.wire.state_spec import contribution_spec
 from chaos_protocols.wire.worker import LoadState, RoundContributed, StateLoaded, TrainFrom, WorkerWelcome
 
@@ -40,6 +40,7 @@ class LocalStepsSession:
         self._framework, self._every = framework, every
         self._slots: Sequence[Slot] = in_vector_order(framework.slots)
         self._steps, self._samples, self._local = 0, 0.0, 0
+        self.agreed, self.notice = None, ""
         self.contribution = contribution_spec(sum(slot.count for slot in self._slots), 0)
         self.anchor = self._live()
         self.items: Sequence[StateItem] = [
@@ -47,15 +48,23 @@ class LocalStepsSession:
             for index in range(self.anchor.size)
         ]
 
-    def stepped(self, samples: float) -> Due:
+    def check(self, part: Part) -> None:
+        if part != Part(samples=part.samples):
+            raise ValueError("local steps have no phases")
+
+    def stepped(self, part: Part) -> Due:
+        self.check(part)
         self._local += 1
         self._framework.optimizer_step(self._local)
-        self._steps, self._samples = self._steps + 1, self._samples + samples
+        self._steps, self._samples = self._steps + 1, self._samples + part.samples
         return Due.ROUND if self._steps == self._every else Due.NOTHING
 
     def contribute(self, vector: Bytes) -> float:
         vector.view(np.float64)[...] = self.anchor - self._live()
         return self._samples
+
+    def average(self, vector: Bytes) -> None:
+        """The mean of the differences is no gradient: there is nothing to show."""
 
     def apply(self, vector: Bytes, round: int) -> None:
         self.anchor -= vector.view(np.float64)
@@ -157,7 +166,7 @@ def test_every_step_averages_every_step_and_says_nothing_about_itself() -> None:
     weights = np.zeros(2, dtype=np.float32)
     framework = NumpyFramework({"w": weights}, lambda averaged, round: weights.__isub__(averaged["w"]), None)
     session = EveryStep().start(framework)
-    assert EveryStep().facts() == () and session.stepped(4.0) is Due.ROUND
+    assert EveryStep().facts() == () and session.stepped(Part(samples=4.0)) is Due.ROUND
     framework.gradients["w"][...] = 1.5
     vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
     assert session.contribute(vector) == 4.0 and vector.view(np.float32).tolist() == [1.5, 1.5]
