@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from blake3 import blake3
 
+from chaos.collector import held_back
 from chaos.frameworks.base import Bytes, StateItem
 from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES, state_spec
 from chaos_protocols.wire.worker import StateSpec
@@ -22,7 +23,8 @@ class State:
 
     def __init__(self, items: Sequence[StateItem]) -> None:
         self._items = tuple(items)
-        self.spec: StateSpec = state_spec(entry.item for entry in self._items)
+        with held_back():
+            self.spec: StateSpec = state_spec(entry.item for entry in self._items)
 
     def write(self, region: Bytes) -> None:
         """Copy the state into `region` (the gaps are set to zero)."""
@@ -41,7 +43,7 @@ class State:
         pages that were never written costs ten times as much as into touched ones, and more in a virtual machine: a
         worker that waits for its state has the time."""
         for entry in self._items:
-            memory = entry.memory() if entry.memory is not None else None
+            memory = entry.memory()
             if memory is None:
                 continue
             for start in range(0, memory.size, WARMED_AT_ONCE_BYTES):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from chaos.collector import held_back
 from chaos.frameworks.base import Framework, Slot, SlotKind, StateItem, Update, UpdateHook, What
 from chaos.frameworks.numpy import Apply, Array, NumpyFramework
 
@@ -60,15 +61,16 @@ def framework_of(
         raise ValueError(
             f"torch cannot be imported ({error}); install chaos-train[torch], or register numpy arrays"
         ) from error
-    return TorchFramework(
-        _named(model, "model"),
-        _named(optimizer, "optimizer"),
-        _named(scheduler, "scheduler"),
-        set_to_none=set_to_none,
-        on_average=on_average,
-        on_update=on_update,
-        facts=facts,
-    )
+    with held_back():
+        return TorchFramework(
+            _named(model, "model"),
+            _named(optimizer, "optimizer"),
+            _named(scheduler, "scheduler"),
+            set_to_none=set_to_none,
+            on_average=on_average,
+            on_update=on_update,
+            facts=facts,
+        )
 
 
 def _named(thing: Any, name: str) -> dict[str, Any]:

@@ -21,18 +21,41 @@ from chaos_protocols.wire.state_spec import Item
 Bytes = NDArray[np.uint8]
 
 
+class StateItem(Protocol):
+    """One array of the state. There may be a million of them: a class with slots for each kind, not three closures for
+    each array."""
+
+    @property
+    def item(self) -> Item:
+        """Name, type and shape."""
+        ...
+
+    def get(self) -> Bytes:
+        """Its present bytes (contiguous; may be a view)."""
+        ...
+
+    def put(self, data: Bytes, /) -> None:
+        """Take new bytes over."""
+        ...
+
+    def memory(self) -> Bytes | None:
+        """The host memory that `put` writes into, where there is such a thing (not for a number, not for a tensor of a
+        device)."""
+        ...
+
+
+def _no_memory() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateItem:
-    """One array of the state."""
+class MadeItem:
+    """An item of its own making, for what there are few of."""
 
     item: Item
     get: Callable[[], Bytes]
-    """Its present bytes (contiguous; may be a view)."""
     put: Callable[[Bytes], None]
-    """Takes new bytes over."""
-    memory: Callable[[], Bytes | None] | None = None
-    """The host memory that `put` writes into, where there is such a thing (not for a number, not for a tensor of a
-    device)."""
+    memory: Callable[[], Bytes | None] = _no_memory
 
 
 class SlotKind(enum.Enum):
@@ -49,9 +72,10 @@ class What(enum.Enum):
     GRADIENT = "gradient"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Slot:
-    """One tensor that a mode may average. In a vector it takes `size_bytes` as `summed_as`, whatever its own type."""
+    """One tensor that a mode may average; nobody changes it (not frozen: very many are made). In a vector it
+    takes `size_bytes` as `summed_as`, whatever its own type."""
 
     name: str
     shape: tuple[int, ...]
@@ -154,12 +178,12 @@ def number_item(name: str, get: Callable[[], float], put: Callable[[float], None
     def write(data: Bytes) -> None:
         put(float(data.view(np.float64)[0]))
 
-    return StateItem(item=Item(name, "float64", ()), get=read, put=write)
+    return MadeItem(item=Item(name, "float64", ()), get=read, put=write)
 
 
 def fact_item(item: Item) -> StateItem:
     """An entry without bytes (chaos_protocols.wire.state_spec.fact)."""
-    return StateItem(item=item, get=lambda: np.empty(0, dtype=np.uint8), put=lambda data: None)
+    return MadeItem(item=item, get=lambda: np.empty(0, dtype=np.uint8), put=lambda data: None)
 
 
 def like(old: object, value: float) -> bool | int | float:

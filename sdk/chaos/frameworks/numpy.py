@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
 from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
@@ -132,7 +132,7 @@ def _array_item(name: str, array: Array) -> StateItem:
         flat[...] = data
 
     item = Item(name, str(array.dtype), tuple(array.shape))
-    return StateItem(item=item, get=lambda: flat, put=put, memory=lambda: flat)
+    return MadeItem(item=item, get=lambda: flat, put=put, memory=lambda: flat)
 
 
 def _shape(array: Array) -> str:

@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 
-from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, Update, UpdateHook, What, fact_item
+from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, Update, UpdateHook, What, fact_item
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_state import (
     OptimizerState,
+    TensorItem,
     dtype_name,
     load_bytes,
     scheduler_items,
     tensor_bytes,
-    tensor_item,
 )
 from chaos.frameworks.torch_watch import OutsideWatch, Place
 from chaos_protocols.wire.state_spec import Item, fact
@@ -285,11 +285,11 @@ class TorchFramework:
 
     def _items(self, trained: Mapping[str, str]) -> Iterator[StateItem]:
         for name, parameter in self._parameters.items():
-            yield tensor_item(name, lambda parameter=parameter: parameter)  # type: ignore[misc]
+            yield TensorItem(name, parameter)
             if name not in trained:
                 yield fact_item(fact(f"{name} is frozen"))
         for buffer in self._buffers:
-            yield StateItem(
+            yield MadeItem(
                 item=Item(buffer.name, dtype_name(buffer.committed.dtype), tuple(buffer.committed.shape)),
                 get=lambda buffer=buffer: tensor_bytes(buffer.committed),  # type: ignore[misc]
                 put=buffer.load,

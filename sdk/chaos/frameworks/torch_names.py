@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,8 +21,8 @@ IN_PIECES = frozenset({"DTensor", "FlatParameter", "ShardedTensor"})
 """Classes of tensors of which this process holds a part only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+@dataclass(slots=True)
+class NamedTensor:
     """A parameter or persistent buffer: `module` keeps it under `key`."""
 
     name: str
@@ -30,7 +31,7 @@ class Found:
     tensor: torch.Tensor
 
 
-def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[Found]:
+def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
     """In torch's own order; a tied one comes once, under its first name. Raises ValueError for one in pieces."""
     seen: set[int] = set()
     for path, module in _modules(prefix, model):
@@ -40,28 +41,33 @@ def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[Found]:
             seen.add(id(parameter))
             name = f"{path}.{key}"
             check_whole(name, parameter)
-            yield Found(name, module, key, parameter)
+            yield NamedTensor(name, module, key, parameter)
 
 
-def buffers_of(prefix: str, model: torch.nn.Module) -> Iterator[Found]:
+def buffers_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
     """The persistent ones. Raises ValueError for one that is in pieces."""
     for path, module in _modules(prefix, model):
         transient = module._non_persistent_buffers_set
         for key, tensor in module._buffers.items():
             if tensor is not None and key not in transient:
                 check_whole(f"{path}.{key}", tensor)
-                yield Found(f"{path}.{key}", module, key, tensor)
+                yield NamedTensor(f"{path}.{key}", module, key, tensor)
 
 
 def check_whole(name: str, tensor: Any) -> None:
     """Raises ValueError for a tensor of which this process holds a part only."""
-    kind = next((cls.__name__ for cls in type(tensor).__mro__ if cls.__name__ in IN_PIECES), None)
-    if kind is not None:
+    kind = _in_pieces(tensor.__class__)
+    if kind:
         raise ValueError(
             f"{name!r} is a {kind}: this script shards its model over several processes (FSDP, tensor parallel), but a "
             "site trains with one process as yet; register a model that is whole in this process, without fully_shard "
             "or distribute_tensor"
         )
+
+
+@cache
+def _in_pieces(kind: type) -> str:
+    return next((one.__name__ for one in kind.__mro__ if one.__name__ in IN_PIECES), "")
 
 
 def _modules(prefix: str, model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
