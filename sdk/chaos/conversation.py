@@ -22,10 +22,9 @@ from chaos.skipped import SKIPS_SINCE, SkippedRounds
 from chaos.sync import SyncSession
 from chaos_protocols.wire import worker as wire
 
-LEAVE_QUIET_S, LEAVE_MAX_S = 5.0, 60.0
+LEAVE_QUIET_S, LEAVE_MAX_S, RECONNECT_INTERVAL_S = 5.0, 60.0, 0.2
 """A daemon that is silent for so long after `WorkerLeaveRequest`, or takes so long all in all, is not waited for: when
 the socket closes, its site goes on with weight 0 and leaves all the same (spec 14.2)."""
-RECONNECT_INTERVAL_S = 0.2
 
 
 class Conversation:
@@ -68,10 +67,8 @@ class Conversation:
     # ---- what the Coordinator does
 
     def join(self, connect_s: float) -> None:
-        """Connect, say hello, and serve until training may begin, the site has left, or the user wants to go.
-
-        Raises NoDaemon, Refused, DaemonLost.
-        """
+        """Connect, say hello, and serve until training may begin, the site has left, or the user wants to go. Raises
+        NoDaemon, Refused, DaemonLost."""
         self._connect(connect_s)
         self._warm_up()
         self._wait(self._waiting_is_over)
@@ -102,7 +99,7 @@ class Conversation:
 
     @property
     def averaged(self) -> bool:
-        """The next result is here, and not applied yet."""
+        """The next result is here, not applied yet."""
         return isinstance(self._deferred, wire.ApplyResult) and self.phase is Phase.CONTRIBUTED
 
     def _give(self) -> None:
@@ -118,7 +115,7 @@ class Conversation:
             self._send(contributed)
 
     def finish(self) -> bool:
-        """The second half: the result, waited for if need be, is applied."""
+        """The second half: the result is applied."""
         self._wait(self._round_is_over)
         if self.phase is Phase.WAITING and self._signals.exit_requested:
             self.leave(self._signals.reason)
@@ -317,6 +314,8 @@ class Conversation:
                 self._take_snapshot(message)
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
+            case wire.StateDiffered():
+                self._say(message.reason)
             case wire.RunPaused():
                 if message.reason != self.paused:
                     self._say(f"the run waits: {message.reason}")
@@ -375,7 +374,7 @@ class Conversation:
                 raise DaemonProtocolError(
                     f"the daemon brings the result of round {message.round}, but the state is that of {self.round}"
                 )
-            self._send(wire.ResultApplied(round=self.round))
+            self._send(wire.ResultApplied(round=self.round, digests=self._replica.digests(message.digest)))
             self._send(self._replica.due_snapshot())
 
     def _take_snapshot(self, message: wire.TakeSnapshot) -> None:

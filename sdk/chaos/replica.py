@@ -20,6 +20,7 @@ from chaos_protocols.wire.worker import (
     RoundSkipped,
     SnapshotMissed,
     SnapshotTaken,
+    StateDigests,
     StateSpec,
     WorkerHello,
 )
@@ -96,6 +97,10 @@ class Replica:
             self._session.apply(self.arena.result, round)
         self.round = round
         self.contributed = None
+
+    def digests(self, piece: tuple[int, int] | None) -> StateDigests | None:
+        """What these bytes of the state look like; None: nobody asks."""
+        return None if piece is None else self._state.digests(*piece)
 
     def load(self, round: int) -> None:
         """The state of the end of `round` lies in the arena. What goes wrong half-way leaves a state of no round."""
