@@ -166,13 +166,14 @@ class Coordinator(ParallelSite, CommonDecisions):
 
     # ---- training
 
-    def step(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
+    def step(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None, skip: bool = False) -> bool:
         """One round: average the gradients over the overlay, then the optimizer step, the same on every site.
 
         samples: how many samples are behind this site's gradients; the average is weighted with it (FlexiTrain section
         3.1). Without it every site has weight 1; all sites must handle this alike. optimizers: names of those that the
         gradients are for, as they were registered (`("D",)`): the phases of a GAN; only optimizers to which some site
-        gave step, each with the average of those who gave to it. Needs `sync=EveryStep(notes=True)`.
+        gave step, each with the average of those who gave to it. Needs `sync=EveryStep(notes=True)`. skip: this site
+        has nothing to give (no batch left): it counts with weight 0, and applies what the others give.
 
         True: a round was applied (`round` has grown). In some cases that was not with this contribution: the run had
         completed the round already; the daemon had fallen behind and the state was replaced; a number in it is not
@@ -182,12 +183,15 @@ class Coordinator(ParallelSite, CommonDecisions):
         call raises LeftRun. Raises ChangedOutside, with what to write instead, when the script has stepped an optimizer
         or changed its options itself.
         """
-        due = self._stepped(samples, optimizers)
+        due = self._stepped(samples, optimizers, skip)
         if due is None:
             return self._end()
         if due is Due.NOTHING:
             self.check_state_replication()
             return not self.left or self._end()
+        if skip and self._conversation is None:
+            self._registered().skip(self._round + 1)
+            return True
         return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
@@ -211,7 +215,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         alone, self._averaged_alone = self._averaged_alone, False
         return self._ended(self._alone() if alone else not self.left)
 
-    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None) -> Due | None:
+    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False) -> Due | None:
         """What is due now; None: this site is out of the run."""
         if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
             raise ValueError(
@@ -228,6 +232,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         part = Part(
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),
+            skip=skip,
             wants_to_end=self._wants_to_end,
             metrics=dict(self._reported),
         )

@@ -69,8 +69,10 @@ class Replica:
         """Put this site's part of the next round into the arena, where it stays until that round is applied. One that
         holds a number that is not finite is not given: it would be every site's for ever."""
         weight = self._session.contribute(self.arena.contribution)
-        odd = first_not_finite(self.arena.contribution, self.contribution)
-        if odd is None:
+        odd = first_not_finite(self.arena.contribution, self.contribution) if weight else None
+        if not weight:
+            self.contributed = RoundSkipped(round=self.round + 1, reason="the script skips this step")
+        elif odd is None:
             self.contributed = RoundContributed(round=self.round + 1, weight=weight)
         else:
             reason = f"{self._session.name_at(odd)} is not finite"

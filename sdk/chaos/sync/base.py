@@ -33,11 +33,12 @@ class Due(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What the user's step says of itself. `samples`: behind its gradients, 1.0 where the user does not count.
-    `optimizers`: names of those that the gradients are for; None: all. A mode that cannot do what is asked for raises
-    ValueError."""
+    `optimizers`: names of those that the gradients are for; None: all. `skip`: nothing is given. A mode that cannot do
+    what is asked for raises ValueError."""
 
     samples: float = 1.0
     optimizers: tuple[str, ...] | None = None
+    skip: bool = False
     wants_to_end: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
 
@@ -74,9 +75,9 @@ class SyncSession(Protocol):
         ...
 
     def contribute(self, vector: Bytes) -> float:
-        """Write what this site gives to the next round (`contribution.size_bytes` bytes). Its weight in the average,
-        above 0. Changes nothing of the shared state: the round may be decided without it, or be done again. Raises
-        ValueError on what cannot be averaged."""
+        """Write what this site gives to the next round (`contribution.size_bytes` bytes). Its weight in the average; 0:
+        nothing is given. Changes nothing of the shared state: the round may be decided without it, or be done again.
+        Raises ValueError on what cannot be averaged."""
         ...
 
     def average(self, vector: Bytes) -> None:

@@ -75,7 +75,7 @@ class EveryStepSession:
         self.contribution: ContributionSpec = contribution_spec(float64 + self._notes_bytes // 8, float32)
 
     def check(self, part: Part) -> None:
-        if self._notes is None and part != Part(samples=part.samples):
+        if self._notes is None and part != Part(samples=part.samples, skip=part.skip):
             raise ValueError(
                 "step(optimizers=...), should_stop() and report() need notes in the rounds: "
                 "register(..., sync=EveryStep(notes=True)), on all sites"
@@ -89,6 +89,9 @@ class EveryStepSession:
         return Due.ROUND
 
     def contribute(self, vector: Bytes) -> float:
+        if self._part.skip:
+            self._gave = None
+            return 0.0
         if self._notes is None:
             for run in self._runs:
                 self._framework.read(run.what, run.slots, vector[run.start : run.stop])

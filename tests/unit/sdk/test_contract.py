@@ -187,6 +187,68 @@ def test_phases_need_notes_and_known_names() -> None:
             coordinator.step(optimizers=())
 
 
+# ---- skipped steps
+
+
+def with_statistics() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+
+@pytest.mark.parametrize("notes", [False, True])
+def test_a_skipped_step_gives_nothing_and_applies_what_the_others_gave(notes: bool) -> None:
+    def script(skips: bool) -> Script:
+        def train(socket: Path) -> list[float]:
+            model = with_statistics()
+            with coordinator_at(socket, verbose=False) as coordinator:
+                optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+                coordinator.register(model, optimizer, sync=EveryStep(notes=notes))
+                before = model[0].weight.detach().clone()
+                model(torch.randn(8, 2) * (1e30 if skips else 1.0))  # the statistics of a bad batch are bad as well
+                put_gradient(model, 77.0 if skips else 0.25)
+                assert coordinator.step(samples=3 if skips else 1, skip=skips) and coordinator.round == 1
+                assert torch.allclose(before - model[0].weight, torch.tensor(0.25))
+                return [*model[1].running_var.tolist(), *model[0].weight.detach().flatten().tolist()]
+
+        return train
+
+    with LocalRun(sites=2) as run:
+        first, second = run.together(script(True), script(False))
+    assert first == second and all(abs(number) < 100 for number in first)
+
+
+def test_a_grad_scaler_stays_each_sites_own() -> None:
+    def script(scale: float) -> Script:
+        def train(socket: Path) -> tuple[list[float], float]:
+            model = linear()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+            with coordinator_at(socket, verbose=False) as coordinator:
+                coordinator.register(model, optimizer)
+                while coordinator.round < 3:
+                    scaler.scale(10 * model(torch.ones(1, 2)).sum()).backward()  # too large where the scale is
+                    scaler.unscale_(optimizer)
+                    assert coordinator.step()
+                    scaler.update()
+                return model.weight.detach().flatten().tolist(), scaler.get_scale()
+
+        return train
+
+    with LocalRun(sites=2) as run:
+        (first, large), (second, small) = run.together(script(3e38), script(2.0))
+    assert first == second == [1.0 - 3 * 0.5 * 10] * 2
+    assert small == 2.0 and large == pytest.approx(3e38 / 8), "it halves its own with every step that it skips"
+
+
+def test_a_skipped_step_alone_changes_nothing() -> None:
+    model = linear()
+    with coordinator_at(None) as coordinator:
+        coordinator.register(model, torch.optim.SGD(model.parameters(), lr=1.0))
+        put_gradient(model, 5.0)
+        assert coordinator.step(skip=True) and coordinator.round == 0
+        assert float(model.weight.detach()[0, 0]) == 1.0 and model.weight.grad is None
+
+
 # ---- common epochs, figures, end
 
 
