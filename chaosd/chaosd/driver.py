@@ -194,8 +194,8 @@ class Driver:
                 self.hang_command.run(self.workers.pid, waited_s)
             case effects.EndWorker():
                 self.workers.end()
-            case effects.DeliverResult(round=number, sites=sites, weight=weight):
-                self.workers.deliver(number, sites, weight)
+            case effects.DeliverResult(round=number, sites=sites, weight=weight, digest=digest):
+                self.workers.deliver(number, sites, weight, digest)
             case effects.Record():
                 self._record(effect)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
@@ -224,8 +224,8 @@ class Driver:
         match effect:
             case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
                 bulk.reduce.open(tag, plan, listeners, member)
-            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes):
-                bulk.reduce.contribute(tag, weight, has_bytes)
+            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
+                bulk.reduce.contribute(tag, weight, has_bytes, check)
             case effects.StopRound(tag=tag):
                 bulk.reduce.stop(tag)
             case effects.FetchResult(round=number, digest=digest):
@@ -338,8 +338,9 @@ class Driver:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
         odd = self.bulk.reduce.not_finite(tag.round)
+        checks = self.bulk.reduce.checks(tag.round)
         finished = events.ReduceFinished(
-            tag=tag, digest=digest, weights=weights, finite=odd is None, culprits=odd or ()
+            tag=tag, digest=digest, weights=weights, checks=checks, finite=odd is None, culprits=odd or ()
         )
         self.feed(finished)
 

@@ -66,11 +66,13 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribute:
-    """Give this site's part to the open round. `has_bytes` false: weight 0 and nothing in the arena (standby)."""
+    """Give this site's part to the open round. `has_bytes` false: weight 0 and nothing in the arena (standby). `check`:
+    what it says of its state."""
 
     tag: Tag
     weight: float
     has_bytes: bool
+    check: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +92,13 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverResult:
-    """Copy the result of `round` into the arena and tell the worker to apply it."""
+    """Copy the result of `round` into the arena and tell the worker to apply it. `digest`: afterwards it is to say the
+    digests of these bytes of its state."""
 
     round: int
     sites: int
     weight: float
+    digest: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

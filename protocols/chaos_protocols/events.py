@@ -15,6 +15,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.versions import SPOKEN, Versions
+from chaos_protocols.wire.worker import StateDigests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,10 @@ class WorkerUpdating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerApplied:
+    """Its state is that of the end of the round. `digests`: of what it was asked for."""
+
     round: int
+    digests: StateDigests | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +182,7 @@ class ReduceFinished:
     tag: Tag
     digest: str
     weights: tuple[tuple[SiteId, float], ...]
+    checks: tuple[tuple[SiteId, bytes], ...] = ()
     finite: bool = True
     culprits: tuple[SiteId, ...] = ()
 

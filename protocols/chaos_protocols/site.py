@@ -3,8 +3,8 @@
 It puts the parts together and hands each event and message to the one that it concerns: the agreement decides what the
 roster is (`agreement/`); links are watched and messages routed (`links/`); the scheduler's role is played where this
 site leads (`scheduler/`); how it takes part in the run, and what becomes of its worker's state, is looked after
-(`membership/`, `state/`); rounds run (`rounds/`). The parts call downwards only; what one has to say to those above it
-leaves in notices and in what it returns. Each event gets an id, which the messages it causes carry.
+(`membership/`, `state/`); rounds run (`rounds/`). The parts call downwards only, and say upwards in notices and in what
+they return. Each event gets an id, which the messages it causes carry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.participation import Participation
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine, StateLost
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.rounds.notices import RoundCompleted, RoundNotice
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.machine import WorkerState
@@ -40,8 +41,7 @@ from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
 
-TIMER_STEP_S = 0.001
-"""A deadline that has passed, but whose step cannot be taken yet, must not spin."""
+TIMER_STEP_S = 0.001  # a deadline that has passed, but whose step cannot be taken yet, must not spin
 
 
 class SiteMachine:
@@ -149,8 +149,7 @@ class SiteMachine:
     def _set_timer(self) -> None:
         at_s = self.links.deadline_s
         for deadline_s in (self.raft.deadline_s, self.scheduler.deadline_s):
-            if deadline_s is not None and deadline_s < at_s:
-                at_s = deadline_s
+            at_s = at_s if deadline_s is None else min(at_s, deadline_s)
         at_s = max(at_s, self.now_s + TIMER_STEP_S)
         if at_s != self._timer_s:
             self._timer_s = at_s
@@ -263,16 +262,13 @@ class SiteMachine:
         proposed_s = scheduler.in_flight.started_s if scheduler.in_flight is not None else None
         self.participation.beat(SchedulerRole(at_work=scheduler.taken_over, proposed_s=proposed_s))
 
-    def _round_notice(self, notice: RoundCompleted | StateLost) -> None:
-        match notice:
-            case RoundCompleted():
-                hold, round_bytes = self.participation.hold, self.rounds.delivery.round_bytes
-                self.scheduler.pace.round_done(self.now_s, round_bytes, waited=hold.take_waited())
-                self.participation.round_completed(notice)
-            case StateLost(reason=reason):
-                self.participation.state_lost(reason)
-            case _:
-                assert_never(notice)
+    def _round_notice(self, notice: RoundNotice) -> None:
+        if isinstance(notice, RoundCompleted):
+            hold, round_bytes = self.participation.hold, self.rounds.delivery.round_bytes
+            self.scheduler.pace.round_done(self.now_s, round_bytes, waited=hold.take_waited())
+            self.participation.round_completed(notice)
+        else:
+            self.participation.state_notice(notice)
         self._look_for_the_leader()
 
     # -- what the scheduler needs of its site, and what others ask

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from chaos.coordinator import Coordinator, CoordinatorStatus
+from chaos.coordinator import Coordinator
 from chaos.errors import (
+    ChangedOutside,
     ChaosError,
     DaemonLost,
     DaemonProtocolError,
@@ -13,9 +14,12 @@ from chaos.errors import (
     Refused,
     SharedMemoryTooSmall,
 )
+from chaos.frameworks import Update
+from chaos.status import CoordinatorStatus
 from chaos_protocols.wire.state_spec import state_digest
 
 __all__ = [
+    "ChangedOutside",
     "ChaosError",
     "Coordinator",
     "CoordinatorStatus",
@@ -26,5 +30,6 @@ __all__ = [
     "NoDaemon",
     "Refused",
     "SharedMemoryTooSmall",
+    "Update",
     "state_digest",
 ]

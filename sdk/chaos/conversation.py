@@ -22,14 +22,9 @@ from chaos.skipped import SKIPS_SINCE, SkippedRounds
 from chaos.sync import SyncSession
 from chaos_protocols.wire import worker as wire
 
-LEAVE_QUIET_S = 5.0
-"""A daemon that says nothing for so long after `WorkerLeaveRequest` is not waited for: when the socket closes, its site
-goes on with weight 0 and leaves all the same (spec 14.2)."""
-
-LEAVE_MAX_S = 60.0
-"""All in all, however much the daemon says: a leave takes effect within a few rounds."""
-
-RECONNECT_INTERVAL_S = 0.2
+LEAVE_QUIET_S, LEAVE_MAX_S, RECONNECT_INTERVAL_S = 5.0, 60.0, 0.2
+"""A daemon that is silent for so long after `WorkerLeaveRequest`, or takes so long all in all, is not waited for: when
+the socket closes, its site goes on with weight 0 and leaves all the same (spec 14.2)."""
 
 
 class Conversation:
@@ -72,10 +67,8 @@ class Conversation:
     # ---- what the Coordinator does
 
     def join(self, connect_s: float) -> None:
-        """Connect, say hello, and serve until training may begin, the site has left, or the user wants to go.
-
-        Raises NoDaemon, Refused, DaemonLost.
-        """
+        """Connect, say hello, and serve until training may begin, the site has left, or the user wants to go. Raises
+        NoDaemon, Refused, DaemonLost."""
         self._connect(connect_s)
         self._warm_up()
         self._wait(self._waiting_is_over)
@@ -83,12 +76,33 @@ class Conversation:
             self.leave(self._signals.reason)
 
     def contribute(self) -> bool:
-        """One round: hand the contribution over, wait for the result, apply it. False if the site is out of the run.
+        """One round: give, wait for the result, apply it. False if the site is out of the run. If the state moved on
+        without this contribution (the others completed the round, or the state was replaced), that is dropped, and the
+        call returns as after a round."""
+        self._give()
+        return self.finish()
 
-        If the state moved on without this contribution (the round was completed by the others, or the state was
-        replaced because the daemon had fallen behind), the contribution is dropped and the call returns as after a
-        round.
-        """
+    def average(self) -> bool:
+        """The first half of a round: give, wait for the result, show it. `finish` applies it. As in `contribute`, the
+        state may move on meanwhile: then there is nothing to finish."""
+        self._give()
+        while not self._round_is_over():
+            message = self._receive(None)
+            contributed = self.phase is Phase.CONTRIBUTED
+            if contributed and isinstance(message, wire.ApplyResult) and message.round == self.round + 1:
+                self._deferred = message
+                self._replica.average(void=message.void)
+                return True
+            if message is not None:
+                self._serve(message)
+        return self.finish()
+
+    @property
+    def averaged(self) -> bool:
+        """The next result is here, not applied yet."""
+        return isinstance(self._deferred, wire.ApplyResult) and self.phase is Phase.CONTRIBUTED
+
+    def _give(self) -> None:
         began = self.round
         self.resume()
         self._drain()
@@ -99,6 +113,9 @@ class Conversation:
                 self._skips.note(contributed)
                 self.phase = Phase.CONTRIBUTED
             self._send(contributed)
+
+    def finish(self) -> bool:
+        """The second half: the result is applied."""
         self._wait(self._round_is_over)
         if self.phase is Phase.WAITING and self._signals.exit_requested:
             self.leave(self._signals.reason)
@@ -124,8 +141,7 @@ class Conversation:
             self._wait(self._waiting_is_over)
 
     def poll(self) -> None:
-        """Serve what has arrived, without waiting. What would change the state is kept for the next round: the script
-        may be half-way through its gradients."""
+        """Serve what has arrived. What would change the state waits for the next round: gradients may be half done."""
         while self._deferred is None and self.phase is not Phase.LEFT:
             message = self._receive(0.0)
             if message is None:
@@ -243,9 +259,7 @@ class Conversation:
         self._disconnect()
         if self.phase is Phase.BROKEN:
             raise DaemonLost("the update of a round failed half-way; start the script again")
-        if (
-            self._lost_at_s is None
-        ):  # one that comes back and goes again before it said a word does not start the time anew
+        if self._lost_at_s is None:  # coming back and going again, without a word, does not start the time anew
             self._lost_at_s = time.monotonic()
         deadline = self._lost_at_s + self._reconnect_s
         self._say(f"the daemon is gone ({why}); waiting up to {self._reconnect_s:.0f} s for it to come back")
@@ -300,6 +314,8 @@ class Conversation:
                 self._take_snapshot(message)
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
+            case wire.StateDiffered():
+                self._say(message.reason)
             case wire.RunPaused():
                 if message.reason != self.paused:
                     self._say(f"the run waits: {message.reason}")
@@ -321,9 +337,7 @@ class Conversation:
 
     def _train_from(self, round: int) -> None:
         if round != self.round + 1:
-            raise DaemonProtocolError(
-                f"the daemon wants round {round} next, but the state is that of the end of round {self.round}"
-            )
+            raise DaemonProtocolError(f"the daemon wants round {round}, but the state is that of round {self.round}")
         if not self.trained:
             self._say(f"training from round {round}")
         self.trained = True
@@ -358,10 +372,9 @@ class Conversation:
                     self.phase = Phase.TRAINING
             elif message.round != self.round:  # the same one again is answered again, and never applied twice
                 raise DaemonProtocolError(
-                    f"the daemon brings the result of round {message.round}, but the state is that of the end of "
-                    f"round {self.round}"
+                    f"the daemon brings the result of round {message.round}, but the state is that of {self.round}"
                 )
-            self._send(wire.ResultApplied(round=self.round))
+            self._send(wire.ResultApplied(round=self.round, digests=self._replica.digests(message.digest)))
             self._send(self._replica.due_snapshot())
 
     def _take_snapshot(self, message: wire.TakeSnapshot) -> None:

@@ -7,29 +7,27 @@ model is touched.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from chaos.at_exit import close_at_exit, is_closed
+from chaos.common import CommonDecisions
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
 from chaos.errors import HalfAppliedStep, LeftRun
-from chaos.frameworks import Apply, Array, Framework, NumpyFramework, framework_of
+from chaos.frameworks import Apply, Array, Framework, NumpyFramework, UpdateHook, framework_of
+from chaos.parallel import ParallelSite
 from chaos.paths import socket_path
 from chaos.phase import Phase
 from chaos.signals import ExitSignals
 from chaos.state import State
-from chaos.sync import Due, EveryStep, SyncMode, SyncSession
+from chaos.status import CoordinatorStatus
+from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
-
-if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
-    from chaos.worker_group.data import Loader as StepLoader
-    from chaos.worker_group.model import ParallelModel
 
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 
@@ -38,23 +36,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorStatus:
-    """`round`: the last one applied here. `phase`: `unregistered`, `standalone`, or one of the phases of the
-    conversation. `sites` and `weight`: behind the last result. `paused`: why the run waits, or empty."""
-
-    site: str
-    run: str
-    round: int
-    phase: str
-    sites: int
-    weight: float
-    paused: str
-    exit_requested: bool
-    left_reason: str
-
-
-class Coordinator:
+class Coordinator(ParallelSite, CommonDecisions):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -78,27 +60,27 @@ class Coordinator:
         zero_grad_set_to_none: bool = True,
         verbose: bool = True,
     ) -> None:
+        ParallelSite.__init__(self, standalone=standalone)
+        CommonDecisions.__init__(self)
         self._path = socket_path(socket)
-        self._standalone = standalone
         self._connect_s = connect_s
         self._reconnect_s = reconnect_s
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
-        self._parallel: ParallelModel | None = None
         self._conversation: Conversation | None = None
         self._round = 0
+        self._averaged_alone = self._noticed = False
         self._told_left = False
         self._closed = False
-        self._pid = os.getpid()
         if not standalone:
             open_socket(self._path, connect_s).close()  # fail now, before the user has built a model
         self._wakeup = Wakeup()
         self._signals = ExitSignals(self._wakeup, verbose=verbose)
         if handle_signals:
             self._signals.install()
-        _open_coordinators.add(self)
+        close_at_exit(self)
 
     # ---- registering
 
@@ -113,6 +95,9 @@ class Coordinator:
         gradients: Mapping[str, Array] | None = None,
         sync: SyncMode | None = None,
         clip_norm: float | None = None,
+        on_average: UpdateHook | None = None,
+        on_update: UpdateHook | None = None,
+        rounds_per_epoch: int | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
@@ -120,7 +105,11 @@ class Coordinator:
         one learning-rate scheduler, a list, a mapping, or None. A round averages the gradients of all parameters that
         an optimizer trains (without a gradient: zeros) and all persistent buffers; frozen parameters only belong to the
         state. After a round `step()` runs every optimizer, then every scheduler, once: do not call their `step()`
-        yourself.
+        yourself. on_average(update) is called before the optimizers, with the averages in the gradients (clipping),
+        on_update(update) after the schedulers (an EMA that is registered as a model, a constraint, a scheduler an
+        epoch); `update.round`, `update.optimizers` and `update.metrics` are the same on every site. Both run inside
+        the update, also at a joiner that catches up: like `apply` below they must depend on nothing but the registered
+        state and `update`.
 
         numpy: `arrays` (names to arrays, updated in place) is the state; `gradients` (names to floating arrays; by
         default one of zeros for each floating array, to be found in `coordinator.gradients`) is filled by the script
@@ -133,7 +122,8 @@ class Coordinator:
         `clip_norm` bounds the norm of the whole gradient; returns at once.
 
         sync: how the sites train together, the same on all of them; default: every step is averaged
-        (`chaos.sync.EveryStep`).
+        (`chaos.sync.EveryStep`). rounds_per_epoch: what counts as an epoch (`coordinator.epoch`), the same on all of
+        them. What may differ between sites, and what must not: docs/sdk.md.
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
@@ -155,7 +145,11 @@ class Coordinator:
             apply=apply,
             gradients=gradients,
             set_to_none=self._set_to_none,
+            on_average=on_average,
+            on_update=on_update,
+            rounds_per_epoch=rounds_per_epoch,
         )
+        self._rounds_per_epoch = rounds_per_epoch or 0
         session = (sync or EveryStep()).start(framework)
         self._framework, self._session = framework, session
         if self._standalone:
@@ -170,85 +164,98 @@ class Coordinator:
         self.register(model=model, optimizer=optimizer)
         return model, optimizer, loader
 
-    # ---- a site of several workers (docs/site.md)
-
-    def parallelize(
-        self,
-        model: Any,
-        *,
-        layers: Callable[[Any], Sequence[Any]] | None = None,
-        loss: Callable[[Any, Any], Any],
-    ) -> ParallelModel:
-        """The model as one that all workers of `chaosd run` train together; alone, this process trains it.
-
-        layers: the modules in the order in which data passes them, each taking one tensor and giving one; a
-        `torch.nn.Sequential` needs none. loss: of (output, target), the mean over a micro-batch. Then `register(model,
-        optimizer=function)`, `loader(...)`, and `model.step(batch)` for each batch.
-
-        Raises ValueError on what cannot be trained so, and without `standalone=True`: a site of several workers does
-        not average with other institutions yet.
-        """
-        if not self._standalone:
-            raise ValueError(
-                "parallelize() trains with the workers of this site alone: say Coordinator(standalone=True). A site of "
-                "several workers does not average with other institutions yet"
-            )
-        if self._parallel is not None:
-            raise ValueError("one model is parallelized already; make it one module with all layers")
-        from chaos.worker_group.model import ParallelModel
-
-        self._parallel = ParallelModel(model, layers=layers, loss=loss)
-        return self._parallel
-
-    def loader(
-        self, dataset: Any, *, global_batch: int, micro_batch: int, seed: int = 0, steps: int | None = None
-    ) -> StepLoader:
-        """The steps of a training whose model was parallelized: `global_batch` samples each, in micro-batches.
-
-        dataset: `dataset[i]` gives (input, target), `len(dataset)` how many there are. Order and random numbers follow
-        from `seed`. steps: updates in all; default: one epoch.
-        """
-        if self._parallel is None:
-            raise ValueError("loader() belongs to parallelize(); call that first, or use a DataLoader of your own")
-        from chaos.worker_group.data import Loader
-
-        made = Loader(dataset, global_batch=global_batch, micro_batch=micro_batch, seed=seed, steps=steps)
-        return self._parallel.load_from(made)
-
     # ---- training
 
-    def step(self, samples: int | None = None) -> bool:
+    def step(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None, skip: bool = False) -> bool:
         """One round: average the gradients over the overlay, then the optimizer step, the same on every site.
 
         samples: how many samples are behind this site's gradients; the average is weighted with it (FlexiTrain section
-        3.1). Without it every site has weight 1; all sites must handle this alike.
+        3.1). Without it every site has weight 1; all sites must handle this alike. optimizers: names of those that the
+        gradients are for, as they were registered (`("D",)`): the phases of a GAN; only optimizers to which some site
+        gave step, each with the average of those who gave to it. Needs `sync=EveryStep(notes=True)`. skip: this site
+        has nothing to give (no batch left): it counts with weight 0, and applies what the others give.
 
         True: a round was applied (`round` has grown). In some cases that was not with this contribution: the run had
         completed the round already; the daemon had fallen behind and the state was replaced; a number in it is not
         finite (told, with the first tensor), and the others' average is applied; or the average itself is not finite,
         and no site applies it. If no site had anything to give, the round is still to come. Training goes on from there
         all the same. False: the run has dismissed this site, the exit event is set and `left` is true; a further
-        call raises LeftRun.
+        call raises LeftRun. Raises ChangedOutside, with what to write instead, when the script has stepped an optimizer
+        or changed its options itself.
         """
+        due = self._stepped(samples, optimizers, skip)
+        if due is None:
+            return self._end()
+        if due is Due.NOTHING:
+            self.check_state_replication()
+            return not self.left or self._end()
+        if skip and self._conversation is None:
+            self._registered().skip(self._round + 1)
+            return True
+        return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
+
+    def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
+        """The first half of `step()`: hand the gradients over and wait for the average, which is then to be seen in the
+        gradients (to be logged, say). `update()` is the other half, and must follow. What the script writes into the
+        gradients between the two has no effect: that is what `on_average` is for."""
+        due = self._stepped(samples, optimizers)
+        if due is None:
+            return self._end()
+        if due is Due.ROUND and self._conversation is not None:
+            return self._conversation.average() or self._end()
+        self._averaged_alone = due is Due.ROUND
+        return True
+
+    def update(self) -> bool:
+        """The second half of a round, after `average()`: the optimizer step, and the round counts. Nothing happens if
+        the state has moved on meanwhile. Returns as `step()` does."""
+        self._registered()
+        if self._conversation is not None:
+            return self._ended(not self.left and (not self._conversation.averaged or self._conversation.finish()))
+        alone, self._averaged_alone = self._averaged_alone, False
+        return self._ended(self._alone() if alone else not self.left)
+
+    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False) -> Due | None:
+        """What is due now; None: this site is out of the run."""
         if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
             raise ValueError(
                 f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
                 "empty batch"
             )
         session = self._registered()
+        if self._averaged_alone or (self._conversation is not None and self._conversation.averaged):
+            raise ValueError("average() has begun a round; finish it with update() before the next one")
         if self.left:
-            return self._end()
-        if session.stepped(1.0 if samples is None else float(samples)) is Due.NOTHING:
-            self.check_state_replication()
-            return not self.left or self._end()
-        if self._conversation is not None:
-            return self._conversation.contribute() or self._end()
+            return None
+        assert self._framework is not None
+        self._say(self._framework.changed_outside(self.round))
+        part = Part(
+            samples=1.0 if samples is None else float(samples),
+            optimizers=None if optimizers is None else tuple(optimizers),
+            skip=skip,
+            wants_to_end=self._wants_to_end,
+            metrics=dict(self._reported),
+        )
+        due = session.stepped(part)
+        self._reported.clear()
+        return due
+
+    def _alone(self) -> bool:
         with self._signals:
             try:
-                session.apply_alone(self._round + 1)
+                self._registered().apply_alone(self._round + 1)
             except BaseException as error:
                 raise HalfAppliedStep(f"the update of round {self._round + 1} failed: {error}") from error
             self._round += 1
+        return True
+
+    def _ended(self, done: bool) -> bool:
+        if not done:
+            return self._end()
+        notice = self._registered().notice
+        if notice and not self._noticed:
+            self._say(notice)
+        self._noticed = bool(notice)
         return True
 
     def pause(self, reason: str = "its script pauses") -> bool:
@@ -355,12 +362,14 @@ class Coordinator:
             if self._conversation is not None and graceful and not self.left:
                 self._conversation.leave(self._signals.reason or "the script ended")
         finally:
+            if self._framework is not None:
+                self._framework.release()
             if self._conversation is not None:
                 self._conversation.close()
             self._signals.restore()
             self._wakeup.close()
             self._told_left = True
-            _open_coordinators.discard(self)
+            is_closed(self)
 
     def __enter__(self) -> Coordinator:
         return self
@@ -376,6 +385,10 @@ class Coordinator:
             raise ValueError("nothing is registered yet; call coordinator.register(model=..., optimizer=...) first")
         return self._session
 
+    def _say(self, text: str) -> None:
+        if text and self._verbose:
+            print(f"chaos: {text}", file=sys.stderr, flush=True)
+
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""
         if self._told_left:
@@ -388,17 +401,3 @@ class Coordinator:
             )
         self._told_left = True
         return False
-
-
-_open_coordinators: set[Coordinator] = set()
-"""Until they are closed: a script that just ends must still leave the run, wherever it made its coordinator."""
-
-
-def _close_all() -> None:
-    failed = hasattr(sys, "last_value") or hasattr(sys, "last_exc")  # set by the interpreter for an unhandled error
-    for coordinator in list(_open_coordinators):
-        if coordinator._pid == os.getpid():  # a forked child must not leave in its parent's name
-            coordinator.close(graceful=not failed)
-
-
-atexit.register(_close_all)

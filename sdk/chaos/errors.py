@@ -32,6 +32,12 @@ class DaemonProtocolError(ChaosError):
     """The daemon broke the rules of the conversation; both were probably installed from different versions."""
 
 
+class ChangedOutside(ChaosError):
+    """The script has changed the training state outside of a round (an `optimizer.step()` left in the loop, say), so
+    that it differs from that of the other sites. The text says what to write instead; started again, the script gets
+    the state of the run."""
+
+
 class HalfAppliedStep(ChaosError):
     """The update of a round failed half-way (for example: out of memory in the optimizer). The model's state belongs to
     no round; the cause is chained. Start the script again: it then joins anew and gets the state from its

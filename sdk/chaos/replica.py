@@ -20,6 +20,7 @@ from chaos_protocols.wire.worker import (
     RoundSkipped,
     SnapshotMissed,
     SnapshotTaken,
+    StateDigests,
     StateSpec,
     WorkerHello,
 )
@@ -68,8 +69,10 @@ class Replica:
         """Put this site's part of the next round into the arena, where it stays until that round is applied. One that
         holds a number that is not finite is not given: it would be every site's for ever."""
         weight = self._session.contribute(self.arena.contribution)
-        odd = first_not_finite(self.arena.contribution, self.contribution)
-        if odd is None:
+        odd = first_not_finite(self.arena.contribution, self.contribution) if weight else None
+        if not weight:
+            self.contributed = RoundSkipped(round=self.round + 1, reason="the script skips this step")
+        elif odd is None:
             self.contributed = RoundContributed(round=self.round + 1, weight=weight)
         else:
             reason = f"{self._session.name_at(odd)} is not finite"
@@ -81,6 +84,12 @@ class Replica:
         self._session.skip(self.round + 1)
         self.contributed = None
 
+    def average(self, *, void: bool) -> None:
+        """The result of the next round lies in the arena: let the script see it. The state does not change. `void`:
+        there is nothing to see."""
+        if not void:
+            self._session.average(self.arena.result)
+
     def apply(self, round: int, *, void: bool = False) -> None:
         """The result of `round`, the next one, lies in the arena; `void`: it is not finite, and nobody applies it. What
         goes wrong half-way leaves a state of no round."""
@@ -90,6 +99,10 @@ class Replica:
             self._session.apply(self.arena.result, round)
         self.round = round
         self.contributed = None
+
+    def digests(self, piece: tuple[int, int] | None) -> StateDigests | None:
+        """What these bytes of the state look like; None: nobody asks."""
+        return None if piece is None else self._state.digests(*piece)
 
     def load(self, round: int) -> None:
         """The state of the end of `round` lies in the arena. What goes wrong half-way leaves a state of no round."""

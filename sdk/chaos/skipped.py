@@ -23,7 +23,7 @@ class SkippedRounds:
         """What is about to be given. Raises ValueError where the daemon does not know such a thing as nothing."""
         if isinstance(contributed, RoundContributed):
             if self._count:
-                self._say(f"round {contributed.round}: finite again, after {self._count} contribution(s) of weight 0")
+                self._say(f"round {contributed.round}: gives again, after {self._count} contribution(s) of weight 0")
             self._count = 0
             return
         if self.daemon_version < SKIPS_SINCE:

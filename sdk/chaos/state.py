@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from blake3 import blake3
 
+from chaos.collector import held_back
 from chaos.frameworks.base import Bytes, StateItem
+from chaos_protocols.rounds.state_check import HALF_BYTES, middle
 from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES, state_spec
-from chaos_protocols.wire.worker import StateSpec
+from chaos_protocols.wire.worker import StateDigests, StateSpec
 
 PAGE_BYTES = 4096
 WARMED_AT_ONCE_BYTES = 64 << 20
@@ -22,7 +25,10 @@ class State:
 
     def __init__(self, items: Sequence[StateItem]) -> None:
         self._items = tuple(items)
-        self.spec: StateSpec = state_spec(entry.item for entry in self._items)
+        with held_back():
+            self.spec: StateSpec = state_spec(entry.item for entry in self._items)
+            self._offsets = [tensor.offset for tensor in self.spec.tensors]
+            self._ends = [tensor.offset + tensor.size_bytes for tensor in self.spec.tensors]
 
     def write(self, region: Bytes) -> None:
         """Copy the state into `region` (the gaps are set to zero)."""
@@ -41,13 +47,37 @@ class State:
         pages that were never written costs ten times as much as into touched ones, and more in a virtual machine: a
         worker that waits for its state has the time."""
         for entry in self._items:
-            memory = entry.memory() if entry.memory is not None else None
+            memory = entry.memory()
             if memory is None:
                 continue
             for start in range(0, memory.size, WARMED_AT_ONCE_BYTES):
                 pages = memory[start : start + WARMED_AT_ONCE_BYTES : PAGE_BYTES]
                 np.bitwise_or(pages, 0, out=pages)
                 yield
+
+    def digests(self, start: int, stop: int) -> StateDigests:
+        """Of these bytes of the region, without a region: the arrays that lie in them, and nothing of the gaps."""
+        cut = middle((start, stop))
+        first, second = (self._digest_of(*half) for half in ((start, cut), (cut, stop)))
+        tensors = self.spec.tensors
+        there = [tensors[index] for index in range(*self._tensors_in(start, stop)) if tensors[index].size_bytes]
+        single = len(there) == 1 or stop - start <= ITEM_ALIGNMENT_BYTES
+        name = there[0].name if single and there else ""
+        return StateDigests(start=start, stop=stop, first=first, second=second, array=name)
+
+    def _digest_of(self, start: int, stop: int) -> bytes:
+        digest = blake3()
+        for index in range(*self._tensors_in(start, stop)):
+            tensor = self.spec.tensors[index]
+            if tensor.size_bytes:
+                data = self._items[index].get()
+                digest.update(data[max(0, start - tensor.offset) : max(0, stop - tensor.offset)].data)
+        return digest.digest(length=HALF_BYTES)
+
+    def _tensors_in(self, start: int, stop: int) -> tuple[int, int]:
+        """Indices of the arrays of which bytes lie in [start, stop): from the first to the one after the last."""
+        ends = bisect_right(self._ends, start)
+        return ends, max(ends, bisect_left(self._offsets, stop))
 
     def digest(self) -> str:
         """BLAKE3 of the region that `write` would give, without a region: equal to `state_digest` of a snapshot."""

@@ -2,9 +2,9 @@
 
 `python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
 until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
-evaluates until the file `evaluated` is there. The gradient of a round follows from site, round and state; the whole
-state has a digest that the test compares. After each round its number is in `F/round`; at the end the report is in
-`F/report.json`.
+evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. The gradient
+of a round follows from site, round and state; the whole state has a digest that the test compares. After each round its
+number is in `F/round`; at the end the report is in `F/report.json`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--numbers", type=int, default=NUMBERS)
     parser.add_argument("--nan", type=int, default=0)
     parser.add_argument("--evaluate", type=int, default=0)
+    parser.add_argument("--meddle", type=int, default=0)
     options = parser.parse_args()
     training = Training(options.numbers)
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0)
@@ -78,6 +79,8 @@ def main() -> None:
             continue
         if not coordinator.step(samples=options.site):
             break
+        if number == options.meddle:
+            training.momentum[11] += 1.0
         digests[coordinator.round] = coordinator.state_digest()
         fresh = options.folder / "round.new"
         fresh.write_text(str(coordinator.round))

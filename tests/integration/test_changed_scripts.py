@@ -64,3 +64,28 @@ def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path
         second.client.leave("its operator")
         wait_for(lambda: not second.daemon_runs(), "a daemon whose operator lets it leave ends")
         assert second.daemon.returncode == 0
+
+
+@pytest.mark.timeout(90)
+def test_a_state_that_was_changed_by_hand_is_found_named_and_set_right(tmp_path: Path) -> None:
+    """At one of three sites: all hear whose state differs and in which array, and it gets that of the others."""
+    with cluster_of(tmp_path, {**PAIR, "va": "VA"}, min_sites=3) as cluster:
+        odd = cluster.sites[2]
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number, extra=["--meddle", "20"] if site is odd else ())
+        wait_for(lambda: all(site.events("drift") for site in cluster.sites), "every site hears of it")
+        for site in cluster.sites:
+            (told,) = site.events("drift")
+            assert told.subject == odd.name and "first in 'momentum'" in told.reason, told
+        wait_for(odd.is_member, "it trains again")
+        before = odd.round()
+        wait_for(lambda: odd.round() > before + 5, "it goes on")
+        for site in cluster.sites:
+            site.signal("worker", signal.SIGINT)
+        wait_for(lambda: all(site.report_path.exists() for site in cluster.sites), "all end")
+        digests = [site.read_report()["digests"] for site in cluster.sites]
+        common = set.intersection(*({int(number) for number in one} for one in digests))
+        late = [str(number) for number in sorted(common) if number > before]
+        assert late and all(len({one[number] for one in digests}) == 1 for number in late), "the same states again"
+        assert "first in 'momentum'" in odd.worker_log.read_text()

@@ -184,3 +184,18 @@ def test_state_is_loaded_into_the_memory_that_the_rehearsal_made_and_left_unchan
     assert State(of_joiner.items).digest() == State(of_member.items).digest()
     moments = [value for state in joiner.optimizer.state.values() for value in state.values()]
     assert len({value.data_ptr() for value in moments}) == len(moments), "no two share memory"
+
+
+def test_very_many_parameters_are_tried_by_one_of_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is moved for them is what a step on all of them shows, in the same order."""
+    recipes = [fresh("adamw") for _ in range(2)]
+    whole = [entry.item for entry in session_of(recipes[0]).items]
+    monkeypatch.setattr("chaos.frameworks.torch_state.TRIED_MAX", 1)
+    session = session_of(recipes[1])
+    assert [entry.item for entry in session.items] == whole
+    assert not recipes[1].optimizer.state and all(p.grad is None for p in recipes[1].model.parameters())
+    member = fresh("adamw", seed=7)
+    of_member = session_of(member)
+    train(member, of_member, 0, 2)
+    State(session.items).load(region(State(of_member.items)))
+    assert State(session.items).digest() == State(of_member.items).digest()

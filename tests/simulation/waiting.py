@@ -35,8 +35,8 @@ class Waiting:
         def told(message: Any) -> None:
             self._unless_it_hangs(node, lambda: tell(message))
 
-        def applied(number: int) -> None:
-            self._unless_it_hangs(node, lambda: apply(number))
+        def applied(number: int, piece: tuple[int, int] | None) -> None:
+            self._unless_it_hangs(node, lambda: apply(number, piece))
 
         def heard(event: Any) -> None:
             if isinstance(event, events.WorkerLoaded | events.WorkerApplied | events.WorkerContributed):

@@ -121,7 +121,9 @@ class Averaging:
     def contribute(self, effect: effects.Contribute, token: Any) -> None:
         if self._open is not None and self._open.tag == effect.tag:
             self._open.own = token
-            self._run(self.machine.contribute(effect.tag, effect.weight, has_bytes=effect.has_bytes))
+            self._run(
+                self.machine.contribute(effect.tag, effect.weight, has_bytes=effect.has_bytes, check=effect.check)
+            )
 
     def stop(self, tag: Tag) -> None:
         if self._open is not None and self._open.tag == tag:
@@ -280,7 +282,11 @@ class Averaging:
         result.digest = vector_digest(result.chunks)
         self._hold(result)
         finished = events.ReduceFinished(
-            tag=effect.tag, digest=result.digest, weights=effect.weights, finite=result.finite
+            tag=effect.tag,
+            digest=result.digest,
+            weights=effect.weights,
+            checks=effect.checks,
+            finite=result.finite,
         )
         self._node.reduced(finished, result)
 

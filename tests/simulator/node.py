@@ -19,6 +19,7 @@ from chaos_protocols.wire.worker import (
 from tests.simulator.building import make_machine
 from tests.simulator.contents import Region, digest_of
 from tests.simulator.disk import Disk, DiskFailed
+from tests.simulator.drifting import digests_of, parted, word_of
 from tests.simulator.engines import BulkEngines
 from tests.simulator.hanging import Hang
 from tests.simulator.keeping import TORN, Keeper
@@ -254,8 +255,8 @@ class Node:
             case effects.ProbeLink(site=site):
                 probed = events.LinkProbed(site=site, rate_bytes_per_s=world.network.rate(self.site, site), reason="")
                 self.later(0.02, lambda: self.handle(probed))
-            case effects.DeliverResult(round=number):
-                self._apply(number)
+            case effects.DeliverResult(round=number, digest=piece):
+                self._apply(number, piece)
             case _ if isinstance(effect, effects.CheckpointEffect):
                 self.keeper.execute(effect)
             case effects.ToWorker(message=message):
@@ -325,9 +326,9 @@ class Node:
                 generation = self._generation
                 self._later(self.apply_s, lambda _: self._to_worker(message) if generation == self._generation else 0)
             case LoadState(round=number):
-                state = worker.region.state
-                self.world.oracles.loaded(self, number, state)
-                worker.round, worker.state, worker.training = number, state, False
+                worker.state, worker.drift = parted(worker.region)
+                self.world.oracles.loaded(self, number, worker.state)
+                worker.round, worker.training = number, False
                 self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number)))
             case TakeSnapshot(round=number):
                 worker.snapshot_due = number
@@ -352,7 +353,7 @@ class Node:
 
         self._later(delay_s, done)
 
-    def _apply(self, number: int) -> None:
+    def _apply(self, number: int, piece: tuple[int, int] | None) -> None:
         worker = self.listening
         if worker is None or self.bulk is None:
             return
@@ -364,7 +365,7 @@ class Node:
             worker.round, worker.updating = number, False
             self.world.oracles.applied(self, number, digest, worker.state, before)
             self._snapshot(worker)
-            self.handle(events.WorkerApplied(round=number))
+            self.handle(events.WorkerApplied(round=number, digests=digests_of(worker, piece)))
             if worker.training:
                 self._compute(worker)
 
@@ -387,5 +388,5 @@ class Node:
         served = self.bulk.transfers.served.values() if self.bulk is not None else ()
         if any(region is worker.region and plan.round != worker.round for plan, region in served):
             self.world.oracles.fail(4, f"{self.name} overwrites what it serves")
-        worker.region.put(TORN if worker.updating else worker.state)
+        worker.region.put(TORN if worker.updating else word_of(worker))
         self.handle_later(events.WorkerSnapshotTaken(round=due))

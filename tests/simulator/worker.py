@@ -18,6 +18,7 @@ class Worker:
 
     round: int = 0
     state: str = "initial"
+    drift: str = ""
     training: bool = False
     snapshot_due: int | None = None
     number: int = 0

@@ -16,7 +16,7 @@ from chaos_protocols.agreement.raft import Role
 from chaos_protocols.agreement.raft.effects import ROLE_CHANGES
 from chaos_protocols.links.liveness import PHASE_CHANGES, LinkPhase
 from chaos_protocols.membership.own import TABLE, MembershipEvent, MembershipState
-from chaos_protocols.rounds.machine import PHASES
+from chaos_protocols.rounds.phases import PHASES
 from chaos_protocols.state.transfer import SourceState
 from chaos_protocols.state.transfer.sources import STATE_CHANGES
 from chaos_protocols.worker_group import phases as group
@@ -33,7 +33,7 @@ machine's table raises `LocalProtocolError`. The negotiations have a page of the
 PHASES_HEAD = """\
 ## The phase of a round at a site
 
-`rounds/machine.py: PHASES`. A phase is not kept, so it has no table of changes: it is the first of these that holds.
+`rounds/phases.py: PHASES`. A phase is not kept, so it has no table of changes: it is the first of these that holds.
 
 | phase | when |
 | --- | --- |

@@ -47,6 +47,9 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\(\))?")
 SINGLE = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z]+_[A-Z_]+|[a-z]+_\w+(?:\(\))?")
 
 NOT_OURS = {
+    "torch.compile": "of torch",
+    "optimizer.step()": "of a training script",
+    "scheduler.step()": "of a training script",
     "build/simulator-compiled/KEY": "made when the simulator is compiled",
     "docker.io": "a package of Debian",
     "hungary/chaosd.toml": "made by the reader of the first run",

@@ -179,7 +179,7 @@ class WorkerSessions:
     def send(self, message: DaemonMessage) -> None:
         self._server.send(message)
 
-    def deliver(self, number: int, sites: int, weight: float) -> None:
+    def deliver(self, number: int, sites: int, weight: float, digest: tuple[int, int] | None) -> None:
         """The result of a round: into the arena, then tell the worker. One that is not finite is only told."""
         if self.session is None:
             return
@@ -192,7 +192,7 @@ class WorkerSessions:
             return
         if not void:
             self.session.arena.result[:] = result
-        self._server.send(ApplyResult(round=number, sites=sites, weight=weight, void=void))
+        self._server.send(ApplyResult(round=number, sites=sites, weight=weight, void=void, digest=digest))
 
     def refuse(self, reason: str) -> None:
         self._server.refuse(reason)
@@ -236,8 +236,8 @@ class WorkerSessions:
                 self._feed(events.ScriptResumed())
             case UpdateStarted(round=number):
                 self._feed(events.WorkerUpdating(round=number))
-            case ResultApplied(round=number):
-                self._feed(events.WorkerApplied(round=number))
+            case ResultApplied(round=number, digests=digests):
+                self._feed(events.WorkerApplied(round=number, digests=digests))
             case SnapshotTaken(round=number):
                 self._feed(events.WorkerSnapshotTaken(round=number))
             case SnapshotMissed(round=number, now=now):

@@ -17,6 +17,7 @@ from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.catch_up import CatchUp
+from chaos_protocols.membership.drift import Drift
 from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.leaving import Leaving, SchedulerRole
@@ -29,7 +30,8 @@ from chaos_protocols.membership.waits import Waits
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
-from chaos_protocols.rounds.machine import RoundCompleted, RoundMachine
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.rounds.notices import RoundCompleted, StateLost, StatesDiffer
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
@@ -58,6 +60,7 @@ class Participation:
             outbox, replica, network, self.membership, self.joining, self.hold, rounds, self.state, self.waits
         )
         self.skips = Skips(outbox, replica)
+        self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._outbox = outbox
         self._replica = replica
@@ -233,7 +236,7 @@ class Participation:
         """It has done one more round."""
         self.absence.spoke()
         self.state.worker_applied(event.round)
-        self._outbox.emit(self._rounds.worker_applied(event.round))
+        self._outbox.emit(self._rounds.worker_applied(event.round, event.digests))
         self.catch_up.applied(event.round)
         self._after_worker()
 
@@ -270,7 +273,7 @@ class Participation:
         """The result of a round is here."""
         if not event.finite and event.tag == self._rounds.running:
             self.skips.void(event.tag.round, event.culprits)
-        self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights))
+        self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights, event.checks))
 
     def round_came_up_empty(self, event: events.RoundCameUpEmpty) -> None:
         """It has none: every part had weight 0."""
@@ -289,6 +292,13 @@ class Participation:
         self._outbox.emit(self._rounds.result_missed(event.tag))
 
     # -- the state
+
+    def state_notice(self, notice: StateLost | StatesDiffer) -> None:
+        """What the rounds have found of the states."""
+        if isinstance(notice, StateLost):
+            self.state_lost(notice.reason)
+        else:
+            self.drift.found(notice)
 
     def state_lost(self, reason: str) -> None:
         """The worker cannot catch up by results alone."""

@@ -10,7 +10,8 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.waits import Waits
 from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.rounds.machine import RoundMachine, RoundPhase
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.wire.worker import RunPaused, RunResumed
 

@@ -124,8 +124,9 @@ class ResultDelivery:
         """The worker has applied every result that is here."""
         return self.worker_round is not None and self.worker_round == completed
 
-    def next(self, completed: int) -> tuple[list[Effect], str]:
-        """The next result for the worker; or why there is none that it could apply (its state must be replaced)."""
+    def next(self, completed: int, digest: tuple[int, int] | None = None) -> tuple[list[Effect], str]:
+        """The next result for the worker; or why there is none that it could apply (its state must be replaced).
+        `digest`: what it is to say of its state when it has applied the newest one."""
         if self.worker_round is None or self._delivering is not None:
             return [], ""
         while self._queue and self._queue[0][0] <= self.worker_round:
@@ -136,7 +137,8 @@ class ResultDelivery:
                 return [], f"the worker is at round {self.worker_round}, the next result here is {round_number}"
             self._queue.popleft()
             self._delivering = round_number
-            return [DeliverResult(round=round_number, sites=sites, weight=weight)], ""
+            asked = digest if round_number == completed else None
+            return [DeliverResult(round=round_number, sites=sites, weight=weight, digest=asked)], ""
         if self.worker_round < completed:  # a state that was loaded twice: the results between were delivered before
             return [], f"the worker is at round {self.worker_round}, and the results since are delivered"
         return [], ""

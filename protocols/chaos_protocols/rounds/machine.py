@@ -12,53 +12,16 @@ without its daemon. What it gives is in `contribution.py`, what its worker is to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.contribution import OwnContribution
 from chaos_protocols.rounds.delivery import ResultDelivery
+from chaos_protocols.rounds.notices import RoundCompleted, RoundNotice, StateLost
+from chaos_protocols.rounds.phases import RoundPhase
+from chaos_protocols.rounds.state_check import StateCheck
 from chaos_protocols.wire.plans import Tag
-
-
-class RoundPhase(Enum):
-    """What a site does in the running round: the step tag of FlashRecovery III-D. See `PHASES`."""
-
-    UPDATE = "update"
-    STANDBY = "standby"
-    REDUCE = "reduce"
-    COMPUTE = "compute"
-
-
-PHASES = {
-    RoundPhase.UPDATE: "its worker applies a result",
-    RoundPhase.STANDBY: "its worker is missing, lacks the state, or contributes no more",
-    RoundPhase.REDUCE: "it has given its part to the round that is open",
-    RoundPhase.COMPUTE: "none of these: its worker computes, or waits for a round",
-}
-"""A phase is not kept, it follows from what is: the first of these that holds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundCompleted:
-    """Notice: the result of `round` is here; who took part with which weight."""
-
-    round: int
-    epoch: int
-    digest: str
-    weights: tuple[tuple[SiteId, float], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateLost:
-    """Notice: this site cannot catch up by applying results; its state must be replaced."""
-
-    reason: str
-
-
-RoundNotice = RoundCompleted | StateLost
+from chaos_protocols.wire.worker import StateDigests
 
 
 class RoundMachine:
@@ -84,6 +47,7 @@ class RoundMachine:
         self.notices: list[RoundNotice] = []
         self.own = OwnContribution()
         self.delivery = ResultDelivery()
+        self.check = StateCheck(site)
 
     # -- what others ask
 
@@ -249,18 +213,37 @@ class RoundMachine:
     def worker_updating(self) -> None:
         self.delivery.update_started()
 
-    def worker_applied(self, round_number: int) -> list[Effect]:
+    def worker_applied(self, round_number: int, digests: StateDigests | None = None) -> list[Effect]:
+        self.check.said(round_number, digests)
         needed = self.delivery.applied(round_number, self.completed_round)
         return [] if needed is None else [DropResults(before_round=needed), *self._deliver_next()]
 
     # -- the engine
 
-    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> list[Effect]:
+    def reduce_finished(
+        self,
+        tag: Tag,
+        digest: str,
+        weights: tuple[tuple[SiteId, float], ...],
+        checks: tuple[tuple[SiteId, bytes], ...] = (),
+    ) -> list[Effect]:
         if tag != self.running:
             return []  # of an older epoch: changes nothing
+        self._judge(tag.round, weights, checks)
         self.running = None
         self.own.round_ended()
         return self._complete(tag.round, tag.epoch, digest, weights)
+
+    def _judge(
+        self, number: int, weights: tuple[tuple[SiteId, float], ...], checks: tuple[tuple[SiteId, bytes], ...]
+    ) -> None:
+        """Are the states still the same? If this site's is not that of most, it is not trained on (spec 11.17)."""
+        found = self.check.judge(number, dict(weights), dict(checks))
+        if found is None:
+            return
+        self.notices.append(found)
+        if self.site in found.outvoted and self.worker_round is not None:
+            self.fall_behind(f"its state of round {found.round} is not that of most sites, first in {found.array!r}")
 
     def round_came_up_empty(self, tag: Tag) -> None:
         """Every site of the round gave weight 0: it has no result."""
@@ -358,7 +341,9 @@ class RoundMachine:
 
     def _contribute(self, tag: Tag) -> list[Effect]:
         part = self.own.give(tag.round, active=self.active)
-        return [] if part is None else [Contribute(tag=tag, weight=part[0], has_bytes=part[1])]
+        if part is None:
+            return []
+        return [Contribute(tag=tag, weight=part[0], has_bytes=part[1], check=self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
         if self.fetching == roster.resolved_round:
@@ -375,12 +360,19 @@ class RoundMachine:
 
     def _deliver_next(self) -> list[Effect]:
         """Give the worker the next result, or let it train when it has caught up and this site is a member."""
-        effects, lost = self.delivery.next(self.completed_round)
+        effects, lost = self.delivery.next(self.completed_round, self._to_digest())
         if lost:
             self.fall_behind(lost)
         elif not effects and self.delivery.may_train(self.completed_round) and self._member_next():
             effects = self.delivery.train(self.completed_round + 1)
         return effects
+
+    def _to_digest(self) -> tuple[int, int] | None:
+        """What the worker is to say of its state of the end of the newest round."""
+        view, model = self.roster.view_of(self.completed_round + 1), self.roster.model
+        if view is None or model is None:
+            return None
+        return self.check.due(self.completed_round, state_bytes=model.state_bytes, sites=len(view.members))
 
     def _member_next(self) -> bool:
         view = self.roster.view_of(self.completed_round + 1)

@@ -49,6 +49,12 @@ Weights = Annotated[
     msgspec.Meta(max_length=SITES_MAX),
 ]
 """4,096 numbers of 9 bytes: fits into a header with room to spare. Whose they are follows from the plan."""
+CHECK_BYTES = 28
+"""Offsets of a piece of the state (6 bytes each) and the digests of its halves (8 bytes each)."""
+Check = Annotated[bytes, msgspec.Meta(max_length=CHECK_BYTES)]
+Checks = Annotated[tuple[Check, ...], msgspec.Meta(max_length=1024)]
+"""Of the state of the end of the round before; empty for a site that says nothing. 30 kB: fits beside the weights of as
+many sites, so there are none with more (`state_check.CHECKED_SITES_MAX`)."""
 Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
 Transfer = Annotated[str, msgspec.Meta(max_length=64)]
@@ -74,24 +80,28 @@ class ChunkWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag
 
 
 class ChunkUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chunk.up"):
-    """Child to parent: the weighted sum over its subtree. Chunk 0 has the weights, by ascending site of the subtree.
-    `empty`: nobody in the subtree has any weight; stands for all its chunks."""
+    """Child to parent: the weighted sum over its subtree. Chunk 0 has the weights, by ascending site of the subtree,
+    and, if there are any, the checks of their states (on the first tree only). `empty`: nobody in the subtree has any
+    weight; stands for all its chunks."""
 
     tag: Tag
     tree: TreeIndex
     chunk: Chunk
     empty: bool = False
     weights: Weights = ()
+    checks: Checks = ()
 
 
 class ChunkDown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="chunk.down"):
-    """Parent to child: a chunk of the result. Chunk 0 has the weights, by ascending site of all members. `hash`: of the
-    chunk's bytes (BLAKE3, 32 bytes), added where they are: a replica that takes a wrong byte would differ for ever."""
+    """Parent to child: a chunk of the result. Chunk 0 has weights and checks, by ascending site of all members. `hash`:
+    of the chunk's bytes (BLAKE3, 32 bytes), added where they are: a replica that takes a wrong byte would differ for
+    ever."""
 
     tag: Tag
     tree: TreeIndex
     chunk: Chunk
     weights: Weights = ()
+    checks: Checks = ()
     hash: Annotated[bytes, msgspec.Meta(max_length=HASH_BYTES)] = b""
 
 

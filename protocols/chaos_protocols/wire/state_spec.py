@@ -11,6 +11,7 @@ entries without bytes whose name says it all. They cost nothing in the region an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -24,6 +25,9 @@ SHARD_BYTES_MIN = 4096
 """A shard is the smallest vector worth addressing; below a page the bookkeeping outweighs it."""
 
 NAME_CHARACTERS_MAX = 512
+
+DIGESTED_AT_ONCE = 4096
+"""Lines of the digest: a call for each of a million arrays takes a second."""
 
 DTYPE_BYTES = {
     "bool": 1,
@@ -110,8 +114,9 @@ def contribution_spec(float64_count: int, float32_count: int) -> ContributionSpe
 def spec_digest(tensors: Iterable[TensorSpec]) -> str:
     """BLAKE3 over names, dtypes and shapes in order (hexadecimal, 64 characters). Offsets follow from these."""
     digest = blake3()
-    for tensor in tensors:
-        digest.update(f"{len(tensor.name)}:{tensor.name}:{tensor.dtype}:{tensor.shape}\n".encode())
+    lines = (f"{len(tensor.name)}:{tensor.name}:{tensor.dtype}:{tensor.shape}\n" for tensor in tensors)
+    while batch := "".join(islice(lines, DIGESTED_AT_ONCE)):
+        digest.update(batch.encode())
     return digest.hexdigest()
 
 

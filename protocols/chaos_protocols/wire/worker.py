@@ -28,6 +28,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
 Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 REGION_ALIGNMENT_BYTES = 4096
 
 
@@ -152,10 +153,22 @@ class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     round: Round
 
 
+class StateDigests(msgspec.Struct, frozen=True, kw_only=True):
+    """Of bytes [start, stop) of the state: the first 8 bytes of the BLAKE3 of each half (`state_check.middle`), and in
+    which array they lie, if in one alone."""
+
+    start: Bytes
+    stop: Bytes
+    first: HalfDigest
+    second: HalfDigest
+    array: Name = ""
+
+
 class ResultApplied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The state is now that of the end of `round`."""
+    """The state is now that of the end of `round`. `digests`: of what `ApplyResult` asked for."""
 
     round: Round
+    digests: StateDigests | None = None
 
 
 class SnapshotTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -242,6 +255,8 @@ class ApplyResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     sites: int
     weight: float
     void: bool = False
+    digest: tuple[Bytes, Bytes] | None = None
+    """Afterwards say the digests of these bytes of the state; None: of none."""
 
 
 class TakeSnapshot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -263,6 +278,16 @@ class RunPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Nothing moves at the moment, and why (no quorum, waiting for the first sites). For the user's eyes."""
 
     reason: Text
+
+
+class StateDiffered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """This worker's state of `round` was not that of most sites, first in `array`; it gets theirs. For the user's
+    eyes."""
+
+    round: Round
+    array: Name
+    reason: Text
+    optional: bool = True
 
 
 class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -297,6 +322,7 @@ DaemonMessage = (
     | RunPaused
     | RunResumed
     | FallenBehind
+    | StateDiffered
     | Dismissed
 )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaos.frameworks.base import Framework, Slot, SlotKind, StateItem, What
+from chaos.collector import held_back
+from chaos.frameworks.base import Framework, Slot, SlotKind, StateItem, Update, UpdateHook, What
 from chaos.frameworks.numpy import Apply, Array, NumpyFramework
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "Slot",
     "SlotKind",
     "StateItem",
+    "Update",
+    "UpdateHook",
     "What",
     "framework_of",
 ]
@@ -34,12 +37,22 @@ def framework_of(
     apply: Apply | None,
     gradients: Mapping[str, Array] | None,
     set_to_none: bool,
+    on_average: UpdateHook | None = None,
+    on_update: UpdateHook | None = None,
+    rounds_per_epoch: int | None = None,
 ) -> Framework:
     """From the arguments of `Coordinator.register`. Raises ValueError on what does not go together."""
+    facts = []
+    if rounds_per_epoch is not None:
+        if rounds_per_epoch < 1:
+            raise ValueError(f"rounds_per_epoch = {rounds_per_epoch}: must be at least 1")
+        facts.append(f"an epoch has {rounds_per_epoch} rounds")
     if arrays is not None:
         if model is not None or optimizer is not None or scheduler is not None or apply is None:
             raise ValueError("numpy training takes arrays= and apply=, and neither model, optimizer nor scheduler")
-        return NumpyFramework(arrays, apply, gradients)
+        if on_average is not None or on_update is not None:
+            raise ValueError("numpy training has apply=, which is the whole update: do it there")
+        return NumpyFramework(arrays, apply, gradients, facts=facts)
     if model is None or optimizer is None or apply is not None or gradients is not None:
         raise ValueError("register(model=..., optimizer=...) for torch, register(arrays=..., apply=...) for numpy")
     try:
@@ -48,9 +61,16 @@ def framework_of(
         raise ValueError(
             f"torch cannot be imported ({error}); install chaos-train[torch], or register numpy arrays"
         ) from error
-    return TorchFramework(
-        _named(model, "model"), _named(optimizer, "optimizer"), _named(scheduler, "scheduler"), set_to_none=set_to_none
-    )
+    with held_back():
+        return TorchFramework(
+            _named(model, "model"),
+            _named(optimizer, "optimizer"),
+            _named(scheduler, "scheduler"),
+            set_to_none=set_to_none,
+            on_average=on_average,
+            on_update=on_update,
+            facts=facts,
+        )
 
 
 def _named(thing: Any, name: str) -> dict[str, Any]:

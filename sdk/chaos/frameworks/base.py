@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -21,18 +21,41 @@ from chaos_protocols.wire.state_spec import Item
 Bytes = NDArray[np.uint8]
 
 
+class StateItem(Protocol):
+    """One array of the state. There may be a million of them: a class with slots for each kind, not three closures for
+    each array."""
+
+    @property
+    def item(self) -> Item:
+        """Name, type and shape."""
+        ...
+
+    def get(self) -> Bytes:
+        """Its present bytes (contiguous; may be a view)."""
+        ...
+
+    def put(self, data: Bytes, /) -> None:
+        """Take new bytes over."""
+        ...
+
+    def memory(self) -> Bytes | None:
+        """The host memory that `put` writes into, where there is such a thing (not for a number, not for a tensor of a
+        device)."""
+        ...
+
+
+def _no_memory() -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateItem:
-    """One array of the state."""
+class MadeItem:
+    """An item of its own making, for what there are few of."""
 
     item: Item
     get: Callable[[], Bytes]
-    """Its present bytes (contiguous; may be a view)."""
     put: Callable[[Bytes], None]
-    """Takes new bytes over."""
-    memory: Callable[[], Bytes | None] | None = None
-    """The host memory that `put` writes into, where there is such a thing (not for a number, not for a tensor of a
-    device)."""
+    memory: Callable[[], Bytes | None] = _no_memory
 
 
 class SlotKind(enum.Enum):
@@ -49,15 +72,18 @@ class What(enum.Enum):
     GRADIENT = "gradient"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Slot:
-    """One tensor that a mode may average. In a vector it takes `size_bytes` as `summed_as`, whatever its own type."""
+    """One tensor that a mode may average; nobody changes it (not frozen: very many are made). In a vector it
+    takes `size_bytes` as `summed_as`, whatever its own type."""
 
     name: str
     shape: tuple[int, ...]
     kind: SlotKind
     summed_as: str
     """`float64` for float64 parameters and for buffers (integers up to 2**53 are exact in it), else `float32`."""
+    optimizer: str = ""
+    """Which one trains it; empty: a buffer, or a training without optimizers."""
 
     @property
     def count(self) -> int:
@@ -66,6 +92,19 @@ class Slot:
     @property
     def size_bytes(self) -> int:
         return self.count * np.dtype(self.summed_as).itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What the functions of `Coordinator.register` hear of the round that is being applied: the same on every site.
+    `optimizers`: which ones step in it. `metrics`: what the sites reported with it, averaged."""
+
+    round: int
+    optimizers: tuple[str, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+UpdateHook = Callable[[Update], None]
 
 
 class Framework(Protocol):
@@ -90,14 +129,37 @@ class Framework(Protocol):
         """The inverse of `read`, in place; each slot gets its own type back (integers rounded)."""
         ...
 
-    def discard(self) -> None:
-        """The step that was computed is not made: gradients are cleared as after one, and what the forward pass has
-        changed (buffers) is put back to the end of the last round."""
+    @property
+    def optimizers(self) -> Sequence[str]:
+        """Names of what updates the parameters, in canonical order."""
         ...
 
-    def optimizer_step(self, round: int) -> None:
+    def optimizer_step(
+        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+    ) -> None:
         """The update from the gradients as they stand (none counts as zeros), then the gradients are cleared: the state
-        becomes that of the end of `round`."""
+        becomes that of the end of `round`. `shares`, by optimizer: how much of the weight behind the average gave it
+        gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
+        all. `metrics`: for the functions of the user."""
+        ...
+
+    def discard(self) -> None:
+        """Forget the gradients, and what the forward passes since the last round did to buffers: nothing of the state
+        changes."""
+        ...
+
+    def settle(self) -> None:
+        """The state is as it should be: what is changed from now on, outside of an update, is seen by
+        `changed_outside`."""
+        ...
+
+    def changed_outside(self, round: int) -> str:
+        """A warning if something of the state of the end of `round` seems to have been changed by the script; empty:
+        nothing was seen. Raises ChangedOutside where it is certain."""
+        ...
+
+    def release(self) -> None:
+        """Let go of the memory that was read from and written to. Safe to call twice."""
         ...
 
 
@@ -116,12 +178,12 @@ def number_item(name: str, get: Callable[[], float], put: Callable[[float], None
     def write(data: Bytes) -> None:
         put(float(data.view(np.float64)[0]))
 
-    return StateItem(item=Item(name, "float64", ()), get=read, put=write)
+    return MadeItem(item=Item(name, "float64", ()), get=read, put=write)
 
 
 def fact_item(item: Item) -> StateItem:
     """An entry without bytes (chaos_protocols.wire.state_spec.fact)."""
-    return StateItem(item=item, get=lambda: np.empty(0, dtype=np.uint8), put=lambda data: None)
+    return MadeItem(item=item, get=lambda: np.empty(0, dtype=np.uint8), put=lambda data: None)
 
 
 def like(old: object, value: float) -> bool | int | float:

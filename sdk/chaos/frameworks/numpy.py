@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
 from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
@@ -19,8 +19,15 @@ class NumpyFramework:
     """See `Coordinator.register` for what `apply` gets. A slot is a gradient; its value is the array of the same
     name."""
 
-    def __init__(self, arrays: Mapping[str, Array], apply: Apply, gradients: Mapping[str, Array] | None) -> None:
-        """Raises ValueError on arrays that cannot be shared in place."""
+    def __init__(
+        self,
+        arrays: Mapping[str, Array],
+        apply: Apply,
+        gradients: Mapping[str, Array] | None,
+        *,
+        facts: Sequence[str] = (),
+    ) -> None:
+        """`facts`: what else must be equal on all sites. Raises ValueError on arrays that cannot be shared in place."""
         self._arrays = {name: arrays[name] for name in sorted(arrays)}
         self._apply = apply
         for name, array in self._arrays.items():
@@ -49,6 +56,7 @@ class NumpyFramework:
                 fact_item(fact(f"averaged {slot.name}: {_shape(self.gradients[slot.name])}"))
                 for slot in in_vector_order(self.slots)
             ),
+            *(fact_item(fact(text)) for text in facts),
         ]
 
     def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
@@ -59,15 +67,37 @@ class NumpyFramework:
         for slot, part in _parts(slots, data):
             self._array(what, slot)[...] = part
 
+    @property
+    def optimizers(self) -> Sequence[str]:
+        """The function of the user is one."""
+        return ("apply",)
+
+    def optimizer_step(
+        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+    ) -> None:
+        share = 1.0 if shares is None else shares.get("apply", 0.0)
+        if share not in (0.0, 1.0):
+            for gradient in self.gradients.values():
+                gradient *= 1.0 / share
+        if share == 0.0:
+            self.discard()
+            return
+        averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
+        self._apply(averaged, round)  # copies: the user may keep them
+        self.discard()
+
     def discard(self) -> None:
         for gradient in self.gradients.values():
             gradient[...] = 0
 
-    def optimizer_step(self, round: int) -> None:
-        averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
-        self._apply(averaged, round)  # copies: the user may keep them
-        for gradient in self.gradients.values():
-            gradient[...] = 0
+    def settle(self) -> None:
+        """Arrays do not tell who wrote to them: what a script changes by hand is left to the digests."""
+
+    def changed_outside(self, round: int) -> str:
+        return ""
+
+    def release(self) -> None:
+        """Nothing of a region is kept."""
 
     def _array(self, what: What, slot: Slot) -> Array:
         if what is What.GRADIENT:
@@ -102,7 +132,7 @@ def _array_item(name: str, array: Array) -> StateItem:
         flat[...] = data
 
     item = Item(name, str(array.dtype), tuple(array.shape))
-    return StateItem(item=item, get=lambda: flat, put=put, memory=lambda: flat)
+    return MadeItem(item=item, get=lambda: flat, put=put, memory=lambda: flat)
 
 
 def _shape(array: Array) -> str:

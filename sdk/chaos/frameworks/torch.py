@@ -3,29 +3,38 @@
 Parameters are those that an optimizer trains; buffers are the persistent ones, such as the statistics of BatchNorm.
 Buffers change in the forward pass already, before the round is complete; the state of the last completed round is
 therefore kept in a copy, which is what a snapshot takes.
+
+Vectors are read and written through views of them, one for each tensor, which are made once for each region of the
+shared memory: what is left of a round is one call into torch for all tensors together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 
-from chaos.frameworks.base import Bytes, Slot, SlotKind, StateItem, What, fact_item
+from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, Update, UpdateHook, What, fact_item
+from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_state import (
     OptimizerState,
+    TensorItem,
     dtype_name,
     load_bytes,
     scheduler_items,
     tensor_bytes,
-    tensor_item,
 )
+from chaos.frameworks.torch_watch import OutsideWatch, Place
 from chaos_protocols.wire.state_spec import Item, fact
 
 EXACT_INTEGER_MAX = 1 << 53
 """Integers beyond this have no exact float64, in which buffers are averaged."""
+
+VIEWS_KEPT_MAX = 8
+"""Runs of slots whose views are kept: contribution and result, each with up to three runs of one kind."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,10 +55,25 @@ class _Buffer:
     def commit(self) -> None:
         self.committed.copy_(self.live)
 
+    def restore(self) -> None:
+        self.live.copy_(self.committed)
+
     def load(self, data: Bytes) -> None:
         load_bytes(self.committed, data)
         with torch.no_grad():
-            self.live.copy_(self.committed)
+            self.restore()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Where slots lie in a vector: `memory` keeps it, so that its address stays that of `views`."""
+
+    slots: Sequence[Slot]
+    memory: Bytes
+    parameters: list[torch.Tensor]
+    parameter_views: list[torch.Tensor]
+    buffers: list[_Buffer]
+    buffer_views: list[torch.Tensor]
 
 
 class TorchFramework:
@@ -62,85 +86,155 @@ class TorchFramework:
         schedulers: Mapping[str, Any],
         *,
         set_to_none: bool,
+        on_average: UpdateHook | None = None,
+        on_update: UpdateHook | None = None,
+        facts: Sequence[str] = (),
     ) -> None:
-        """Raises ValueError on what cannot be averaged, naming it."""
+        """`facts`: what else must be equal on all sites. Raises ValueError on what cannot be averaged, naming it."""
         self._optimizers = dict(sorted(optimizers.items()))
         self._schedulers = dict(schedulers)
         self._set_to_none = set_to_none
+        self._on_average, self._on_update = on_average, on_update
         self._parameters: dict[str, torch.Tensor] = {}
+        self._places: list[Place] = []
         self._buffers: list[_Buffer] = []
         names: dict[int, str] = {}
         for name, model in sorted(models.items()):
             self._collect(name, model, names)
         trained = self._trained(names)
         self._frozen = [(n, p) for n, p in self._parameters.items() if n not in trained]
+        self._trained_by = {
+            optimizer: [self._parameters[name] for name, owner in trained.items() if owner == optimizer]
+            for optimizer in self._optimizers
+        }
         self._sources: dict[str, torch.Tensor | _Buffer] = {n: p for n, p in self._parameters.items() if n in trained}
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
-        self.slots: Sequence[Slot] = [_slot(name, source) for name, source in self._sources.items()]
+        self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, "")) for n, source in self._sources.items()]
         self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
-        self.items: Sequence[StateItem] = list(self._items(trained))
+        self.items: Sequence[StateItem] = [*self._items(trained), *(fact_item(fact(text)) for text in facts)]
+        self._runs: list[_Run] = []
+        self._watch = OutsideWatch(self._parameters, self._places, self._optimizers, self._schedulers)
+
+    @property
+    def optimizers(self) -> Sequence[str]:
+        """Their names."""
+        return tuple(self._optimizers)
+
+    # ---- numbers in and out
 
     def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
         """Raises ValueError where a frozen parameter has a gradient, or an integer buffer has no exact float64."""
         if what is What.GRADIENT:
             self._check_frozen()
+        run = self._run(slots, out)
         with torch.no_grad():
-            for source, part in self._parts(slots, out):
-                if isinstance(source, _Buffer):
-                    part.copy_(_checked(source))
-                elif what is What.VALUE:
-                    part.copy_(source)
-                elif source.grad is None:
-                    part.zero_()
-                else:
-                    part.copy_(source.grad.to_dense() if source.grad.is_sparse else source.grad)
+            if run.buffers:
+                torch._foreach_copy_(run.buffer_views, [_checked(buffer) for buffer in run.buffers])
+            if what is What.GRADIENT:
+                _read_gradients(run.parameter_views, run.parameters)
+            elif run.parameters:
+                torch._foreach_copy_(run.parameter_views, run.parameters)
 
     def write(self, what: What, slots: Sequence[Slot], data: Bytes) -> None:
+        run = self._run(slots, data)
         with torch.no_grad():
-            for source, part in self._parts(slots, data):
+            for buffer, part in zip(run.buffers, run.buffer_views, strict=True):
+                _write_buffer(buffer, part)
+            if what is What.GRADIENT:
+                _write_gradients(run.parameter_views, run.parameters)
+            elif run.parameters:
+                torch._foreach_copy_(run.parameters, run.parameter_views)
+                self._watch.settle()
+
+    def _run(self, slots: Sequence[Slot], vector: Bytes) -> _Run:
+        """The views of these slots in this memory; those of the regions of a round are used again in every round."""
+        address, size = vector.__array_interface__["data"][0], vector.size
+        for run in self._runs:
+            known = run.memory
+            if run.slots is slots and known.size == size and known.__array_interface__["data"][0] == address:
+                return run
+        run = self._new_run(slots, vector)
+        self._runs = [*self._runs[1 - VIEWS_KEPT_MAX :], run]
+        return run
+
+    def _new_run(self, slots: Sequence[Slot], vector: Bytes) -> _Run:
+        run = _Run(slots, vector, [], [], [], [])
+        start = 0
+        for summed_as, group in groupby(slots, key=lambda slot: slot.summed_as):
+            alike = list(group)
+            counts = [slot.count for slot in alike]
+            stop = start + sum(slot.size_bytes for slot in alike)
+            flat = torch.from_numpy(vector[start:stop]).view(_SUMMED_AS[summed_as])
+            start = stop
+            for slot, part in zip(alike, torch.split(flat, counts), strict=True):
+                source = self._sources[slot.name]
                 if isinstance(source, _Buffer):
-                    _write_buffer(source, part)
-                elif what is What.VALUE:
-                    source.copy_(part)
+                    run.buffers.append(source)
+                    run.buffer_views.append(part.view(slot.shape))
                 else:
-                    if source.grad is None or source.grad.is_sparse:
-                        source.grad = torch.empty_like(source)
-                    source.grad.copy_(part)
+                    run.parameters.append(source)
+                    run.parameter_views.append(part.view(slot.shape))
+        return run
+
+    # ---- the update
+
+    def optimizer_step(
+        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """The hook for the average, the optimizers, their schedulers, the hook for the update; then the gradients are
+        cleared and the buffers committed. `shares`: see `Framework`."""
+        stepping = [name for name in self._optimizers if shares is None or shares.get(name, 0.0) > 0]
+        with self._watch.update():
+            with torch.no_grad():
+                for name in stepping:
+                    self._complete_gradients(name, 1.0 if shares is None else shares[name])
+            for state in self._states:
+                state.forget_spare()
+            told = tuple(name.removeprefix("optimizer.") for name in stepping)
+            update = Update(round=round, optimizers=told, metrics=metrics or {})
+            if self._on_average is not None:
+                self._on_average(update)
+            for name in stepping:
+                self._optimizers[name].step()
+            stepped = {id(self._optimizers[name]) for name in stepping}
+            for scheduler in self._schedulers.values():
+                if id(getattr(scheduler, "optimizer", None)) in stepped or len(stepped) == len(self._optimizers):
+                    scheduler.step()
+            if self._on_update is not None:
+                self._on_update(update)
+            self._clear_gradients()
+            with torch.no_grad():
+                for buffer in self._buffers:
+                    buffer.commit()
 
     def discard(self) -> None:
-        for optimizer in self._optimizers.values():
-            optimizer.zero_grad(set_to_none=self._set_to_none)
         with torch.no_grad():
             for buffer in self._buffers:
-                buffer.live.copy_(buffer.committed)
+                buffer.restore()
+        self._clear_gradients()
 
-    def optimizer_step(self, round: int) -> None:
-        """Every optimizer, then every scheduler, once; then the gradients are cleared and the buffers committed."""
-        with torch.no_grad():
-            for source in self._sources.values():
-                if not isinstance(source, _Buffer) and source.grad is None:
-                    source.grad = torch.zeros_like(source)
-        for state in self._states:
-            state.forget_spare()
-        for optimizer in self._optimizers.values():
-            optimizer.step()
-        for scheduler in self._schedulers.values():
-            scheduler.step()
+    def settle(self) -> None:
+        self._watch.settle()
+
+    def changed_outside(self, round: int) -> str:
+        return self._watch.look(round)
+
+    def release(self) -> None:
+        self._runs = []
+        self._watch.close()
+
+    def _complete_gradients(self, optimizer: str, share: float) -> None:
+        gradients = []
+        for parameter in self._trained_by[optimizer]:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
+        if share != 1.0:
+            torch._foreach_mul_(gradients, 1.0 / share)
+
+    def _clear_gradients(self) -> None:
         for optimizer in self._optimizers.values():
             optimizer.zero_grad(set_to_none=self._set_to_none)
-        with torch.no_grad():
-            for buffer in self._buffers:
-                buffer.commit()
-
-    def _parts(self, slots: Sequence[Slot], vector: Bytes) -> Iterator[tuple[torch.Tensor | _Buffer, torch.Tensor]]:
-        """Each slot's source, and where it lies in the vector, in the source's present shape."""
-        offset = 0
-        for slot in slots:
-            source = self._sources[slot.name]
-            data = vector[offset : offset + slot.size_bytes]
-            offset += slot.size_bytes
-            shape = source.live.shape if isinstance(source, _Buffer) else source.shape
-            yield source, torch.from_numpy(data).view(_SUMMED_AS[slot.summed_as]).reshape(tuple(shape))
 
     def _check_frozen(self) -> None:
         for name, parameter in self._frozen:
@@ -153,30 +247,30 @@ class TorchFramework:
     # ---- collecting
 
     def _collect(self, prefix: str, model: torch.nn.Module, names: dict[int, str]) -> None:
-        for name, parameter in model.named_parameters():  # a tied parameter comes once, under its first name
-            if id(parameter) not in names:
-                names[id(parameter)] = f"{prefix}.{name}"
-                self._parameters[f"{prefix}.{name}"] = parameter
+        for found in parameters_of(prefix, model):
+            if id(found.tensor) not in names:
+                names[id(found.tensor)] = found.name
+                self._parameters[found.name] = found.tensor
+                self._places.append((found.module._parameters, found.key))
         seen = {id(buffer.live) for buffer in self._buffers}
-        for path, module in model.named_modules():
-            transient = module._non_persistent_buffers_set
-            for key, tensor in module._buffers.items():
-                if tensor is None or key in transient or id(tensor) in seen:
-                    continue
-                seen.add(id(tensor))
-                name = ".".join(part for part in (prefix, path, key) if part)
-                if tensor.is_complex():
-                    raise ValueError(f"the buffer {name!r} is complex; only real and integer buffers can be averaged")
-                committed = tensor.detach().clone()
-                self._buffers.append(_Buffer(name=name, owner=module, key=key, committed=committed))
+        for found in buffers_of(prefix, model):
+            if id(found.tensor) in seen:
+                continue
+            seen.add(id(found.tensor))
+            if found.tensor.is_complex():
+                raise ValueError(f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged")
+            committed = found.tensor.detach().clone()
+            self._buffers.append(_Buffer(name=found.name, owner=found.module, key=found.key, committed=committed))
 
-    def _trained(self, names: dict[int, str]) -> set[str]:
-        trained: set[str] = set()
+    def _trained(self, names: dict[int, str]) -> dict[str, str]:
+        """Names of the trained parameters, and which optimizer trains each (the first, if several do)."""
+        trained: dict[str, str] = {}
         for optimizer_name, optimizer in self._optimizers.items():
             for group_index, group in enumerate(optimizer.param_groups):
                 for index, parameter in enumerate(group["params"]):
                     if id(parameter) not in names:  # trained, but in no registered model (a learnt temperature)
                         name = f"{optimizer_name}.group{group_index}.parameter{index}"
+                        check_whole(name, parameter)
                         names[id(parameter)] = name
                         self._parameters[name] = parameter
                     if not parameter.requires_grad:
@@ -184,18 +278,18 @@ class TorchFramework:
                     name = names[id(parameter)]
                     if parameter.is_complex():
                         raise ValueError(f"the parameter {name!r} is complex; only real parameters can be averaged")
-                    trained.add(name)
+                    trained.setdefault(name, optimizer_name)
         if not trained:
             raise ValueError("there is nothing to average: the registered optimizers train no parameter")
         return trained
 
-    def _items(self, trained: set[str]) -> Iterator[StateItem]:
+    def _items(self, trained: Mapping[str, str]) -> Iterator[StateItem]:
         for name, parameter in self._parameters.items():
-            yield tensor_item(name, lambda parameter=parameter: parameter)  # type: ignore[misc]
+            yield TensorItem(name, parameter)
             if name not in trained:
                 yield fact_item(fact(f"{name} is frozen"))
         for buffer in self._buffers:
-            yield StateItem(
+            yield MadeItem(
                 item=Item(buffer.name, dtype_name(buffer.committed.dtype), tuple(buffer.committed.shape)),
                 get=lambda buffer=buffer: tensor_bytes(buffer.committed),  # type: ignore[misc]
                 put=buffer.load,
@@ -209,7 +303,32 @@ class TorchFramework:
 _SUMMED_AS = {"float64": torch.float64, "float32": torch.float32}
 
 
-def _slot(name: str, source: torch.Tensor | _Buffer) -> Slot:
+def _read_gradients(views: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
+    """A parameter without a gradient gives zeros."""
+    gradients, there = [], []
+    for view, parameter in zip(views, parameters, strict=True):
+        gradient = parameter.grad
+        if gradient is None:
+            view.zero_()
+        else:
+            gradients.append(gradient.to_dense() if gradient.is_sparse else gradient)
+            there.append(view)
+    if gradients:
+        torch._foreach_copy_(there, gradients)
+
+
+def _write_gradients(views: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
+    gradients = []
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None or gradient.is_sparse:
+            gradient = parameter.grad = torch.empty_like(parameter)
+        gradients.append(gradient)
+    if gradients:
+        torch._foreach_copy_(gradients, views)
+
+
+def _slot(name: str, source: torch.Tensor | _Buffer, optimizer: str) -> Slot:
     buffer = isinstance(source, _Buffer)
     now = source.live if isinstance(source, _Buffer) else source
     return Slot(
@@ -217,6 +336,7 @@ def _slot(name: str, source: torch.Tensor | _Buffer) -> Slot:
         shape=tuple(now.shape),
         kind=SlotKind.BUFFER if buffer else SlotKind.PARAMETER,
         summed_as="float64" if buffer or now.dtype == torch.float64 else "float32",
+        optimizer=optimizer,
     )
 
 

@@ -11,18 +11,23 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-from chaos.frameworks.base import Bytes, StateItem, fact_item, like, number_item
+from chaos.frameworks.base import Bytes, MadeItem, StateItem, fact_item, like, number_item
 from chaos_protocols.wire.state_spec import Item, fact
 
 SKIPPED_GROUP_KEYS = frozenset({"params", "param_names"})
 TREE_DEPTH_MAX = 16
 
+TRIED_MAX = 4096
+"""On so many parameters a step is tried to see what an optimizer keeps; of more, on one of each kind."""
 
+
+@cache
 def dtype_name(dtype: torch.dtype) -> str:
     """`float32`, `bfloat16`, ...: the names of chaos_protocols.wire.state_spec."""
     return str(dtype).removeprefix("torch.")
@@ -42,10 +47,29 @@ def load_bytes(tensor: torch.Tensor, data: Bytes) -> None:
         tensor.copy_(source)
 
 
-def tensor_item(name: str, tensor: Callable[[], torch.Tensor]) -> StateItem:
-    """A tensor that exists for good (it may be replaced by another of the same shape and type)."""
+class TensorItem:
+    """A tensor that exists for good."""
+
+    __slots__ = ("item", "tensor")
+
+    def __init__(self, name: str, tensor: torch.Tensor) -> None:
+        self.item = Item(name, dtype_name(tensor.dtype), tuple(tensor.shape))
+        self.tensor = tensor
+
+    def get(self) -> Bytes:
+        return tensor_bytes(self.tensor)
+
+    def put(self, data: Bytes, /) -> None:
+        load_bytes(self.tensor, data)
+
+    def memory(self) -> Bytes | None:
+        return _memory(self.tensor)
+
+
+def replaced_tensor_item(name: str, tensor: Callable[[], torch.Tensor]) -> StateItem:
+    """A tensor that may be replaced by another of the same shape and type."""
     now = tensor()
-    return StateItem(
+    return MadeItem(
         item=Item(name, dtype_name(now.dtype), tuple(now.shape)),
         get=lambda: tensor_bytes(tensor()),
         put=lambda data: load_bytes(tensor(), data),
@@ -70,6 +94,36 @@ class _Slot:
     old: object = 0.0
 
 
+class _SlotItem:
+    """One entry of the state of one parameter; `state` is that of the whole optimizer."""
+
+    __slots__ = ("item", "parameter", "slot", "state")
+
+    def __init__(self, name: str, state: Any, parameter: torch.Tensor, slot: _Slot) -> None:
+        number = slot.number
+        self.item = Item(name, "float64" if number else dtype_name(slot.dtype), () if number else slot.shape)
+        self.state, self.parameter, self.slot = state, parameter, slot
+
+    def get(self) -> Bytes:
+        slot, parameter, state = self.slot, self.parameter, self.state
+        value = state[parameter].get(slot.key) if parameter in state else None
+        if slot.number:
+            return np.array([value or 0.0], dtype=np.float64).view(np.uint8)
+        return tensor_bytes(torch.zeros(slot.shape, dtype=slot.dtype) if value is None else value)
+
+    def put(self, data: Bytes, /) -> None:
+        slot, parameter, state = self.slot, self.parameter, self.state
+        if parameter not in state:
+            return
+        if slot.number:
+            state[parameter][slot.key] = like(slot.old, float(data.view(np.float64)[0]))
+        else:
+            load_bytes(state[parameter][slot.key], data)
+
+    def memory(self) -> Bytes | None:
+        return None
+
+
 class OptimizerState:
     """Items of one optimizer. `names` gives the name of each of its parameters (by id)."""
 
@@ -79,8 +133,10 @@ class OptimizerState:
         self._optimizer = optimizer
         self._names = names
         self._parameters: list[torch.Tensor] = [p for group in optimizer.param_groups for p in group["params"]]
+        self._alike = self._one_of_each_kind()
         first = self._first_states()
-        self._slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
+        slots = {id(p): tuple(self._slots_of(p, state)) for p, state in first}
+        self._slots = {id(p): found for p in self._parameters if (found := slots.get(id(self._alike[p]), ()))}
         self._spare: dict[tuple[int, str], torch.Tensor] = {
             (id(p), key): value
             for p, state in first
@@ -97,14 +153,16 @@ class OptimizerState:
             yield fact_item(fact(f"{prefix}.params: {[self._names[id(p)] for p in group['params']]}"))
             for key in sorted(set(group) - SKIPPED_GROUP_KEYS):
                 yield from _option_items(f"{prefix}.{key}", group, key)
-        yield StateItem(
+        yield MadeItem(
             item=Item(f"{self._prefix}.started", "uint8", (len(self._parameters),)),
             get=self._started,
             put=self._start,
         )
+        state = self._optimizer.state
         for parameter in self._parameters:
+            name = f"{self._prefix}.{self._names[id(parameter)]}"
             for slot in self._slots.get(id(parameter), ()):
-                yield self._slot_item(parameter, slot)
+                yield _SlotItem(f"{name}.{slot.key}", state, parameter, slot)
 
     def forget_spare(self) -> None:
         """The first step is about to make its own tensors."""
@@ -113,48 +171,70 @@ class OptimizerState:
     # ---- learning the structure
 
     def _first_states(self) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+        """Of the parameters that a step is tried on, or of all that have been stepped already."""
         state = self._optimizer.state
         trainable = [p for p in self._parameters if p.requires_grad]
         if trainable and all(p in state and state[p] for p in trainable):
             return [(p, dict(state[p])) for p in trainable]
-        return self._rehearse(trainable)
+        stands = {id(one): one for one in self._alike.values() if one.requires_grad}
+        return self._rehearse(list(stands.values()))
 
-    def _rehearse(self, trainable: list[torch.Tensor]) -> list[tuple[torch.Tensor, dict[str, Any]]]:
+    def _one_of_each_kind(self) -> dict[torch.Tensor, torch.Tensor]:
+        """Of each parameter, the one that stands for it when a step is tried. That is itself, but in a model of very
+        many tensors, where a step on all takes seconds: then the first of its kind, since what an optimizer keeps for a
+        parameter follows from its group, shape and type."""
+        if len(self._parameters) <= TRIED_MAX:
+            return {p: p for p in self._parameters}
+        first: dict[tuple[Any, ...], torch.Tensor] = {}
+        return {
+            p: first.setdefault((index, tuple(p.shape), p.dtype, p.device, p.requires_grad), p)
+            for index, group in enumerate(self._optimizer.param_groups)
+            for p in group["params"]
+        }
+
+    def _rehearse(self, tried: list[torch.Tensor]) -> list[tuple[torch.Tensor, dict[str, Any]]]:
         """One step on zero gradients, undone: parameters, gradients, groups and state are as before, bit for bit."""
         optimizer = self._optimizer
-        values = [p.detach().clone() for p in self._parameters]
+        values = [p.detach().clone() for p in tried]
         gradients = [p.grad for p in self._parameters]
         groups = [{k: copy.deepcopy(v) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
         state_before = {p: copy.deepcopy(s) for p, s in optimizer.state.items()}
         random_state = torch.get_rng_state()
         try:
-            for p in trainable:
+            for p in self._parameters:
+                p.grad = None
+            for p in tried:
                 p.grad = torch.zeros_like(p)
-            try:
-                # The class's own step: a scheduler that wrapped the instance's must not count this one.
-                type(optimizer).step(optimizer)
-            except TypeError as error:
-                raise ValueError(
-                    f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: its step() needs a closure; "
-                    "use an optimizer whose step() takes nothing, such as SGD or AdamW"
-                ) from error
-            except RuntimeError as error:
-                raise ValueError(
-                    f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: "
-                    f"a step on dense gradients fails: {error}"
-                ) from error
-            return [(p, dict(optimizer.state.get(p, {}))) for p in trainable]
+            self._try_a_step()
+            return [(p, dict(optimizer.state.get(p, {}))) for p in tried]
         finally:
             torch.set_rng_state(random_state)
             with torch.no_grad():
-                for p, value, gradient in zip(self._parameters, values, gradients, strict=True):
+                for p, value in zip(tried, values, strict=True):
                     p.copy_(value)
-                    p.grad = gradient
+            for p, gradient in zip(self._parameters, gradients, strict=True):
+                p.grad = gradient
             for group, before in zip(optimizer.param_groups, groups, strict=True):
                 for key, value in before.items():
                     _restore_option(group, key, value)
             optimizer.state.clear()
             optimizer.state.update(state_before)
+
+    def _try_a_step(self) -> None:
+        """The class's own step: a scheduler that wrapped the instance's must not count this one."""
+        optimizer = self._optimizer
+        try:
+            type(optimizer).step(optimizer)
+        except TypeError as error:
+            raise ValueError(
+                f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: its step() needs a closure; "
+                "use an optimizer whose step() takes nothing, such as SGD or AdamW"
+            ) from error
+        except RuntimeError as error:
+            raise ValueError(
+                f"{self._prefix} ({type(optimizer).__name__}) cannot be averaged: "
+                f"a step on dense gradients fails: {error}"
+            ) from error
 
     def _slots_of(self, parameter: torch.Tensor, state: dict[str, Any]) -> Iterator[_Slot]:
         for key in sorted(state):
@@ -199,27 +279,6 @@ class OptimizerState:
                         torch.zeros(slot.shape, dtype=slot.dtype, device=slot.device) if spare is None else spare
                     )
 
-    def _slot_item(self, parameter: torch.Tensor, slot: _Slot) -> StateItem:
-        name = f"{self._prefix}.{self._names[id(parameter)]}.{slot.key}"
-        state = self._optimizer.state
-
-        def get() -> Bytes:
-            value = state[parameter].get(slot.key) if parameter in state else None
-            if slot.number:
-                return np.array([value or 0.0], dtype=np.float64).view(np.uint8)
-            return tensor_bytes(torch.zeros(slot.shape, dtype=slot.dtype) if value is None else value)
-
-        def put(data: Bytes) -> None:
-            if parameter not in state:
-                return
-            if slot.number:
-                state[parameter][slot.key] = like(slot.old, float(data.view(np.float64)[0]))
-            else:
-                load_bytes(state[parameter][slot.key], data)
-
-        item = Item(name, "float64", ()) if slot.number else Item(name, dtype_name(slot.dtype), slot.shape)
-        return StateItem(item=item, get=get, put=put)
-
 
 def scheduler_items(prefix: str, scheduler: Any) -> Iterator[StateItem]:
     """Numbers and tensors of a scheduler's `state_dict`, at any depth; loading goes through `load_state_dict`.
@@ -237,7 +296,7 @@ def scheduler_items(prefix: str, scheduler: Any) -> Iterator[StateItem]:
         if isinstance(value, bool | int | float):
             yield _scheduler_number(name, scheduler, path)
         elif isinstance(value, torch.Tensor):
-            yield tensor_item(name, lambda path=path: _at(scheduler.state_dict(), path))  # type: ignore[misc]
+            yield replaced_tensor_item(name, lambda path=path: _at(scheduler.state_dict(), path))  # type: ignore[misc]
         else:
             yield fact_item(fact(f"{name}: {_text(value)}"))
 
@@ -255,7 +314,7 @@ def _scheduler_number(name: str, scheduler: Any, path: tuple[Any, ...]) -> State
 def _option_items(name: str, group: dict[str, Any], key: str) -> Iterator[StateItem]:
     value = group[key]
     if isinstance(value, torch.Tensor):
-        yield tensor_item(name, lambda: group[key])
+        yield replaced_tensor_item(name, lambda: group[key])
     elif isinstance(value, tuple | list) and value and all(_is_number(v) for v in value):
         for index in range(len(value)):
 

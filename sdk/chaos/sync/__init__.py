@@ -6,7 +6,7 @@ neither the Coordinator nor a framework knows which one runs.
 
 from __future__ import annotations
 
-from chaos.sync.base import Due, SyncMode, SyncSession
+from chaos.sync.base import Due, Part, SyncMode, SyncSession
 from chaos.sync.every_step import EveryStep
 
-__all__ = ["Due", "EveryStep", "SyncMode", "SyncSession"]
+__all__ = ["Due", "EveryStep", "Part", "SyncMode", "SyncSession"]

@@ -14,10 +14,12 @@ the user's thread.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from chaos.frameworks.base import Bytes, Framework, StateItem
+from chaos.sync.notes import Agreed
 from chaos_protocols.wire.worker import ContributionSpec
 
 
@@ -26,6 +28,19 @@ class Due(enum.Enum):
 
     NOTHING = "nothing"  # a local step: go on computing
     ROUND = "round"  # contribute, wait for the result, apply it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What the user's step says of itself. `samples`: behind its gradients, 1.0 where the user does not count.
+    `optimizers`: names of those that the gradients are for; None: all. `skip`: nothing is given. A mode that cannot do
+    what is asked for raises ValueError."""
+
+    samples: float = 1.0
+    optimizers: tuple[str, ...] | None = None
+    skip: bool = False
+    wants_to_end: bool = False
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class SyncSession(Protocol):
@@ -41,14 +56,33 @@ class SyncSession(Protocol):
         """The vector of a round."""
         ...
 
-    def stepped(self, samples: float) -> Due:
-        """The user's step is done, with so many samples behind its gradients (1.0 where the user does not count)."""
+    @property
+    def agreed(self) -> Agreed | None:
+        """What the notes of the last round said; None: rounds carry no notes, or none was applied yet."""
+        ...
+
+    @property
+    def notice(self) -> str:
+        """What the user should hear of the last round; empty: nothing."""
+        ...
+
+    def check(self, part: Part) -> None:
+        """Raises ValueError for what this mode cannot do, with what to write instead."""
+        ...
+
+    def stepped(self, part: Part) -> Due:
+        """The user's step is done. Raises ValueError for what this mode cannot do."""
         ...
 
     def contribute(self, vector: Bytes) -> float:
-        """Write what this site gives to the next round (`contribution.size_bytes` bytes). Its weight in the average,
-        above 0. Changes nothing of the shared state: the round may be decided without it, or be done again. Raises
-        ValueError on what cannot be averaged."""
+        """Write what this site gives to the next round (`contribution.size_bytes` bytes). Its weight in the average; 0:
+        nothing is given. Changes nothing of the shared state: the round may be decided without it, or be done again.
+        Raises ValueError on what cannot be averaged."""
+        ...
+
+    def average(self, vector: Bytes) -> None:
+        """Show the user what the result of the round says, as far as this mode has something to show; nothing of the
+        state changes, and `apply` comes all the same."""
         ...
 
     def apply(self, vector: Bytes, round: int) -> None:

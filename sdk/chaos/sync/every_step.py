@@ -1,27 +1,48 @@
 """Every step is a round: the gradients are averaged over all sites, weighted by samples, and every site runs the same
 optimizer step (FlexiTrain section 3.1: sum(w g) / sum(w)). Buffers are averaged with them.
+
+With notes (`chaos.sync.notes`) a site may give gradients for some optimizers only. An average is then divided by the
+share of the weight that is behind it: sum(w g) / sum(w) over those who gave. An optimizer to which nobody gave does not
+step: its moments are not fed with zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, in_vector_order
-from chaos.sync.base import Due
-from chaos_protocols.wire.state_spec import contribution_spec
+import numpy as np
+
+from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos.sync.base import Due, Part
+from chaos.sync.notes import Agreed, NotesLayout, RoundNote, out_of_phase
+from chaos_protocols.wire.state_spec import contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
 
 
 class EveryStep:
-    """See the module. The default of `Coordinator.register`."""
+    """See the module. The default of `Coordinator.register`, without notes.
+
+    notes: rounds carry notes; `step(optimizers=...)`, `should_stop` and `report` need them. metrics:
+    names of the figures that `report` may tell. Both must be the same on all sites; a site that has them otherwise is
+    refused with the difference. Raises ValueError for metrics without notes, or names that are none.
+    """
+
+    def __init__(self, *, notes: bool = False, metrics: Sequence[str] = ()) -> None:
+        if metrics and not notes:
+            raise ValueError("metrics travel in the notes of a round: EveryStep(notes=True, metrics=...)")
+        NotesLayout((), metrics)
+        self._notes, self._metrics = notes, tuple(metrics)
 
     def facts(self) -> Sequence[str]:
-        return ()
+        if not self._notes:
+            return ()  # as sites of releases from before notes
+        return (f"sync: every step, with notes; metrics {sorted(self._metrics)}",)
 
     def start(self, framework: Framework) -> EveryStepSession:
-        return EveryStepSession(framework)
+        layout = NotesLayout(framework.optimizers, self._metrics) if self._notes else None
+        return EveryStepSession(framework, layout, self.facts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,31 +56,71 @@ class _Run:
 
 
 class EveryStepSession:
-    """The vector: gradients of float64 parameters, buffers (both float64), then all other gradients (float32)."""
+    """The vector: notes, gradients of float64 parameters, buffers (all float64), then all other gradients
+    (float32)."""
 
-    def __init__(self, framework: Framework) -> None:
+    def __init__(self, framework: Framework, notes: NotesLayout | None = None, facts: Sequence[str] = ()) -> None:
         self._framework = framework
-        self._runs = _runs(framework.slots)
-        self._samples = 1.0
-        self.items: Sequence[StateItem] = framework.items
-        self.contribution: ContributionSpec = contribution_spec(
-            sum(slot.count for slot in framework.slots if slot.summed_as == "float64"),
-            sum(slot.count for slot in framework.slots if slot.summed_as != "float64"),
-        )
+        self._notes = notes
+        self._notes_bytes = 8 * notes.count if notes is not None else 0
+        self._runs = _runs(framework.slots, self._notes_bytes)
+        self._part = Part()
+        self._gave: RoundNote | None = None
+        """To the round that is not applied yet."""
+        self.agreed: Agreed | None = None
+        self.notice = ""
+        self.items: Sequence[StateItem] = [*framework.items, *(fact_item(fact(text)) for text in facts)]
+        float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
+        float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
+        self.contribution: ContributionSpec = contribution_spec(float64 + self._notes_bytes // 8, float32)
 
-    def stepped(self, samples: float) -> Due:
-        self._samples = samples
+    def check(self, part: Part) -> None:
+        if self._notes is None and part != Part(samples=part.samples, skip=part.skip):
+            raise ValueError(
+                "step(optimizers=...), should_stop() and report() need notes in the rounds: "
+                "register(..., sync=EveryStep(notes=True)), on all sites"
+            )
+        if self._notes is not None:
+            self._note(part)
+
+    def stepped(self, part: Part) -> Due:
+        self.check(part)
+        self._part = part
         return Due.ROUND
 
     def contribute(self, vector: Bytes) -> float:
+        if self._part.skip:
+            self._gave = None
+            return 0.0
+        if self._notes is None:
+            for run in self._runs:
+                self._framework.read(run.what, run.slots, vector[run.start : run.stop])
+            return self._part.samples
+        note = self._gave = self._note(self._part)
+        self._notes.write(note, vector[: self._notes_bytes].view(np.float64))
         for run in self._runs:
             self._framework.read(run.what, run.slots, vector[run.start : run.stop])
-        return self._samples
+            for start, stop in _of_others(run, note.optimizers):
+                vector[start:stop] = 0
+        return self._part.samples
+
+    def average(self, vector: Bytes) -> None:
+        for run in self._runs:
+            if run.what is What.GRADIENT:
+                self._framework.write(run.what, run.slots, vector[run.start : run.stop])
 
     def apply(self, vector: Bytes, round: int) -> None:
+        if self._notes is None:
+            for run in self._runs:
+                self._framework.write(run.what, run.slots, vector[run.start : run.stop])
+            self._framework.optimizer_step(round)
+            return
+        self.agreed = agreed = self._notes.read(vector[: self._notes_bytes].view(np.float64))
+        self.notice = out_of_phase(self._gave, agreed, round) if self._gave is not None else ""
+        self._gave = None
         for run in self._runs:
             self._framework.write(run.what, run.slots, vector[run.start : run.stop])
-        self._framework.optimizer_step(round)
+        self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
 
     def skip(self, round: int) -> None:
         self._framework.discard()
@@ -74,15 +135,62 @@ class EveryStepSession:
         raise AssertionError("a run consists of its slots")
 
     def apply_alone(self, round: int) -> None:
-        self._framework.optimizer_step(round)
+        if self._notes is None:
+            self._framework.optimizer_step(round)
+            return
+        numbers = np.zeros(self._notes.count)
+        self._notes.write(self._note(self._part), numbers)
+        self.agreed = agreed = self._notes.read(numbers)
+        self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
 
     def reset(self, round: int) -> None:
         """Gradients belong to the step that is being computed: nothing is kept from round to round."""
+        self._gave, self.notice = None, ""
+        self._framework.settle()
+
+    def _note(self, part: Part) -> RoundNote:
+        assert self._notes is not None
+        known = self._notes.optimizers
+        chosen = _by_name(known, part.optimizers) if part.optimizers is not None else known
+        self._notes.check(part.metrics)
+        return RoundNote(
+            optimizers=frozenset(chosen),
+            wants_to_end=part.wants_to_end,
+            metrics=part.metrics,
+        )
 
 
-def _runs(slots: Sequence[Slot]) -> list[_Run]:
+def _by_name(known: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """The registered optimizers that these names mean: with `register(optimizer={"D": ...})`, `D`."""
+    chosen = []
+    for name in wanted:
+        full = name if name in known else f"optimizer.{name}"
+        if full not in known:
+            names = ", ".join(repr(one.removeprefix("optimizer.")) for one in known)
+            raise ValueError(f"step(optimizers=...) names {name!r}, which is not registered; there are {names}")
+        chosen.append(full)
+    if not chosen:
+        raise ValueError("step(optimizers=()) names none; name those that the gradients are for")
+    return chosen
+
+
+def _of_others(run: _Run, optimizers: frozenset[str]) -> list[tuple[int, int]]:
+    """Bytes of gradients that are for none of these, one behind the other as far as they are."""
+    parts: list[tuple[int, int]] = []
+    start = run.start
+    for slot in run.slots:
+        stop = start + slot.size_bytes
+        if slot.optimizer and slot.optimizer not in optimizers:
+            if parts and parts[-1][1] == start:
+                parts[-1] = (parts[-1][0], stop)
+            else:
+                parts.append((start, stop))
+        start = stop
+    return parts
+
+
+def _runs(slots: Sequence[Slot], start: int) -> list[_Run]:
     runs = []
-    start = 0
     for kind, group in groupby(in_vector_order(slots), key=lambda slot: slot.kind):
         members = list(group)
         stop = start + sum(slot.size_bytes for slot in members)

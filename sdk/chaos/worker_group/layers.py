@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from chaos.frameworks.base import StateItem
 from chaos.frameworks.torch import TorchFramework
-from chaos.frameworks.torch_state import tensor_item
+from chaos.frameworks.torch_state import TensorItem
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
@@ -57,7 +57,7 @@ class Layer:
         """Give it its optimizer. Raises ValueError on what cannot be moved (chaos.frameworks.torch)."""
         self._make = make
         tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
-        plain = [tensor_item(f"layer.{name}", lambda t=tensor: t) for name, tensor in tensors]  # type: ignore[misc]
+        plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
         if self.parameters:
             models, optimizers = {"layer": self.module}, {"optimizer": make(self.parameters)}
             self._framework = TorchFramework(models, optimizers, {}, set_to_none=True)

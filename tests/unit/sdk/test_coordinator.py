@@ -64,6 +64,7 @@ def test_importing_the_sdk_does_not_import_torch() -> None:
 
 def test_public_names_are_these() -> None:
     assert sorted(chaos.__all__) == [
+        "ChangedOutside",
         "ChaosError",
         "Coordinator",
         "CoordinatorStatus",
@@ -74,6 +75,7 @@ def test_public_names_are_these() -> None:
         "NoDaemon",
         "Refused",
         "SharedMemoryTooSmall",
+        "Update",
         "state_digest",
     ]
 

@@ -62,7 +62,7 @@ def test_a_nan_of_one_site_leaves_it_out_of_that_round_and_is_named(capfd: pytes
     assert rounds == [1, 2, 3, 4]
     told = capfd.readouterr().err
     assert told.count("the gradient of 'weights' is not finite; this site counts with weight 0") == 1
-    assert "finite again, after 2 contribution(s)" in told
+    assert "gives again, after 2 contribution(s)" in told
 
 
 def test_a_round_to_which_nobody_gives_anything_asks_all_for_another_contribution() -> None:

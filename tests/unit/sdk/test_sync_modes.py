@@ -15,9 +15,21 @@ from chaos import Coordinator
 from chaos.frameworks import Framework, NumpyFramework, Slot, What
 from chaos.frameworks.base import Bytes, StateItem, in_vector_order, number_item
 from chaos.state import State
-from chaos.sync import Due, EveryStep
+from chaos.sync import Due, EveryStep, Part
+from chaos_protocols.rounds.state_check import middle
 from chaos_protocols.wire.state_spec import contribution_spec
-from chaos_protocols.wire.worker import LoadState, RoundContributed, StateLoaded, TrainFrom, WorkerWelcome
+from chaos_protocols.wire.worker import (
+    ApplyResult,
+    LoadState,
+    ResultApplied,
+    RoundContributed,
+    StateDiffered,
+    StateDigests,
+    StateLoaded,
+    TrainFrom,
+    UpdateStarted,
+    WorkerWelcome,
+)
 
 
 class LocalSteps:
@@ -40,6 +52,7 @@ class LocalStepsSession:
         self._framework, self._every = framework, every
         self._slots: Sequence[Slot] = in_vector_order(framework.slots)
         self._steps, self._samples, self._local = 0, 0.0, 0
+        self.agreed, self.notice = None, ""
         self.contribution = contribution_spec(sum(slot.count for slot in self._slots), 0)
         self.anchor = self._live()
         self.items: Sequence[StateItem] = [
@@ -47,15 +60,23 @@ class LocalStepsSession:
             for index in range(self.anchor.size)
         ]
 
-    def stepped(self, samples: float) -> Due:
+    def check(self, part: Part) -> None:
+        if part != Part(samples=part.samples):
+            raise ValueError("local steps have no phases")
+
+    def stepped(self, part: Part) -> Due:
+        self.check(part)
         self._local += 1
         self._framework.optimizer_step(self._local)
-        self._steps, self._samples = self._steps + 1, self._samples + samples
+        self._steps, self._samples = self._steps + 1, self._samples + part.samples
         return Due.ROUND if self._steps == self._every else Due.NOTHING
 
     def contribute(self, vector: Bytes) -> float:
         vector.view(np.float64)[...] = self.anchor - self._live()
         return self._samples
+
+    def average(self, vector: Bytes) -> None:
+        """The mean of the differences is no gradient: there is nothing to show."""
 
     def apply(self, vector: Bytes, round: int) -> None:
         self.anchor -= vector.view(np.float64)
@@ -157,7 +178,7 @@ def test_every_step_averages_every_step_and_says_nothing_about_itself() -> None:
     weights = np.zeros(2, dtype=np.float32)
     framework = NumpyFramework({"w": weights}, lambda averaged, round: weights.__isub__(averaged["w"]), None)
     session = EveryStep().start(framework)
-    assert EveryStep().facts() == () and session.stepped(4.0) is Due.ROUND
+    assert EveryStep().facts() == () and session.stepped(Part(samples=4.0)) is Due.ROUND
     framework.gradients["w"][...] = 1.5
     vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
     assert session.contribute(vector) == 4.0 and vector.view(np.float32).tolist() == [1.5, 1.5]
@@ -177,3 +198,56 @@ def test_memory_is_warmed_without_changing_a_bit() -> None:
     state = State(NumpyFramework(arrays, lambda averaged, round: None, None).items)
     assert len(list(state.warm_up())) == 2, "a piece for each array that has bytes"
     assert all(np.array_equal(arrays[name], before[name]) for name in arrays)
+
+
+def test_digests_of_any_piece_are_those_of_the_arrays_in_it() -> None:
+    """What sites compare: the same bytes give the same digests, another byte another one, and one array has a name."""
+    arrays = {"a": np.arange(5, dtype=np.int8), "b": np.arange(40, dtype=np.float64), "c": np.full(3, 7, dtype=np.int8)}
+    state = State(NumpyFramework(arrays, lambda averaged, round: None, None).items)
+    size = state.spec.size_bytes
+    assert [tensor.offset for tensor in state.spec.tensors[:3]] == [0, 8, 328] and size == 336
+    whole = state.digests(0, size)
+    assert whole.array == "" and whole == state.digests(0, size)
+    assert [state.digests(*piece).array for piece in ((0, 8), (8, 328), (16, 24), (328, 336), (0, 16))] == [
+        "a", "b", "b", "c", "",
+    ]  # fmt: skip
+    arrays["b"][30] += 1.0
+    changed = state.digests(0, size)
+    assert changed.first == whole.first and changed.second != whole.second
+    assert state.digests(8, 248) == State(NumpyFramework(arrays, lambda averaged, round: None, None).items).digests(
+        8, 248
+    )
+    found = (0, size)
+    while found[1] - found[0] > 8:  # as the sites do it
+        cut = middle(found)
+        differs = state.digests(*found).first != reference_digests(found).first
+        found = (found[0], cut) if differs else (cut, found[1])
+    assert found == (8 + 30 * 8, 8 + 31 * 8) and state.digests(*found).array == "b"
+
+
+def reference_digests(piece: tuple[int, int]) -> StateDigests:
+    arrays = {"a": np.arange(5, dtype=np.int8), "b": np.arange(40, dtype=np.float64), "c": np.full(3, 7, dtype=np.int8)}
+    return State(NumpyFramework(arrays, lambda averaged, round: None, None).items).digests(*piece)
+
+
+def test_a_worker_answers_what_its_daemon_asks_for(socket_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def script(daemon: FakeDaemon) -> None:
+        daemon.founder()
+        daemon.expect(RoundContributed)
+        daemon.array("result", np.float64)[...] = 1.0
+        daemon.send(ApplyResult(round=1, sites=3, weight=3.0, digest=(0, 8)))
+        daemon.expect(UpdateStarted)
+        applied = daemon.expect(ResultApplied)
+        assert applied.digests is not None and applied.digests.array == "anchor.0"
+        daemon.send(StateDiffered(round=1, array="anchor.0", reason="its state of round 1 is not that of 2 others"))
+        daemon.send(TrainFrom(round=2))
+        daemon.expect(RoundContributed)
+        daemon.apply(2)
+
+    with FakeDaemon(socket_file, script):
+        weights = np.zeros(3)
+        coordinator = Coordinator(socket_file, handle_signals=False, reconnect_s=0)
+        coordinator.register(arrays={"weights": weights}, apply=lambda mean, _: None, sync=LocalSteps(1))
+        assert coordinator.step() and coordinator.step()
+        coordinator.close(graceful=False)
+    assert "is not that of 2 others" in capfd.readouterr().err

@@ -133,17 +133,17 @@ class ReduceEngine:
         self._memory = memory
         self._run(effects)
 
-    def contribute(self, tag: Tag, weight: float, has_bytes: bool) -> None:
+    def contribute(self, tag: Tag, weight: float, has_bytes: bool, check: bytes = b"") -> None:
         """This site's part of the open round lies in the arena, or there is none (`has_bytes` false, weight 0)."""
         if any(waiting == tag for waiting, _ in self._deferred):
-            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes)))
+            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check)))
             return
         memory = self._memory
         if memory is None or memory.tag != tag:
             return
         if has_bytes:
             memory.own = self._own.of(tag.round)
-        self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes))
+        self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check))
 
     def stop(self, tag: Tag) -> None:
         """Take nothing more of `tag`. Results of finished rounds stay."""
@@ -161,6 +161,11 @@ class ReduceEngine:
         site's own among them; none: only the result shows it). None: it is finite, or not here."""
         found = self._vectors.results.get(round_number) if self._vectors is not None else None
         return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
+
+    def checks(self, round_number: int) -> tuple[tuple[SiteId, bytes], ...]:
+        """What the sites said of their states in that round, if its result was averaged here."""
+        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        return found.checks if found is not None else ()
 
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
         """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above
@@ -322,7 +327,7 @@ class ReduceEngine:
         memory.close(keep_result=True)
         self._own.used(effect.tag.round)
         result = memory.result
-        result.digest = vector_digest(result.hashes)
+        result.digest, result.checks = vector_digest(result.hashes), effect.checks
         self._all().finished(memory)
         self._hold(result)
         self._tell(self._events.reduce_finished, effect.tag, result.digest, effect.weights)

@@ -51,7 +51,8 @@ RESULTS_KEPT_MAX = 16
 @dataclass(slots=True)
 class Result:
     """The whole vector of a round; `hashes`: of its chunks, in the order of the vector; `odd_chunks`: those that hold a
-    number that is not finite; `culprits`: whose sums were not, when they were added up here."""
+    number that is not finite; `culprits`: whose sums were not, when they were added up here; `checks`: of the sites'
+    states."""
 
     round: int
     buffer: Buffer
@@ -59,6 +60,7 @@ class Result:
     digest: str = ""
     odd_chunks: set[int] = field(default_factory=set)
     culprits: set[SiteId] = field(default_factory=set)
+    checks: tuple[tuple[SiteId, bytes], ...] = ()
 
     def look(self, index: int, chunk: Chunk) -> bytes:
         """A chunk lies there: note whether it is finite. Its hash."""

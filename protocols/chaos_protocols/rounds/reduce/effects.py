@@ -108,6 +108,8 @@ class RoundReduced:
 
     tag: Tag
     weights: tuple[tuple[SiteId, float], ...]
+    checks: tuple[tuple[SiteId, bytes], ...] = ()
+    """Of the states of the sites that told; nobody, or all that did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,8 +128,9 @@ class ReduceMachine:
         effects = [effect for flow in current.trees.values() for effect in flow.opened()]
         return effects + self._replay(current)
 
-    def contribute(self, tag: Tag, weight: float, *, has_bytes: bool) -> list[ReduceEffect]:
-        """This site's part of the open round. Weight 0 and no bytes: standby. Another tag changes nothing.
+    def contribute(self, tag: Tag, weight: float, *, has_bytes: bool, check: bytes = b"") -> list[ReduceEffect]:
+        """This site's part of the open round. Weight 0 and no bytes: standby. Another tag changes nothing. `check`: of
+        its state, if it says something of it.
 
         Raises LocalProtocolError for a listener, a second part, or a weight that does not fit.
         """
@@ -142,6 +143,8 @@ class ReduceMachine:
             raise LocalProtocolError(f"weight {weight} with{'' if has_bytes else 'out'} bytes is no contribution")
         current.contributed = True
         current.note((self.site,), (weight,))
+        if check:
+            next(iter(current.trees.values())).check(check)
         return self._resolved([effect for flow in current.trees.values() for effect in flow.contribute(weight)])
 
     def stop(self, tag: Tag) -> list[ReduceEffect]:
@@ -275,9 +278,11 @@ class ReduceMachine:
             self._kept.append(current)
             while len(self._kept) > self.results_kept:
                 self._evict(self._kept[0])
-            members = next(iter(current.trees.values())).place.members
+            first = next(iter(current.trees.values()))
+            members = first.place.members
             weights = tuple((member, current.weights[member]) for member in members)
-            effects = [*effects, RoundReduced(tag=current.tag, weights=weights)]
+            checks = tuple((site, check) for site, check in zip(members, first.checks, strict=False) if check)
+            effects = [*effects, RoundReduced(tag=current.tag, weights=weights, checks=checks)]
         return effects
 
     def _places_in(self, plan: SyncPlan, listeners: frozenset[SiteId]) -> tuple[TreePlace, ...]:

@@ -28,7 +28,7 @@ from chaos_protocols.rounds.reduce.effects import (
     SendBulk,
 )
 from chaos_protocols.rounds.reduce.topology import TreePlace
-from chaos_protocols.wire.bulk import ChunkDown, ChunkGrant, ChunkUp, ChunkWant
+from chaos_protocols.wire.bulk import CHECK_BYTES, ChunkDown, ChunkGrant, ChunkUp, ChunkWant
 from chaos_protocols.wire.plans import Tag
 
 Note = Callable[[tuple[SiteId, ...], tuple[float, ...]], None]
@@ -56,6 +56,8 @@ class TreeFlow:
         self.finished = 0
         self.weights: tuple[float, ...] | None = None
         """Of all members; known with the first chunk of the result."""
+        self.checks: tuple[bytes, ...] = ()
+        """Of the states of all members, in their order; none: nobody said something, or it is not known yet."""
         self.came_up_empty = False
         self._in_flight_max = in_flight_max
         self._grant_step = max(1, in_flight_max // 2)
@@ -63,6 +65,7 @@ class TreeFlow:
         self._children = {child: _Child(members=members) for child, members in place.children}
         self._own: float | None = None
         self._known: dict[SiteId, float] = {}
+        self._checks: dict[SiteId, bytes] = {}
         self._limit: int | None = None
         self._released = 0
         self._wants: dict[SiteId, int] = {}
@@ -89,6 +92,10 @@ class TreeFlow:
         return self._grant_to(site) if site in self._children else []
 
     # -- up
+
+    def check(self, check: bytes) -> None:
+        """What this site says of its state, before it contributes."""
+        self._checks[self.site] = check
 
     def contribute(self, weight: float) -> list[ReduceEffect]:
         """Our own part is there; weight 0: nothing."""
@@ -131,6 +138,7 @@ class TreeFlow:
             self._require_sensible(message.weights, site)
             self._require(any(message.weights) != message.empty, site, "a subtree is empty if it has no weight")
         self._require(message.chunk == 0 or not message.empty, site, "only chunk 0 says that a subtree is empty")
+        self._require_checks(site, message.chunk, message.checks, child.members)
         return None if message.empty else ChildRef(tag=self.tag, tree=self.tree, chunk=message.chunk, child=site)
 
     def received_up(self, site: SiteId, message: ChunkUp) -> list[ReduceEffect]:
@@ -142,6 +150,7 @@ class TreeFlow:
         if message.weights:
             self._note(child.members, message.weights)
             self._known.update(zip(child.members, message.weights, strict=True))
+        self._checks.update(zip(child.members, message.checks, strict=False))
         child.empty = message.empty
         child.received = self.count if message.empty else message.chunk + 1
         return self.advance()
@@ -192,6 +201,7 @@ class TreeFlow:
             return [*effects, self._send_up(chunk)]
         if self.weights is None:
             self.weights = tuple(self._known[member] for member in self.place.members)
+            self.checks = self._checks_of(self.place.members)
         effects.append(Finalise(tag=self.tag, tree=self.tree, chunk=chunk, total=fsum(self.weights)))
         self.finished = chunk + 1
         return effects + self._serve()
@@ -219,6 +229,7 @@ class TreeFlow:
             self._require(len(message.weights) == len(members), site, "one weight for each member")
             self._require(any(message.weights), site, "a result has some weight behind it")
             self._require_sensible(message.weights, site)
+        self._require_checks(site, message.chunk, message.checks, self.place.members)
         return ResultRef(tag=self.tag, tree=self.tree, chunk=message.chunk)
 
     def received_down(self, site: SiteId, message: ChunkDown, found: bytes) -> list[ReduceEffect]:
@@ -228,7 +239,7 @@ class TreeFlow:
         self._require(message.hash == found, site, "it sent a chunk of a result that does not have its hash")
         if message.weights:
             self._note(self.place.members, message.weights)
-            self.weights = message.weights
+            self.weights, self.checks = message.weights, message.checks
         self.finished = message.chunk + 1
         return self._serve()
 
@@ -260,9 +271,10 @@ class TreeFlow:
     def _send_up(self, chunk: int) -> SendBulk:
         assert self.place.parent is not None
         weights = tuple(self._known[member] for member in self.place.subtree) if chunk == 0 else ()
+        checks = self._checks_of(self.place.subtree) if chunk == 0 else ()
         return SendBulk(
             site=self.place.parent,
-            header=ChunkUp(tag=self.tag, tree=self.tree, chunk=chunk, weights=weights),
+            header=ChunkUp(tag=self.tag, tree=self.tree, chunk=chunk, weights=weights, checks=checks),
             payload=PartialRef(tag=self.tag, tree=self.tree, chunk=chunk),
         )
 
@@ -274,10 +286,10 @@ class TreeFlow:
 
     def _send_down(self, site: SiteId, chunk: int) -> SendBulk:
         assert self.weights is not None
-        weights = self.weights if chunk == 0 else ()
+        weights, checks = (self.weights, self.checks) if chunk == 0 else ((), ())
         return SendBulk(
             site=site,
-            header=ChunkDown(tag=self.tag, tree=self.tree, chunk=chunk, weights=weights),
+            header=ChunkDown(tag=self.tag, tree=self.tree, chunk=chunk, weights=weights, checks=checks),
             payload=ResultRef(tag=self.tag, tree=self.tree, chunk=chunk),
         )
 
@@ -285,6 +297,16 @@ class TreeFlow:
         """The decoder has bounded them above."""
         sensible = all(weight == 0 or weight >= WEIGHT_MIN for weight in weights)
         self._require(sensible, site, f"a weight is 0 or at least {WEIGHT_MIN:g}")
+
+    def _checks_of(self, sites: tuple[SiteId, ...]) -> tuple[bytes, ...]:
+        checks = tuple(self._checks.get(site, b"") for site in sites)
+        return checks if any(checks) else ()
+
+    def _require_checks(self, site: SiteId, chunk: int, checks: tuple[bytes, ...], of: tuple[SiteId, ...]) -> None:
+        if checks:
+            self._require(chunk == 0 and len(checks) == len(of), site, "checks come with chunk 0, one for each site")
+            whole = all(len(check) in (0, CHECK_BYTES) for check in checks)
+            self._require(whole, site, "a check of a state has its size")
 
     def _require(self, holds: bool, site: SiteId, rule: str) -> None:
         if not holds:

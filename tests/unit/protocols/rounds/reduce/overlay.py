@@ -30,7 +30,14 @@ from chaos_protocols.rounds.reduce import (
     RoundReduced,
     SendBulk,
 )
-from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, decode_bulk_header, encode_bulk_header
+from chaos_protocols.wire.bulk import (
+    CHECK_BYTES,
+    ChunkDown,
+    ChunkUp,
+    ReduceHeader,
+    decode_bulk_header,
+    encode_bulk_header,
+)
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaosd.bulk.vector import divide, weighted_sum
 
@@ -40,6 +47,11 @@ Vector = npt.NDArray[np.float32]
 
 def site(number: int) -> SiteId:
     return SiteId(f"{number:032x}")
+
+
+def check_of(name: SiteId) -> bytes:
+    """What a site says of its state."""
+    return name.encode()[-CHECK_BYTES:]
 
 
 def random_plan(rng: random.Random, members: list[SiteId], listeners: list[SiteId], trees: int) -> SyncPlan:
@@ -71,6 +83,7 @@ class Site:
         self.machine = ReduceMachine(name, chunks_in_flight_max=in_flight)
         self.rounds: dict[Tag, Round] = {}
         self.finished: dict[Tag, tuple[tuple[SiteId, float], ...]] = {}
+        self.checks: dict[Tag, tuple[tuple[SiteId, bytes], ...]] = {}
         self.stalled: list[Tag] = []
         self.lost: list[Tag] = []
         self.partials_held_max = 0
@@ -83,7 +96,7 @@ class Site:
     def contribute(self, tag: Tag, weight: float, own: dict[int, list[Vector]] | None) -> None:
         if own is not None and tag in self.rounds:
             self.rounds[tag].own = own
-        self.run(self.machine.contribute(tag, weight, has_bytes=own is not None))
+        self.run(self.machine.contribute(tag, weight, has_bytes=own is not None, check=check_of(self.name)))
 
     def run(self, effects: list[ReduceEffect]) -> None:
         for effect in effects:
@@ -106,9 +119,10 @@ class Site:
                     partials = self.rounds[tag].partials
                     for key in [key for key in partials if key[0] == tree and key[1] < below]:
                         del partials[key]
-                case RoundReduced(tag=tag, weights=weights):
+                case RoundReduced(tag=tag, weights=weights, checks=checks):
                     assert tag not in self.finished, "a round is finished once"
                     self.finished[tag] = weights
+                    self.checks[tag] = checks
                 case RoundEmpty(tag=tag):
                     self.stalled.append(tag)
                 case ResultLost(tag=tag):

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX
-from chaos_protocols.wire.bulk import BulkHeader, ChunkUp, bulk_kind, decode_bulk_header, encode_bulk_header
+from chaos_protocols.rounds.state_check import CHECKED_SITES_MAX
+from chaos_protocols.wire.bulk import (
+    CHECK_BYTES,
+    BulkHeader,
+    ChunkDown,
+    ChunkUp,
+    bulk_kind,
+    decode_bulk_header,
+    encode_bulk_header,
+)
 from chaos_protocols.wire.plans import TREES_MAX, Tag
 
 KINDS = BulkHeader.__args__
@@ -19,6 +28,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "tag": st.builds(Tag, epoch=st.integers(0, 1 << 53), round=st.integers(0, 1 << 53)),
     "tree": st.integers(0, TREES_MAX - 1),
     "weights": st.lists(st.floats(0, 1e15), max_size=20).map(tuple),
+    "checks": st.lists(st.binary(max_size=28), max_size=20).map(tuple),
     "empty": st.booleans(),
     "round": st.integers(0, (1 << 53) - 1),
     "digest": st.text("0123456789abcdef", max_size=64),
@@ -53,6 +63,13 @@ def test_the_longest_header_fits_into_a_frame() -> None:
     data = encode_bulk_header(ChunkUp(tag=Tag(epoch=1 << 60, round=1 << 60), tree=7, chunk=0, weights=weights))
     assert len(data) <= BULK_HEADER_BYTES_MAX
     assert decode_bulk_header(data)
+
+
+def test_the_longest_header_with_checks_fits_into_a_frame() -> None:
+    weights = tuple(1e15 / 3 for _ in range(CHECKED_SITES_MAX))
+    tag, checks = Tag(epoch=1 << 60, round=1 << 60), (bytes(CHECK_BYTES),) * CHECKED_SITES_MAX
+    data = encode_bulk_header(ChunkDown(tag=tag, tree=7, chunk=0, weights=weights, checks=checks, hash=bytes(32)))
+    assert len(data) <= BULK_HEADER_BYTES_MAX and decode_bulk_header(data)
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,12 @@ from chaos_protocols.rounds.reduce import (
     RoundReduced,
     SendBulk,
 )
-from chaos_protocols.wire.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant
+from chaos_protocols.wire.bulk import CHECK_BYTES, ChunkDown, ChunkGone, ChunkGrant, ChunkUp, ChunkWant
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
 A, B, C, D, L = (SiteId(name) for name in "abcdl")
 TAG = Tag(epoch=2, round=5)
+CHECK = b"c" * CHECK_BYTES
 PLAN = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=((B, A), (C, B), (L, B))),), reason="a - b - c, l listens at b")
 
 
@@ -36,6 +37,10 @@ def opened(site: SiteId, *, count: int = 4, in_flight: int = 2, tag: Tag = TAG) 
 
 def up(chunk: int, *weights: float, tag: Tag = TAG) -> ChunkUp:
     return ChunkUp(tag=tag, tree=0, chunk=chunk, weights=weights)
+
+
+def checked_up(chunk: int, checks: tuple[bytes, ...]) -> ChunkUp:
+    return ChunkUp(tag=TAG, tree=0, chunk=chunk, weights=(1.0,), checks=checks)
 
 
 def down(chunk: int, *weights: float, tag: Tag = TAG) -> ChunkDown:
@@ -231,6 +236,9 @@ BROKEN: list[tuple[SiteId, SiteId, object, str]] = [
     (L, B, down(0), "chunk 0, and no other, has the weights"),
     (L, B, down(0, 1.0), "one weight for each member"),
     (L, B, down(0, 0.0, 0.0, 0.0), "a result has some weight behind it"),
+    (B, C, checked_up(0, (CHECK, CHECK)), "checks come with chunk 0, one for each site"),
+    (B, C, checked_up(0, (b"short",)), "a check of a state has its size"),
+    (L, B, ChunkDown(tag=TAG, tree=0, chunk=0, weights=(1.0,) * 3, checks=(CHECK,)), "one for each site"),
 ]
 
 

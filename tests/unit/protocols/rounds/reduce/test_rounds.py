@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.protocols.rounds.reduce.overlay import Overlay, Vector, random_part, random_plan, reference, site
+from tests.unit.protocols.rounds.reduce.overlay import (
+    Overlay,
+    Vector,
+    check_of,
+    random_part,
+    random_plan,
+    reference,
+    site,
+)
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import SyncPlan, Tag
@@ -37,6 +45,9 @@ def check(
     }
     for name, end in overlay.sites.items():
         assert end.finished.get(tag) == tuple(sorted(weights.items())), f"{name} knows exactly the members' weights"
+        checks = dict(end.checks[tag])
+        assert checks == dict(next(iter(overlay.sites.values())).checks[tag]), "what is known of states is one thing"
+        assert all(checks[one] == check_of(one) for one in {*checks, *(one for one in weights if weights[one])})
         got = {key: chunk.tobytes() for key, chunk in end.rounds[tag].result.items()}
         assert got == expected, f"{name} has the reference average"
         assert end.partials_held_max <= end.in_flight

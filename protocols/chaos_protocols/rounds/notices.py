@@ -1,0 +1,37 @@
+"""What the rounds of a site have to say to those who look after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chaos_protocols.names import SiteId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCompleted:
+    """Notice: the result of `round` is here; who took part with which weight."""
+
+    round: int
+    epoch: int
+    digest: str
+    weights: tuple[tuple[SiteId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateLost:
+    """Notice: this site cannot catch up by applying results; its state must be replaced."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatesDiffer:
+    """The states of `round` differ in `array`. `outvoted`: those that differ from most, who are `majority`."""
+
+    round: int
+    array: str
+    outvoted: tuple[SiteId, ...]
+    majority: tuple[SiteId, ...]
+
+
+RoundNotice = RoundCompleted | StateLost | StatesDiffer

@@ -1,0 +1,157 @@
+"""Whether the sites' states are still the same, found out in the rounds themselves (spec 11.14 to 11.17).
+
+Every few rounds each worker digests a piece of its state of the end of the round before; the digests travel with the
+weights in chunk 0 of the next round and come back with its result, so every site learns the same of all and needs no
+message for it. The pieces go round the whole state in turn. Where two differ, the next rounds halve the piece until it
+lies within one array: then most sites count, and whoever differs from them knows it, with the array, and takes the
+state again.
+
+No memory is needed for that: which piece is next follows from the digests of the last round alone (each half of a piece
+has its own), so that a site that missed some is in step again after one round.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import fsum
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.notices import StatesDiffer
+from chaos_protocols.wire.bulk import CHECK_BYTES
+from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES
+from chaos_protocols.wire.worker import StateDigests
+
+CHECK_EVERY_ROUNDS = 4
+"""So often a piece is digested while nothing differs; while something does, in every round."""
+
+CHECK_PIECES = 128
+"""A state is looked at in so many pieces, one at a time: 1 % of it, which is hashed in less than 1 % of a round."""
+
+CHECK_PIECE_BYTES_MIN = 256 << 10
+"""A smaller piece costs no less: 65 us."""
+
+CHECKED_SITES_MAX = 1024
+"""With more sites the digests of all do not fit into the header of a chunk beside the weights."""
+
+QUIET_ROUNDS_MIN, QUIET_ROUNDS_MAX = 256, 1 << 16
+"""The same sites that differ again are not found to for so many rounds, twice as many each time: where arithmetic
+itself differs (another kind of device), or a script does the same thing again, the state would be fetched for ever."""
+
+OFFSET_BYTES = 6
+HALF_BYTES = 8
+
+Piece = tuple[int, int]
+"""Bytes [start, stop) of the state."""
+
+
+def middle(piece: Piece) -> int:
+    """Where a piece is halved; both halves have bytes, unless it is the smallest."""
+    start, stop = piece
+    return start + (stop - start) // 2 // ITEM_ALIGNMENT_BYTES * ITEM_ALIGNMENT_BYTES
+
+
+def piece_in_turn(round_number: int, state_bytes: int) -> Piece | None:
+    """What is digested of the state of the end of that round, if nothing differs; None: nothing."""
+    if round_number % CHECK_EVERY_ROUNDS or not state_bytes:
+        return None
+    least = -(-state_bytes // CHECK_PIECES)
+    size = max(CHECK_PIECE_BYTES_MIN, -(-least // ITEM_ALIGNMENT_BYTES) * ITEM_ALIGNMENT_BYTES)
+    pieces = -(-state_bytes // size)
+    start = round_number // CHECK_EVERY_ROUNDS % pieces * size
+    return start, min(start + size, state_bytes)
+
+
+def encode_check(digests: StateDigests) -> bytes:
+    """As it travels, CHECK_BYTES long."""
+    offsets = digests.start.to_bytes(OFFSET_BYTES, "big") + digests.stop.to_bytes(OFFSET_BYTES, "big")
+    return offsets + digests.first + digests.second
+
+
+def decode_check(check: bytes) -> tuple[Piece, bytes, bytes]:
+    """Piece, and the digests of its halves."""
+    assert len(check) == CHECK_BYTES
+    start, stop = (int.from_bytes(check[at : at + OFFSET_BYTES], "big") for at in (0, OFFSET_BYTES))
+    return (start, stop), check[2 * OFFSET_BYTES : 2 * OFFSET_BYTES + HALF_BYTES], check[-HALF_BYTES:]
+
+
+class StateCheck:
+    """See the module. Driven by `RoundMachine`."""
+
+    def __init__(self, site: SiteId) -> None:
+        self._site = site
+        self._own: tuple[int, StateDigests] | None = None
+        """The round at whose end the worker digested its state last, and what it found."""
+        self._next: tuple[int, Piece] | None = None
+        """A difference was seen in the digests of the round before this one: where to look at the end of it."""
+        self._found: tuple[tuple[SiteId, ...], int, int] = ((), 0, 0)
+        """Who was outvoted last, for how many rounds nothing is said of them, and until which one."""
+
+    def due(self, round_number: int, *, state_bytes: int, sites: int) -> Piece | None:
+        """What the worker is to digest when its state is that of the end of the round, in which so many sites take
+        part; None: nothing."""
+        if not 2 <= sites <= CHECKED_SITES_MAX:
+            return None
+        if self._next is not None and self._next[0] == round_number:
+            return self._next[1]
+        return piece_in_turn(round_number, state_bytes)
+
+    def said(self, round_number: int, digests: StateDigests | None) -> None:
+        """The worker has applied the round, and this is what it found."""
+        self._own = None if digests is None else (round_number, digests)
+
+    def part(self, round_number: int) -> bytes:
+        """What this site says with its part of that round: of its state of the end of the round before."""
+        own = self._own
+        return encode_check(own[1]) if own is not None and own[0] == round_number - 1 else b""
+
+    def judge(
+        self, round_number: int, weights: Mapping[SiteId, float], checks: Mapping[SiteId, bytes]
+    ) -> StatesDiffer | None:
+        """The result of the round is here, with what all said; None: nothing differs, as far as is known yet."""
+        self._next = None
+        told = {site: decode_check(check) for site, check in checks.items() if check}
+        pieces = Counter(piece for piece, _, _ in told.values())
+        if not pieces:
+            return None
+        piece = min(pieces, key=lambda one: (-pieces[one], one))
+        halves = {site: (first, second) for site, (of, first, second) in told.items() if of == piece}
+        if len(set(halves.values())) < 2:
+            return None
+        array = self._array(round_number - 1, piece)
+        if piece[1] - piece[0] > ITEM_ALIGNMENT_BYTES and not array:
+            cut = middle(piece)
+            first_differs = len({first for first, _ in halves.values()}) > 1
+            self._next = (round_number, (piece[0], cut) if first_differs else (cut, piece[1]))
+            return None
+        found = _vote(round_number - 1, array, weights, halves)
+        return found if self._is_new(found) else None
+
+    def _is_new(self, found: StatesDiffer) -> bool:
+        outvoted, quiet, until = self._found
+        again = outvoted == found.outvoted
+        if again and found.round < until:
+            return False
+        quiet = min(2 * quiet, QUIET_ROUNDS_MAX) if again else QUIET_ROUNDS_MIN
+        self._found = (found.outvoted, quiet, found.round + quiet)
+        return True
+
+    def _array(self, round_number: int, piece: Piece) -> str:
+        """The one array that the piece lies in, as this site's worker has told; empty: several, or it has not."""
+        own = self._own
+        mine = own is not None and own[0] == round_number and (own[1].start, own[1].stop) == piece
+        return own[1].array if mine and own is not None else ""
+
+
+def _vote(
+    round_number: int, array: str, weights: Mapping[SiteId, float], halves: Mapping[SiteId, tuple[bytes, bytes]]
+) -> StatesDiffer:
+    """Most sites count; between equals those with more weight in the round, then those with the lowest site."""
+    groups: dict[tuple[bytes, bytes], list[SiteId]] = {}
+    for site in sorted(halves):
+        groups.setdefault(halves[site], []).append(site)
+    best = min(
+        groups.values(), key=lambda sites: (-len(sites), -fsum(weights.get(one, 0.0) for one in sites), sites[0])
+    )
+    outvoted = tuple(site for site in sorted(halves) if site not in best)
+    return StatesDiffer(round=round_number, array=array, outvoted=outvoted, majority=tuple(best))

@@ -1,0 +1,88 @@
+"""Under which names, and where, the parameters and buffers of a model are found: the same on every site, whatever a
+site has wrapped its model in.
+
+`torch.compile` and `DistributedDataParallel` put the model one level deeper, under `_orig_mod` and `module`. That is a
+site's own affair: the levels are left out of the names, so that a site with a wrapper trains with one without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+COMPILED = "_orig_mod"
+WRAPPERS = frozenset({"DistributedDataParallel", "DataParallel"})
+"""Modules whose only own thing is the model under `module`."""
+IN_PIECES = frozenset({"DTensor", "FlatParameter", "ShardedTensor"})
+"""Classes of tensors of which this process holds a part only."""
+
+
+@dataclass(slots=True)
+class NamedTensor:
+    """A parameter or persistent buffer: `module` keeps it under `key`."""
+
+    name: str
+    module: torch.nn.Module
+    key: str
+    tensor: torch.Tensor
+
+
+def parameters_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """In torch's own order; a tied one comes once, under its first name. Raises ValueError for one in pieces."""
+    seen: set[int] = set()
+    for path, module in _modules(prefix, model):
+        for key, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            name = f"{path}.{key}"
+            check_whole(name, parameter)
+            yield NamedTensor(name, module, key, parameter)
+
+
+def buffers_of(prefix: str, model: torch.nn.Module) -> Iterator[NamedTensor]:
+    """The persistent ones. Raises ValueError for one that is in pieces."""
+    for path, module in _modules(prefix, model):
+        transient = module._non_persistent_buffers_set
+        for key, tensor in module._buffers.items():
+            if tensor is not None and key not in transient:
+                check_whole(f"{path}.{key}", tensor)
+                yield NamedTensor(f"{path}.{key}", module, key, tensor)
+
+
+def check_whole(name: str, tensor: Any) -> None:
+    """Raises ValueError for a tensor of which this process holds a part only."""
+    kind = _in_pieces(tensor.__class__)
+    if kind:
+        raise ValueError(
+            f"{name!r} is a {kind}: this script shards its model over several processes (FSDP, tensor parallel), but a "
+            "site trains with one process as yet; register a model that is whole in this process, without fully_shard "
+            "or distribute_tensor"
+        )
+
+
+@cache
+def _in_pieces(kind: type) -> str:
+    return next((one.__name__ for one in kind.__mro__ if one.__name__ in IN_PIECES), "")
+
+
+def _modules(prefix: str, model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Every module with its path from `prefix` on, levels of wrappers left out."""
+    paths: dict[str, str] = {}
+    for path, module in model.named_modules():
+        above, _, key = path.rpartition(".")
+        shown = paths.get(above, prefix)
+        if path and not _is_wrapped(model, above, key):
+            shown = f"{shown}.{key}"
+        paths[path] = shown
+        yield shown, module
+
+
+def _is_wrapped(model: torch.nn.Module, above: str, key: str) -> bool:
+    if key == COMPILED:
+        return True
+    return key == "module" and type(model.get_submodule(above)).__name__ in WRAPPERS

@@ -1,0 +1,172 @@
+"""Notices what a script does to a torch training outside of a round, where it would make the sites differ.
+
+Between two rounds a script only computes gradients. What it must leave alone, and how it is seen: an optimizer's
+`step()` (a hook that torch calls after every step of any optimizer), the options of the registered optimizers and the
+position of the registered schedulers (compared with what the last round left), the registered parameters themselves
+(the version counter that torch keeps for every tensor, and whether the module still holds the same one). What a
+version counter does not count, such as writing through `.data`, is left to the digests that sites compare.
+
+A step or an option is certain to differ from site to site, at the latest at one that joins: that is an error. Changed
+values may have been put back (an EMA that was swapped in for an evaluation): that is a warning.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from chaos.errors import ChangedOutside
+
+Place = tuple[dict[str, Any], str]
+"""Where a module keeps a parameter, and under which key."""
+
+UNWATCHED_OPTIONS = frozenset({"params", "param_names"})
+
+
+class OutsideWatch:
+    """Of one registered training. `settle`: everything is as a round left it; `look`: what has changed since."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        places: Sequence[Place],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        schedulers: Mapping[str, Any],
+    ) -> None:
+        """`places`: of the parameters, in their order; those that belong to no module come last and have none."""
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._places = list(places)
+        self._optimizers = dict(optimizers)
+        self._schedulers = dict(schedulers)
+        self._ids = frozenset(map(id, self._parameters))
+        self._inside = False
+        self._stepped: list[torch.optim.Optimizer] = []
+        self._versions: list[int] = []
+        self._options: list[dict[str, Any]] = []
+        self._positions: list[Any] = []
+        watch = weakref.ref(self)  # torch keeps the hook for as long as the process runs
+
+        def stepped(optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+            alive = watch()
+            if alive is not None:
+                alive._saw_step(optimizer)
+
+        self._hook = register_optimizer_step_post_hook(stepped)
+        self.settle()
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """What happens inside is a round's doing; afterwards everything is as it left it."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+        self.settle()
+
+    def settle(self) -> None:
+        """As it is now, it is as it should be."""
+        self._stepped.clear()
+        self._versions = [parameter._version for parameter in self._parameters]
+        self._options = [_options(group) for _, group in self._groups()]
+        self._positions = [getattr(scheduler, "last_epoch", None) for scheduler in self._schedulers.values()]
+
+    def close(self) -> None:
+        """Look no more. Safe to call twice."""
+        self._hook.remove()
+
+    def look(self, round: int) -> str:
+        """A warning about what may differ now from the state of the end of `round`; empty: nothing was seen. It is
+        given once for each change. Raises ChangedOutside for what is certain to differ, with what to write instead."""
+        self._check_steps(round)
+        self._check_schedulers(round)
+        self._check_options(round)
+        self._check_places()
+        versions = [parameter._version for parameter in self._parameters]
+        if versions == self._versions:
+            return ""
+        changed = [name for name, now, then in zip(self._names, versions, self._versions, strict=True) if now != then]
+        self._versions = versions
+        return (
+            f"{_listed(changed)} changed after round {round} outside of a round; unless the old values were put back, "
+            "this site differs from the others until digests show it and it takes the state again: change parameters "
+            "in on_update= (an EMA, a constraint), or before register()"
+        )
+
+    def _saw_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._inside or len(self._stepped) >= len(self._optimizers) + 1:
+            return
+        if any(id(parameter) in self._ids for group in optimizer.param_groups for parameter in group["params"]):
+            self._stepped.append(optimizer)
+
+    def _check_steps(self, round: int) -> None:
+        if not self._stepped:
+            return
+        ours = {id(optimizer) for optimizer in self._optimizers.values()}
+        foreign = next((optimizer for optimizer in self._stepped if id(optimizer) not in ours), None)
+        if foreign is not None:
+            raise ChangedOutside(
+                f"an optimizer that was not registered ({type(foreign).__name__}) has stepped parameters of this "
+                f"training after round {round}: register the one that you use, and remove its step() from the loop, "
+                "since coordinator.step() runs it with the averaged gradients"
+            )
+        raise ChangedOutside(
+            f"optimizer.step() was called in the training loop after round {round}, but coordinator.step() runs the "
+            "registered optimizer itself, with the averaged gradients: remove optimizer.step() (with a GradScaler: "
+            "scaler.step(optimizer)) from the loop"
+        )
+
+    def _check_schedulers(self, round: int) -> None:
+        for (name, scheduler), position in zip(self._schedulers.items(), self._positions, strict=True):
+            if getattr(scheduler, "last_epoch", None) != position:
+                raise ChangedOutside(
+                    f"{name}.step() was called in the training loop after round {round}, but coordinator.step() runs "
+                    "every registered scheduler once a round: remove it from the loop; for one step an epoch, leave it "
+                    "unregistered, register its optimizer alone, and step it in on_update= by the number of the round"
+                )
+
+    def _check_options(self, round: int) -> None:
+        for (name, group), before in zip(self._groups(), self._options, strict=True):
+            now = _options(group)
+            key = next((key for key in {**before, **now} if now.get(key) != before.get(key)), None)
+            if key is not None:
+                raise ChangedOutside(
+                    f"{key!r} of {name} was changed after round {round} outside of a round ({before.get(key)} to "
+                    f"{now.get(key)}), so that sites would step differently: register the scheduler that did it "
+                    "(register(scheduler=...)) and remove its step() from the loop, or change options in on_update="
+                )
+
+    def _check_places(self) -> None:
+        for name, parameter, (keeper, key) in zip(self._names, self._parameters, self._places, strict=False):
+            if keeper.get(key) is not parameter:
+                raise ChangedOutside(
+                    f"the parameter {name!r} of the model is not the one that was registered any more, so rounds would "
+                    "train what the model does not use: replace layers, and move the model, before register()"
+                )
+
+    def _groups(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, optimizer in self._optimizers.items():
+            for index, group in enumerate(optimizer.param_groups):
+                yield f"{name}.group{index}", group
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _value(value) for key, value in group.items() if key not in UNWATCHED_OPTIONS}
+
+
+def _value(value: Any) -> Any:
+    """Something that can be compared later: an option that is a tensor changes in place."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().reshape(-1).tolist()
+    return list(value) if isinstance(value, list) else value
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    return f"the parameter {names[0]!r} and {more} more were" if more else f"the parameter {names[0]!r} was"

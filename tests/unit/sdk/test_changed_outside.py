@@ -1,0 +1,162 @@
+"""What a script does to its model outside of a round is noticed at once, with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
+
+from chaos import ChangedOutside, Coordinator, Update
+
+
+class Training:
+    """A site alone, with an SGD that has a learning rate to change."""
+
+    def __init__(self, scheduled: bool = False, **registered: Any) -> None:
+        torch.manual_seed(1)
+        self.model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1) if scheduled else None
+        self.coordinator = Coordinator(standalone=True, handle_signals=False)
+        self.coordinator.register(self.model, self.optimizer, self.scheduler, **registered)
+        self.backward()
+        self.coordinator.step()
+        self.backward()
+
+    def backward(self) -> None:
+        self.model(torch.ones(4, 3) * torch.arange(4.0).unsqueeze(1)).square().sum().backward()
+
+
+@pytest.fixture
+def training() -> Iterator[Training]:
+    made = Training()
+    yield made
+    made.coordinator.close()
+
+
+def test_an_ordinary_loop_is_never_accused(capfd: pytest.CaptureFixture[str]) -> None:
+    made = Training(scheduled=True)
+    for _ in range(5):
+        torch.nn.utils.clip_grad_norm_(made.model.parameters(), 0.1)
+        made.model.eval()
+        made.model.train()
+        assert made.coordinator.step()
+        made.backward()
+    made.coordinator.close()
+    assert "round" not in capfd.readouterr().err
+
+
+def stray_step(made: Training) -> None:
+    made.optimizer.step()
+
+
+def foreign_step(made: Training) -> None:
+    torch.optim.Adam(made.model.parameters()).step()
+
+
+def foreign_scheduler(made: Training) -> None:
+    torch.optim.lr_scheduler.ExponentialLR(made.optimizer, 0.5)
+    made.optimizer.param_groups[0]["lr"] = 0.05
+
+
+def weight_decay(made: Training) -> None:
+    made.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+
+def another_layer(made: Training) -> None:
+    made.model[0].weight = nn.Parameter(made.model[0].weight.detach().clone())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        (stray_step, r"optimizer\.step\(\) was called.*after round 1.*remove optimizer\.step\(\)"),
+        (foreign_step, r"not registered \(Adam\).*register the one that you use"),
+        (foreign_scheduler, r"'lr' of optimizer\.group0 .*\(0\.1 to 0\.05\).*register the scheduler"),
+        (weight_decay, r"'weight_decay' of optimizer\.group0 .*on_update="),
+        (another_layer, r"'model\.0\.weight' of the model is not the one.*before register\(\)"),
+    ],
+)
+def test_what_is_certain_to_differ_is_an_error_that_says_what_to_write(
+    training: Training, mistake: Callable[[Training], None], told: str
+) -> None:
+    mistake(training)
+    with pytest.raises(ChangedOutside, match=told):
+        training.coordinator.step()
+    assert training.coordinator.round == 1
+
+
+def test_a_registered_scheduler_is_not_stepped_by_the_loop() -> None:
+    made = Training(scheduled=True)
+    assert made.scheduler is not None
+    made.scheduler.step()
+    with pytest.raises(ChangedOutside, match=r"scheduler\.step\(\) was called in the training loop after round 1"):
+        made.coordinator.step()
+    made.coordinator.close()
+
+
+def test_weights_changed_by_hand_are_named_once_and_training_goes_on(
+    training: Training, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with torch.no_grad():
+        training.model[0].bias.add_(1.0)
+    assert training.coordinator.step()
+    told = capfd.readouterr().err
+    assert "'model.0.bias' was changed after round 1 outside of a round" in told and "on_update=" in told
+    training.backward()
+    assert training.coordinator.step()
+    assert "changed" not in capfd.readouterr().err
+
+
+def test_the_optimizer_of_another_model_is_nobodys_affair(training: Training) -> None:
+    other = nn.Linear(2, 2)
+    other(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(other.parameters(), lr=1.0).step()
+    assert training.coordinator.step()
+
+
+def test_state_that_was_loaded_is_no_change_of_the_script() -> None:
+    made = Training()
+    state = made.coordinator._registered().items
+    kept = [entry.get().copy() for entry in state]
+    assert made.coordinator.step()
+    for entry, data in zip(state, kept, strict=True):
+        entry.put(data)
+    made.coordinator._registered().reset(1)
+    made.backward()
+    assert made.coordinator.step()
+    made.coordinator.close()
+
+
+def test_a_closed_coordinator_looks_no_more(training: Training) -> None:
+    training.coordinator.close()
+    hooks = _global_optimizer_post_hooks
+    before = len(hooks)
+    again = Training()
+    assert len(hooks) == before + 1
+    again.coordinator.close()
+    assert len(hooks) == before
+
+
+def test_what_on_update_does_is_the_rounds_doing(capfd: pytest.CaptureFixture[str]) -> None:
+    made: list[Training] = []
+
+    def constrain(update: Update) -> None:
+        for training in made:
+            training.optimizer.param_groups[0]["lr"] *= 0.5
+            with torch.no_grad():
+                training.model[0].bias.clamp_(-0.01, 0.01)
+
+    made.append(Training(on_update=constrain))
+    (training,) = made
+    for _ in range(3):
+        assert training.coordinator.step()
+        training.backward()
+    assert training.optimizer.param_groups[0]["lr"] == 0.1 * 0.5**3
+    assert float(training.model[0].bias.detach().abs().max()) <= 0.01
+    assert "round" not in capfd.readouterr().err
+    training.coordinator.close()
