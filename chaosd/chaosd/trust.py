@@ -24,6 +24,7 @@ from aiohttp import web
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaosd.api.answers import json_answer, read_body
 from chaosd.api.status import Outcome, PendingSite
+from chaosd.config.model import SiteConfig
 
 TRUSTED_NAME = "trusted"
 TRUSTED_BYTES_MAX = 1 << 20
@@ -44,13 +45,15 @@ class TrustList:
     """See the module. `configured`: peers and `trust` of the configuration."""
 
     def __init__(self, data_dir: Path, configured: frozenset[SiteId], clock: Callable[[], float] = time.time) -> None:
-        self._path, self._configured, self._clock = data_dir / TRUSTED_NAME, configured, clock
+        self._path, self._clock = data_dir / TRUSTED_NAME, clock
+        self.configured = configured
+        """Replaced when the configuration is read again."""
         self._granted = _read(self._path)
         self._pending: dict[SiteId, PendingSite] = {}
         self._told = 0
 
     def __contains__(self, site: object) -> bool:
-        return site in self._configured or site in self._granted
+        return site in self.configured or site in self._granted
 
     def knocked(self, site: SiteId) -> bool:
         """A proven site was refused since nobody here trusts it; True when that is news, and the log not full of it."""
@@ -103,6 +106,11 @@ class TrustList:
         except OSError as error:
             reason = f"cannot write {self._path}: {error.strerror}; nothing has changed"
             return json_answer(Outcome(done=False, reason=reason, duration_s=0.0))
+
+
+def named_in(config: SiteConfig) -> frozenset[SiteId]:
+    """Whom the configuration names."""
+    return frozenset([*config.trust, *(SiteId(peer.site) for peer in config.peers)])
 
 
 def _read(path: Path) -> set[SiteId]:

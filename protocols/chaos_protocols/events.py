@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from chaos_protocols.agreement.roster import ModelFacts
+from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
@@ -21,6 +22,13 @@ from chaos_protocols.wire.worker import StateDigests
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The daemon runs; `peers` are the neighbours from its configuration."""
+
+    peers: tuple[tuple[SiteId, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersChanged:
+    """The configuration was read again; `peers` are the neighbours that it names now."""
 
     peers: tuple[tuple[SiteId, str], ...]
 
@@ -52,8 +60,20 @@ class LinkLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialFailed:
+    """`reason`: a few words, as the system has them; `why`: what that means, in a sentence; None: nothing more is
+    known."""
+
     site: SiteId
     reason: str
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRefused:
+    """A site that has proven who it is was not let in."""
+
+    site: SiteId
+    why: Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,7 +332,9 @@ Event = (
     | TimerFired
     | LinkUp
     | LinkLost
+    | PeersChanged
     | DialFailed
+    | SiteRefused
     | LinkProgressed
     | LinkProbed
     | EnvelopeReceived

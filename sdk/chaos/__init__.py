@@ -16,7 +16,10 @@ from chaos.errors import (
 )
 from chaos.frameworks import Update
 from chaos.status import CoordinatorStatus
+from chaos.telling import install as _tell_errors_alone
 from chaos_protocols.wire.state_spec import state_digest
+
+_tell_errors_alone()
 
 __all__ = [
     "ChangedOutside",
