@@ -13,7 +13,7 @@ import typer
 from chaosd.cli import doctor, events, init, leave, link, metrics, page, recover, start, status
 from chaosd.cli.plug_ins import installed, plug_in
 
-FURTHER_COMMANDS = ("plan", "simulate", "checkpoints", "run")
+FURTHER_COMMANDS = ("plan", "simulate", "checkpoints", "checkpoint", "run")
 """Modules of this package with a `register(app)` of their own, added where they are installed."""
 
 app = typer.Typer(

@@ -35,9 +35,9 @@ def checkpoints(
     $ chaosd checkpoints
     $ chaosd checkpoints --folder /backup/run7 --no-verify
     """
-    place = folder or _folder(config, data_dir)
+    place = folder or checkpoint_folder(config, data_dir)
     if not place.is_dir():
-        fail(f"there is no folder {place}; checkpoints are written where checkpoint = fixed or optimum", EXIT_DAMAGED)
+        fail(f"there is no folder {place}; checkpoints are written unless checkpoint = off", EXIT_DAMAGED)
     rows = [_look(path, verify) for path in sorted(place.glob("*.safetensors"))]
     rows.sort(key=lambda row: (row["lineage"], row["round"]), reverse=True)
     if json:
@@ -53,7 +53,8 @@ def checkpoints(
         raise typer.Exit(EXIT_DAMAGED)
 
 
-def _folder(config: Path | None, data_dir: Path | None) -> Path:
+def checkpoint_folder(config: Path | None, data_dir: Path | None) -> Path:
+    """Where this site's checkpoints lie, by its configuration; a wrong one ends the command."""
     try:
         path = config_path(config) if data_dir is None or config is not None else None
         named = read_config_file(path).get("checkpoint_dir") if path is not None else None

@@ -91,6 +91,8 @@ class Head:
     hash: str
     size_bytes: int
     entries: dict[str, Entry]
+    pairs: str
+    """Names of the arrays of complex128, as JSON."""
     raw: bytes
 
 
@@ -154,7 +156,7 @@ def read_head(file: BufferedReader) -> Head:
         raise CheckpointError(f"it has format {form[:16]}, this version reads {FORMAT}")
     return Head(
         facts=facts, run=run, site=site, epoch=epoch, hash=checksum, size_bytes=size_bytes, entries=entries,
-        raw=length + raw,
+        pairs=told.get("chaos.complex128", "[]"), raw=length + raw,
     )  # fmt: skip
 
 
@@ -232,7 +234,14 @@ def _entries(spec: StateSpec) -> tuple[dict[str, Entry], int]:
 
 def _header(spec: StateSpec, *, facts: CheckpointFacts, run: str, site: str, epoch: int) -> bytes:
     entries, _ = _entries(spec)
-    pairs = [tensor.name for tensor in spec.tensors if tensor.dtype == "complex128"]
+    pairs = msgspec.json.encode([tensor.name for tensor in spec.tensors if tensor.dtype == "complex128"]).decode()
+    return header_of(entries, pairs, facts=facts, run=run, site=site, epoch=epoch)
+
+
+def header_of(
+    entries: dict[str, Entry], pairs: str, *, facts: CheckpointFacts, run: str, site: str, epoch: int
+) -> bytes:
+    """The header of a file with these arrays, `pairs` of them complex; without its hash."""
     told = {
         "format": "pt",
         "chaos.format": FORMAT,
@@ -243,7 +252,7 @@ def _header(spec: StateSpec, *, facts: CheckpointFacts, run: str, site: str, epo
         "chaos.lineage": str(facts.lineage),
         "chaos.spec": facts.spec_digest,
         "chaos.hash": NO_HASH,
-        "chaos.complex128": msgspec.json.encode(pairs).decode(),
+        "chaos.complex128": pairs,
     }
     raw = msgspec.json.encode({"__metadata__": told, **entries})
     raw += b" " * (-len(raw) % 8)
