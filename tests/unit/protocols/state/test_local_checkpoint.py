@@ -31,7 +31,9 @@ from chaos_protocols.wire.worker import LoadState, TakeSnapshot
 
 def keeper(**settings: Any) -> Follower:
     """D trains; its state of round 1 is what its worker has."""
-    chosen = replace(SETTINGS, keep=CheckpointSettings(**(settings or {"memory_checkpoint_every_rounds": 1})))
+    chosen = replace(
+        SETTINGS, keep=CheckpointSettings(**(settings or {"memory_checkpoint_every_rounds": 1, "checkpoint": "off"}))
+    )
     bench = Follower(D, roster_of(A, B, learners=(D,)), settings=chosen)
     hello(bench)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(D, B)))
