@@ -133,14 +133,14 @@ class WorkerContributed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPaused:
+class ScriptPaused:
     """Its script gives nothing for a while, on purpose, and is not to be waited for."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerResumed:
+class ScriptResumed:
     """It goes on."""
 
 
@@ -316,8 +316,8 @@ Event = (
     | WorkerStopped
     | WorkerContinued
     | WorkerContributed
-    | WorkerPaused
-    | WorkerResumed
+    | ScriptPaused
+    | ScriptResumed
     | WorkerUpdating
     | WorkerApplied
     | WorkerSnapshotTaken

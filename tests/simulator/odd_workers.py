@@ -82,7 +82,7 @@ class OddWorker:
             return
         node.world.tell(f"!! the script of {node.name} pauses")
         worker.training, worker.attempt = False, worker.attempt + 1
-        node.handle(events.WorkerPaused(reason="its script evaluates"))
+        node.handle(events.ScriptPaused(reason="its script evaluates"))
         self._hung, self._pauses = (worker, []), True
 
     def wake(self) -> None:
@@ -95,7 +95,7 @@ class OddWorker:
             return
         node.world.tell(f"!! the script of {node.name} goes on")
         if pauses and worker is node.connected:
-            node.handle(events.WorkerResumed())
+            node.handle(events.ScriptResumed())
         for action in waiting:
             action()
 

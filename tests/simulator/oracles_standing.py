@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Fail = Callable[[int, str], NoReturn]
 
 LOOK_S = 0.5
-STAND_S = 5.0
+STAND_S = 6.0
 """So long may a run stand before every site must say why: what is told takes two timeouts until it is told, one more
 until it is told again, and as long again with a new scheduler."""
 
@@ -49,7 +49,7 @@ class StandingOracle:
             machine = node.machine
             again = self._lives.get(node.site) != node._generation
             self._lives[node.site] = node._generation
-            if machine is None or again or node.stopped or not machine.membership.takes_part:
+            if machine is None or again or node.stopped or machine.leaving or not machine.membership.takes_part:
                 self._awake_s[node.site] = world.now_s
             elif world.now_s - max(self._done_s, self._awake_s.get(node.site, world.now_s)) >= STAND_S:
                 self._judge(node)

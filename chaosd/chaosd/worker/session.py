@@ -231,9 +231,9 @@ class WorkerSessions:
             case RoundSkipped(round=number, reason=reason):
                 self._feed(events.WorkerContributed(round=number, weight=0.0, reason=reason))
             case WorkerPaused(reason=reason):
-                self._feed(events.WorkerPaused(reason=reason))
+                self._feed(events.ScriptPaused(reason=reason))
             case WorkerResumed():
-                self._feed(events.WorkerResumed())
+                self._feed(events.ScriptResumed())
             case UpdateStarted(round=number):
                 self._feed(events.WorkerUpdating(round=number))
             case ResultApplied(round=number):

@@ -249,12 +249,12 @@ class Participation:
         self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
-    def worker_paused(self, event: events.WorkerPaused) -> None:
+    def worker_paused(self, event: events.ScriptPaused) -> None:
         """Its script does something else for a while."""
         self.absence.paused(event.reason)
         self.client.tell(self.report())
 
-    def worker_resumed(self, _: events.WorkerResumed) -> None:
+    def worker_resumed(self, _: events.ScriptResumed) -> None:
         """It goes on."""
         self.absence.resumed()
         self.client.ask_soon()

@@ -105,22 +105,22 @@ def test_more_results_than_may_be_kept_cost_the_state_and_nothing_is_asked_for_i
 
 def test_a_script_that_pauses_is_not_waited_for_from_that_moment_on() -> None:
     bench = training_member()
-    out = bench.handle(events.WorkerPaused(reason="its script evaluates"))
+    out = bench.handle(events.ScriptPaused(reason="its script evaluates"))
     assert [one.weight for one in of(out, Contribute)] == [0.0] and not to_worker(out, FallenBehind)
     assert sent(out, SiteStatus)[-1][1].rests == "its script evaluates"
     finish_round(bench)
     bench.handle(events.WorkerSnapshotMissed(round=1, now=1))
     assert bench.machine.participation.absence.state is Absence.PAUSED, "a snapshot is no end of a pause"
-    assert not to_worker(bench.handle(events.WorkerResumed()), TrainFrom), "first what has come since"
+    assert not to_worker(bench.handle(events.ScriptResumed()), TrainFrom), "first what has come since"
     out = bench.handle(events.WorkerApplied(round=2))
     assert [one.round for one in to_worker(out, TrainFrom)] == [3]
 
 
 def test_a_pause_between_two_rounds_ends_without_a_loss() -> None:
     bench = training_member()
-    bench.handle(events.WorkerPaused(reason=""))
+    bench.handle(events.ScriptPaused(reason=""))
     assert bench.machine.participation.absence.rests == Absence.PAUSED.value
-    out = bench.handle(events.WorkerResumed())
+    out = bench.handle(events.ScriptResumed())
     assert [one.round for one in to_worker(out, TrainFrom)] == [2]
 
 
