@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, roster_of, sent
+from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, moving, roster_of, sent
 
-from chaos_protocols import events
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
 from chaos_protocols.wire.plans import Tag
@@ -38,7 +37,7 @@ def told(bench: Bench, seconds: float, **reports: SiteStatus) -> list[tuple[Any,
     bench.taken()
     for _ in range(round(seconds / STEP_S)):
         for site in bench.machine.links.up_sites():
-            bench.handle(events.LinkProgressed(site=site, connections=()))
+            bench.handle(moving(site))
         for name, status in reports.items():
             bench.hear(by_site[name], status)
         bench.wait(STEP_S)
