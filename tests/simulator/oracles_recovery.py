@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from chaos_protocols.links.liveness import LinkPhase
+from chaos_protocols.links.silence import BEHIND_BULK_FACTOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,11 +46,14 @@ class RecoveryOracle:
         self._stepped_s[here] = now_s
         if not timer:
             return
-        limit_s, awake_s = world.settings.failure_timeout_s, self._awake_s.get(here, 0.0)
+        awake_s = self._awake_s.get(here, 0.0)
         for site, neighbour in machine.links.neighbours.items():
             if neighbour.phase is not LinkPhase.UP:
                 continue
             since_s = max(self._heard_s.get((here, site), 0.0), awake_s)
+            limit_s = machine.links.silence_limit_s(site)  # what the link has shown, within the range of the rule
+            if now_s <= neighbour.watch.bulk_s + limit_s + self._beat_s + SLACK_S:
+                limit_s *= BEHIND_BULK_FACTOR  # what this site sent was acknowledged lately
             if now_s - since_s > limit_s + self._beat_s + SLACK_S:
                 self._fail(
                     8, f"{node.name} still calls its link to {site} up, {now_s - since_s:.2f} s after its last word"

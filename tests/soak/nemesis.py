@@ -29,6 +29,7 @@ class Kind(Enum):
     UNPLUG = "unplug"
     ONE_WAY = "one-way cut"
     LOSS = "packet loss"
+    NARROW = "large packets lost"
     RESET = "reset"
     SLOW = "slow link"
     CORRUPT = "corrupt bulk bytes"
@@ -48,6 +49,7 @@ WEIGHTS = {
     Kind.UNPLUG: 2,
     Kind.ONE_WAY: 3,
     Kind.LOSS: 3,
+    Kind.NARROW: 3,
     Kind.RESET: 3,
     Kind.SLOW: 4,
     Kind.CORRUPT: 3,
@@ -65,7 +67,7 @@ ON_SITES = frozenset({Kind.KILL, Kind.STOP, Kind.PARTITION, Kind.UNPLUG, Kind.SP
 """These make the named sites useless for a while; all others strike a link, or a clock."""
 ON_DAEMONS = frozenset({Kind.LEAVE, Kind.DISK})
 """These always end the daemon; KILL does unless it strikes a worker."""
-NEED_NAMESPACES = frozenset({Kind.UNPLUG, Kind.LOSS, Kind.RESET})
+NEED_NAMESPACES = frozenset({Kind.UNPLUG, Kind.LOSS, Kind.NARROW, Kind.RESET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +140,8 @@ def _draw(random_: random.Random, kind: Kind, ground: Ground) -> Fault:
             return replace(fault, what=_means(random_, ground))
         case Kind.LOSS:
             return replace(fault, lasts_s=2 * held_s, probability=random_.choice((0.02, 0.1, 0.3)))
+        case Kind.NARROW:
+            return replace(fault, lasts_s=2 * held_s)
         case Kind.SLOW:
             rate_mbit, latency_ms = random_.uniform(0.5, 5), random_.uniform(5, 80)
             return replace(fault, lasts_s=2 * held_s, rate_mbit=rate_mbit, latency_ms=latency_ms)

@@ -16,8 +16,10 @@ from tests.soak.sites import LINKS, Site, Sites
 STREAM_TRANSFERS = 1
 """Bytes are spoilt from this bulk stream on: state transfers have a hash for each block, the averaging has none."""
 MBIT_BYTES_PER_S = 125_000
+LARGE_BYTES = 1000
+"""Packets above it vanish where large ones do; heartbeats are smaller."""
 SHAPED = frozenset(
-    {Kind.PARTITION, Kind.ONE_WAY, Kind.LOSS, Kind.RESET, Kind.SLOW, Kind.CORRUPT, Kind.SPOIL}
+    {Kind.PARTITION, Kind.ONE_WAY, Kind.LOSS, Kind.NARROW, Kind.RESET, Kind.SLOW, Kind.CORRUPT, Kind.SPOIL}
 )  # fmt: skip
 
 
@@ -65,6 +67,8 @@ class Shapes:
                     found.append(Rule(near=other, far=one))
                 case Kind.LOSS:
                     found += [Rule(near=a, far=b, probability=fault.probability) for a, b in _ways(one, other)]
+                case Kind.NARROW:
+                    found += [Rule(near=a, far=b, larger_than_bytes=LARGE_BYTES) for a, b in _ways(one, other)]
                 case Kind.RESET:
                     found += [Rule(near=a, far=b, reset=True) for a, b in _ways(one, other)]
                 case _:
