@@ -115,9 +115,9 @@ ROSTERS = (
         name="silence is not noticed",
         patches=(
             Patch(
-                "chaos_protocols.links.liveness:LinkTable._tick_link",
-                "if max(silent_s, unheard_s) <= limit_s:",
-                "if True:",
+                "chaos_protocols.links.silence:LinkWatch.silence",
+                "limit_s = self.limit_s(failure_timeout_s)",
+                'return ""\n    limit_s = self.limit_s(failure_timeout_s)',
             ),
         ),
         breaks=(8,),
