@@ -266,7 +266,8 @@ class SiteMachine:
     def _round_notice(self, notice: RoundCompleted | StateLost) -> None:
         match notice:
             case RoundCompleted():
-                self.scheduler.pace.round_done(self.now_s, waited=self.participation.hold.take_waited())
+                hold, round_bytes = self.participation.hold, self.rounds.delivery.round_bytes
+                self.scheduler.pace.round_done(self.now_s, round_bytes, waited=hold.take_waited())
                 self.participation.round_completed(notice)
             case StateLost(reason=reason):
                 self.participation.state_lost(reason)
@@ -335,10 +336,6 @@ class SiteMachine:
     @property
     def contributed_round(self) -> int:
         return self.rounds.own.given_round
-
-    @property
-    def round_bytes(self) -> int:
-        return self.rounds.delivery.round_bytes
 
     @property
     def leaving(self) -> bool:

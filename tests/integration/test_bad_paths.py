@@ -73,8 +73,11 @@ def sites(network: Namespaces, tmp_path: Path) -> Iterator[list[Placed]]:
         cluster.end()
 
 
-def both_ways(one: str, other: str, **how: float) -> tuple[Rule, ...]:
-    return tuple(Rule(near=near, far=far, **how) for near, far in ((one, other), (other, one)))
+def both_ways(one: str, other: str, *, probability: float = 1.0, larger_than_bytes: int = 0) -> tuple[Rule, ...]:
+    ways = ((one, other), (other, one))
+    return tuple(
+        Rule(near=near, far=far, probability=probability, larger_than_bytes=larger_than_bytes) for near, far in ways
+    )
 
 
 def trains_on(sites: list[Placed], rounds: int, limit_s: float) -> float:

@@ -54,11 +54,6 @@ class Facts(Protocol):
     @property
     def contributed_round(self) -> int: ...
     @property
-    def round_bytes(self) -> int:
-        """Of the result of a round; 0: no worker has said it here yet."""
-        ...
-
-    @property
     def empty_tag(self) -> Tag | None:
         """A round to which everybody has given weight 0, where this site is its root."""
         ...

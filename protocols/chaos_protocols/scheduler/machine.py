@@ -328,7 +328,7 @@ class SchedulerMachine:
             done=host.done_round,
             active=self.term.reports.active_sites(),
             figures=RunFigures(
-                round_bytes=host.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
+                round_bytes=self.pace.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
             ),
             newest_round=self.term.reports.newest_possible(),
         )

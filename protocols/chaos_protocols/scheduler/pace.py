@@ -28,6 +28,8 @@ class Pace:
         """From the proposal of an entry to its commit, smoothed."""
         self.round_s: float | None = None
         """From one completed round to the next, smoothed; None before the second one."""
+        self.round_bytes = 0
+        """Of the result of a round; 0: no worker has said it here yet."""
         self._done_s: float | None = None
         """When the last one was completed."""
         self._rounds_s: deque[float] = deque(maxlen=ROUNDS_TIMED_MAX)
@@ -41,11 +43,11 @@ class Pace:
     def entry_took(self, took_s: float) -> None:
         self.commit_s = smoothed(self.commit_s, took_s)
 
-    def round_done(self, now_s: float, *, waited: bool) -> None:
+    def round_done(self, now_s: float, round_bytes: int, *, waited: bool) -> None:
         """A round is completed here. `waited`: it waited for a joiner, so that the time says nothing of the pace."""
         if self._done_s is not None and not waited:
             self.round_took(now_s - self._done_s)
-        self._done_s = now_s
+        self._done_s, self.round_bytes = now_s, round_bytes
 
     def round_took(self, took_s: float) -> None:
         self._rounds_s.append(took_s)
