@@ -165,8 +165,7 @@ class SiteMachine:
 
     def _timer_fired(self, _: events.TimerFired) -> None:
         self._timer_s = None
-        if late_s := self.links.late_s(now_s=self.now_s):
-            self.raft.stood_still(late_s, now_s=self.now_s)
+        self.raft.stood_still(self.links.late_s(now_s=self.now_s), now_s=self.now_s)
         if self.raft.deadline_s is not None and self.now_s >= self.raft.deadline_s:
             self._carry_out(self.raft.tick(now_s=self.now_s))
         if self.now_s >= self.links.deadline_s:
