@@ -287,7 +287,6 @@ OWNERS = {
     "participation.leaving": "`membership/leaving.py`",
     "participation.links": "`links/desired.py`",
     "participation.pause": "`membership/pause.py`",
-    "participation.waits": "`membership/waits.py`",
     "participation.recovering": "`membership/recovering.py`",
     "participation.waits": "`membership/waits.py`",
     "participation.asked_how_far": "`membership/participation.py`",
