@@ -55,11 +55,11 @@ from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
+from chaosd.trust import TrustList
 from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
-REFUSALS_TOLD_MAX = 1000
 EXIT_LEFT, EXIT_FAILED, EXIT_FORCED = 0, 1, 130
 
 
@@ -72,9 +72,10 @@ class Daemon:
         self._journal, self._history = journal, history
         self._interrupts = 0
         self._ending = "the daemon gave up; its log says why"
-        self._refused: set[SiteId] = set()
         self.stays = False
         """Its script has left, nobody else: another life is to follow this one."""
+        named = frozenset([*config.trust, *(peer.site for peer in config.peers)])
+        self._trust = TrustList(config.data_dir, named)
         host, port = split_address(config.listen)
         self.metrics = Metrics()
         self.transport = self.make_transport(
@@ -184,7 +185,7 @@ class Daemon:
             address=self.config.page,
             metrics_token_file=self.config.metrics_token_file,
         )
-        api = self.make_api(operations, page.local_routes())
+        api = self.make_api(operations, [*page.local_routes(), *self._trust.local_routes()])
         try:
             self.before_start()
             await api.start()
@@ -255,12 +256,10 @@ class Daemon:
         roster = self.driver.machine.roster
         if site in roster.banned:
             return "banned from the run"
-        trusted = {*self.config.trust, *(peer.site for peer in self.config.peers), *roster.site_ids()}
-        if self.config.admission == "open" or site in trusted:
+        if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
-        if site not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
-            self._refused.add(site)
-            log.warning("refused site %s: not trusted; add its id to 'trust' in the configuration to admit it", site)
+        if self._trust.knocked(site):
+            log.warning("refused site %s: not trusted; if you know that id, let it in: chaosd trust %s", site, site[:8])
         return "not trusted by this site"
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:

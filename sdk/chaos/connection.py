@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from chaos.errors import DaemonProtocolError, NoDaemon
+from chaos.paths import config_beside
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, decode_from_daemon, encode
 
@@ -169,10 +170,11 @@ def no_daemon_text(path: Path, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"the daemon's socket {path} belongs to another user ({why}); run the script as the user who runs chaosd"
     where = f"nothing is there ({why})" if not os.path.exists(path) else f"nobody answers ({why})"
+    config = config_beside(path)
+    command = f"chaosd start --config {config}" if config is not None else "chaosd up"
     return (
-        f"no chaosd runs beside this script: {where} at {path}. Start one in another terminal with `chaosd start` "
-        "(`chaosd init` first, if this machine has no identity yet). If it runs with its own data directory, name its "
-        "socket: Coordinator(socket=...) or the environment variable CHAOS_SOCKET. "
+        f"no chaosd runs beside this script: {where} at {path}. Start it in another terminal: `{command}`. If it runs "
+        "elsewhere, name its socket: Coordinator(socket=...) or the environment variable CHAOS_SOCKET. "
         "To train alone, without a daemon: Coordinator(standalone=True)"
     )
 

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from chaosd.api.status import EventRecord, Outcome, PageAddress, Status
+from chaosd.api.status import EventRecord, Outcome, PageAddress, PendingSite, Status
 
 ANSWER_TIMEOUT_S = 5.0
 """A daemon that cannot say its status for so long is stuck: its loop serves this within milliseconds."""
@@ -107,6 +107,14 @@ class LocalClient:
         """A run that stands goes on from that site's state of that round, or (no site) begins anew."""
         body: dict[str, Any] = {"site": site, "round": round_number} if site else {"anew": True}
         return self.ask("POST", "/v1/recover", Outcome, body, timeout_s=CHANGE_TIMEOUT_S)
+
+    def pending(self) -> list[PendingSite]:
+        """Sites that knocked and are not trusted."""
+        return self.ask("GET", "/v1/pending", list[PendingSite])
+
+    def trust(self, site: str) -> Outcome:
+        """Let `site` (id, or the beginning of one that knocked) connect from now on."""
+        return self.ask("POST", "/v1/trust", Outcome, {"site": site})
 
     def ask(
         self,

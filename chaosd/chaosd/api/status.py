@@ -148,6 +148,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
 
 
+class PendingSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that proved its id to this one and was refused, since nobody here trusts it."""
+
+    site: str
+    first_unix_s: float
+    last_unix_s: float
+    times: int
+
+
 class PageAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the page is open. `url` holds a ticket that lets one browser in, once, for two minutes."""
 

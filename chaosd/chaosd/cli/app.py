@@ -10,7 +10,7 @@ import importlib.util
 
 import typer
 
-from chaosd.cli import doctor, events, init, leave, link, metrics, page, recover, start, status
+from chaosd.cli import doctor, events, init, leave, link, metrics, page, recover, start, status, trust, up
 from chaosd.cli.plug_ins import installed, plug_in
 
 FURTHER_COMMANDS = ("plan", "simulate", "checkpoints", "run")
@@ -46,7 +46,7 @@ def chaosd() -> None:
     """
 
 
-for module in (init, start, status, events, page, metrics, link, leave, recover, doctor):
+for module in (up, init, start, status, events, page, metrics, link, trust, leave, recover, doctor):
     module.register(app)
 
 for further in FURTHER_COMMANDS:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from chaosd.config.contexts import choose
 from chaosd.config.file import API_SOCKET_NAME, CONFIG_FILE_NAME, ConfigError, default_data_dir, read_config_file
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ PANEL = "Which daemon"
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help=f"its TOML file [dim](default: ./{CONFIG_FILE_NAME})[/]", rich_help_panel=PANEL
+        "--config",
+        "-c",
+        help=f"its TOML file [dim](default: CHAOS_CONFIG, ./{CONFIG_FILE_NAME}, the site made last)[/]",
+        rich_help_panel=PANEL,
     ),
 ]
 DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="its data directory", rich_help_panel=PANEL)]
@@ -36,11 +40,11 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def config_path(config: Path | None) -> Path | None:
-    """The file that `--config` names, or the one in the working directory, or none."""
-    if config is not None:
-        return config
-    local = Path(CONFIG_FILE_NAME)
-    return local if local.is_file() else None
+    """The file that is meant: `config.contexts.choose`. Where it was chosen out of several, the user is told which."""
+    chosen = choose(config)
+    if chosen.guessed:
+        typer.echo(f"({chosen.path}, the site made last; --config or CHAOS_CONFIG names another)", err=True)
+    return chosen.path
 
 
 def selected(config: Path | None, data_dir: Path | None, api_socket: Path | None) -> tuple[Path, Path]:
@@ -71,8 +75,8 @@ def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) 
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
     except NoDaemonError as error:
-        path = config_path(config)
-        start = "chaosd start" if path is None else f"chaosd start --config {path}"
+        path = choose(config).path
+        start = "chaosd up" if path is None else f"chaosd start --config {path}"
         fail(
             f"{error}.\nStart one with `{start}`; if it runs elsewhere, "
             "name it with --config, --data-dir or --api-socket.",

@@ -351,5 +351,5 @@ def test_refusal_reaches_the_user_with_its_reason(socket_file: Path) -> None:
 
 
 def test_missing_daemon_is_explained_at_once(socket_file: Path) -> None:
-    with pytest.raises(NoDaemon, match=r"(?s)chaosd start.*CHAOS_SOCKET.*standalone=True"):
+    with pytest.raises(NoDaemon, match=r"(?s)`chaosd up`.*CHAOS_SOCKET.*standalone=True"):
         Line(socket_file, connect_s=0.0)

@@ -83,6 +83,7 @@ def test_socket_is_the_argument_then_the_environment_then_the_default(monkeypatc
     assert socket_path("/run/from-argument") == Path("/run/from-argument")
     assert socket_path() == Path("/run/from-environment")
     monkeypatch.delenv("CHAOS_SOCKET")
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/none")  # no site was ever made
     assert socket_path().name == "worker.sock" and "chaosd" in str(socket_path())
 
 

@@ -113,4 +113,4 @@ def test_script_without_a_daemon_explains_itself_without_a_traceback(tmp_path: P
         check=False,
     )
     assert done.returncode == 1
-    assert "chaosd start" in done.stderr and "Traceback" not in done.stderr
+    assert "chaosd up" in done.stderr and "Traceback" not in done.stderr

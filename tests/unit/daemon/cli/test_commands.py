@@ -31,6 +31,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No chaosd.toml in the working directory, no daemon in the default data directory, a wide and plain terminal."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setenv("COLUMNS", "150")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
@@ -200,7 +201,7 @@ def test_a_decision_that_says_nothing_clear_is_wrong_usage(run: Run, words: list
 def test_without_a_daemon_every_command_says_how_to_start_one_and_ends_with_3(run: Run, words: list[str]) -> None:
     told = run(*words, code=3).stderr
     assert "no daemon answers at" in told
-    assert "chaosd start" in told
+    assert "Start one with `chaosd up`" in told
 
 
 def test_the_file_in_the_working_directory_selects_the_daemon(run: Run, tmp_path: Path) -> None:
@@ -275,7 +276,22 @@ def test_version_names_program_and_protocol(run: Run) -> None:
 
 def test_help_lists_every_command_with_examples(run: Run) -> None:
     text = run("--help").output
-    for command in ("init", "start", "status", "events", "link", "leave", "recover", "doctor", "id", "version"):
+    for command in (
+        "up",
+        "init",
+        "start",
+        "status",
+        "events",
+        "page",
+        "metrics",
+        "link",
+        "trust",
+        "leave",
+        "recover",
+        "doctor",
+        "id",
+        "version",
+    ):
         assert f" {command} " in text
         assert "$ chaosd" in run(command, "add" if command == "link" else "--help", "--help").output
 

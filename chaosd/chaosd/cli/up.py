@@ -1,0 +1,103 @@
+"""`chaosd up`: make this machine's site where there is none, then start it. Asks nothing that can be found out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from chaosd.cli.options import EXIT_USAGE, fail
+from chaosd.cli.start import become, overrides_of
+from chaosd.config.contexts import choose
+from chaosd.config.file import (
+    CONFIG_FILE_NAME,
+    DEFAULT_LISTEN,
+    DEFAULT_RUN,
+    FIELD_TEXTS,
+    ConfigError,
+    default_data_dir,
+)
+
+FOUNDER_WAITS_FOR = 2
+"""A founder that begins alone trains a model of its own until the others come."""
+
+JOIN = """\
+site {site} of run '{run}', at {address}
+Another site joins with:
+  chaosd up --run {run} --peer {site}@{address}
+and is let in here with `chaosd trust` and its id, which `chaosd pending` shows.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(up)
+
+
+def up(
+    directory: Annotated[
+        Path | None, typer.Argument(help="where the site lies, or is made; default: the site made last, else a new one")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help=FIELD_TEXTS["name"])] = None,
+    run: Annotated[str | None, typer.Option(help=FIELD_TEXTS["run"])] = None,
+    listen: Annotated[
+        str | None, typer.Option(help=f"host:port to listen on; default: {DEFAULT_LISTEN} or the next free port")
+    ] = None,
+    advertise: Annotated[str | None, typer.Option(help=FIELD_TEXTS["advertise"])] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="a site of the run, SITE@HOST:PORT; without one, this site founds the run")
+    ] = None,
+    trust: Annotated[list[str] | None, typer.Option(help=FIELD_TEXTS["trust"])] = None,
+    page: Annotated[str | None, typer.Option(help=FIELD_TEXTS["page"])] = None,
+    alone: Annotated[bool, typer.Option("--alone", help="begin without waiting for a second site")] = False,
+) -> None:
+    """Make a site if there is none, and run its daemon in the foreground: init and start in one.
+
+    Without --peer a new site founds a run and waits until a second site is there. For a site that is made already the
+    flags count for this start alone; its file keeps what it says.
+
+      $ chaosd up                                               # the founder
+      $ chaosd up --peer c428fe341c9c7edd59ab5b2ebc29859d@hospital.example:7400
+      $ chaosd up hungary --name Hungary                        # a further site on this machine
+    """
+    from chaosd.config.model import load_config
+    from chaosd.identity import Identity, IdentityError
+
+    fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
+    given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
+    path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
+    try:
+        if path is None or not path.exists():
+            place = default_data_dir() if path is None else path.parent
+            path = _make(place, {**given}, founds="peers" not in given, alone=alone)
+            given = {"page": page} if page is not None else {}
+        config = load_config(path, given)
+        site = Identity.load(config.data_dir).site
+    except (ConfigError, IdentityError) as error:
+        fail(str(error), EXIT_USAGE)
+    except OSError as error:
+        fail(f"cannot make a site: {error}", EXIT_USAGE)
+    typer.echo(JOIN.format(site=site, run=config.run, address=config.advertise), nl=False)
+    from chaosd.daemon import run_daemon
+
+    become(lambda: run_daemon(config))
+
+
+def overrides_of_up(given: dict[str, Any]) -> dict[str, object]:
+    """The flags as fields. Ends the command where one cannot be read."""
+    try:
+        return overrides_of(given)
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+
+
+def _make(place: Path, given: dict[str, object], *, founds: bool, alone: bool) -> Path:
+    from chaosd.config.making import free_address, make_site
+
+    given.pop("page", None)  # counts for this start
+    fields = {"run": DEFAULT_RUN, "listen": free_address(DEFAULT_LISTEN), **given}
+    if founds:
+        fields |= {"bootstrap": True, "min_sites": 1 if alone else FOUNDER_WAITS_FOR}
+    path, _, _ = make_site(place, fields)
+    typer.echo(f"made a site: {path} says everything about it, {place} holds its key")
+    return path

@@ -1,0 +1,160 @@
+"""Making a site: its key and a commented TOML file. Used by `chaosd init` and `chaosd up`; overwrites neither."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from chaosd.addresses import join_address, split_address
+from chaosd.config.contexts import remember
+from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError
+
+if TYPE_CHECKING:
+    from chaosd.config.model import SiteConfig
+
+DATA_FOLDER = "data"
+PORTS_TRIED_MAX = 100
+
+TEMPLATE = """\
+# One site of a Chaos run. Start it with:  chaosd start --config {file}
+# This site's id is {site}
+# Every field can also be given as a flag (failure_timeout_s is --failure-timeout-s); a flag wins over this file.
+# Lines with a # show the default. Relative paths are relative to this file.
+
+# {texts[name]}
+name = {name}
+# {texts[run]}
+run = {run}
+# {texts[data_dir]}
+data_dir = "{data}"
+
+# {texts[listen]}
+listen = {listen}
+# {texts[advertise]}
+{mark}advertise = {advertise}
+
+# {texts[bootstrap]}
+bootstrap = {bootstrap}
+# {texts[min_sites]}
+{min_sites}
+# {texts[admission]}
+# admission = "pinned"
+# {texts[trust]}
+{trust}
+
+# {texts[failure_timeout_s]}
+# failure_timeout_s = 1.0
+# {texts[heartbeat_interval_s]}
+# heartbeat_interval_s = 0.25
+# {texts[bulk_streams]}
+# bulk_streams = 0
+# {texts[congestion]}
+# congestion = "auto"
+# {texts[verify]}
+# verify = "hash"
+# {texts[probe]}
+# probe = "builtin"
+# {texts[join_hold_s]}
+# join_hold_s = 60.0
+# {texts[replication]}
+# replication = "chaos"
+
+# {texts[memory_checkpoint_every_rounds]}
+# memory_checkpoint_every_rounds = 0
+# {texts[checkpoint]}
+# checkpoint = "auto"
+# {texts[checkpoint_every_rounds]}
+# checkpoint_every_rounds = 0
+# {texts[checkpoint_every_s]}
+# checkpoint_every_s = 600.0
+# {texts[mean_time_between_failures_s]}
+# mean_time_between_failures_s = 86400.0
+# {texts[checkpoint_dir]}
+# checkpoint_dir = "{data}/checkpoints"
+# {texts[checkpoints_kept]}
+# checkpoints_kept = 2
+# {texts[restore_wait_s]}
+# restore_wait_s = 120.0
+
+# {texts[worker_socket]}
+# worker_socket = "{data}/worker.sock"
+# {texts[api_socket]}
+# api_socket = "{data}/api.sock"
+# {texts[page]}
+# page = ""
+# {texts[metrics_token_file]}
+# metrics_token_file = "metrics.token"
+# {texts[straggler_timeout]}
+# straggler_timeout = 10.0
+# {texts[on_hang]}
+# on_hang = ""
+# {texts[exit_with_worker]}
+# exit_with_worker = false
+# {texts[log_level]}
+# log_level = "info"
+# {texts[log_format]}
+# log_format = "text"
+
+# {texts[peers]}: one such table each, at the end of the file.
+{peers}"""
+
+PEER_EXAMPLE = """\
+# [[peers]]
+# site = "0123456789abcdef0123456789abcdef"
+# address = "host.example:7400"
+"""
+
+
+def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, SiteConfig]:
+    """(configuration file, site id, configuration) of a new site in `directory`, whose fields are `given` or the
+    defaults. A key that is there is kept. Raises ConfigError, IdentityError, OSError."""
+    from chaosd.config.model import load_config
+    from chaosd.identity import KEY_FILE, Identity
+
+    path = directory / CONFIG_FILE_NAME
+    data_dir = directory / DATA_FOLDER
+    config = load_config(None, {**given, "data_dir": data_dir})
+    if path.exists():
+        raise ConfigError(f"{path} exists already; this site is made. Remove the file to have it written anew.")
+    identity = Identity.load(data_dir) if (data_dir / KEY_FILE).exists() else Identity.create(data_dir)
+    with path.open("x", encoding="utf-8") as file:
+        file.write(_text(path, identity.site, config))
+    remember(path)
+    return path, identity.site, config
+
+
+def free_address(listen: str) -> str:
+    """`listen`, or the same host with the next port that nobody has: several sites on one machine need no thought."""
+    host, port = split_address(listen)
+    for candidate in range(port, min(port + PORTS_TRIED_MAX, 65536)):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind((host, candidate))
+            except OSError:
+                continue
+        return join_address(host, candidate)
+    return listen
+
+
+def _text(path: Path, site: str, config: SiteConfig) -> str:
+    shown = ("name", "run", "listen", "advertise", "bootstrap")
+    fields = {field: json.dumps(getattr(config, field), ensure_ascii=False) for field in shown}
+    mark = "# " if config.advertise == config.listen else ""
+    peers = "".join(f'[[peers]]\nsite = "{one.site}"\naddress = "{one.address}"\n' for one in config.peers)
+    trust = json.dumps(list(config.trust)) if config.trust else ""
+    return TEMPLATE.format(
+        file=path,
+        site=site,
+        data=DATA_FOLDER,
+        texts=FIELD_TEXTS,
+        mark=mark,
+        min_sites=f"min_sites = {config.min_sites}" if config.min_sites != 1 else "# min_sites = 1",
+        trust=f"trust = {trust}" if trust else '# trust = ["0123456789abcdef0123456789abcdef"]',
+        peers=peers or PEER_EXAMPLE,
+        **fields,
+    )

@@ -1,0 +1,206 @@
+"""Which site is meant when nobody says, by the commands and by a script alike; `chaosd up`."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.daemon.api.local_api import FakeControl, served
+from typer.testing import CliRunner, Result
+
+from chaos.connection import no_daemon_text
+from chaos.paths import socket_path
+from chaosd.cli.app import app
+from chaosd.config import contexts
+from chaosd.config.contexts import SITES_REMEMBERED_MAX, choose, remember, remembered
+from chaosd.config.making import free_address
+from chaosd.config.model import SiteConfig, load_config
+
+
+@pytest.fixture(autouse=True)
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was ever made by this user."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("CHAOS_CONFIG", raising=False)
+    monkeypatch.delenv("CHAOS_SOCKET", raising=False)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[SiteConfig]:
+    """Configurations of the daemons that were started, instead of daemons."""
+    found: list[SiteConfig] = []
+
+    def run_daemon(config: SiteConfig) -> int:
+        found.append(config)
+        return 0
+
+    monkeypatch.setattr("chaosd.daemon.run_daemon", run_daemon)
+    return found
+
+
+def run(*words: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def made(folder: Path) -> Path:
+    run("init", folder)
+    return folder / "chaosd.toml"
+
+
+def test_the_site_made_last_is_meant_and_that_is_said_where_there_are_others(tmp_path: Path) -> None:
+    a = made(tmp_path / "a")
+    assert choose(None) == contexts.Choice(a)
+    b = made(tmp_path / "b")
+    assert choose(None) == contexts.Choice(b, guessed=True)
+    assert str(b) in run("status", code=3).stderr.splitlines()[0]
+    b.unlink()
+    assert choose(None) == contexts.Choice(a)
+    assert "made last" not in run("status", code=3).stderr
+
+
+def test_the_command_line_wins_then_the_environment_then_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = made(tmp_path / "a"), made(tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "a")
+    assert choose(None).path == Path("chaosd.toml")
+    monkeypatch.setenv("CHAOS_CONFIG", str(b))
+    assert choose(None) == contexts.Choice(b)
+    assert choose(a).path == a
+
+
+def test_without_any_site_the_default_data_directory_is_meant_as_before(tmp_path: Path) -> None:
+    assert choose(None).path is None
+    place = tmp_path / "share" / "chaosd"
+    place.mkdir(parents=True)
+    with served(place / "api.sock", FakeControl()):
+        assert "round 140" in run("status").output
+    assert "`chaosd up`" in run("status", code=3).stderr
+
+
+@pytest.mark.parametrize("where", ["default", "remembered", "folder", "environment"])
+def test_a_script_finds_the_daemon_that_the_commands_mean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where != "default":
+        a, b = made(tmp_path / "a"), made(tmp_path / "b")
+        if where == "folder":
+            monkeypatch.chdir(tmp_path / "a")
+        elif where == "environment":
+            monkeypatch.setenv("CHAOS_CONFIG", str(a))
+        del b
+    path = choose(None).path
+    assert socket_path().absolute() == load_config(path).worker_socket
+
+
+def test_a_script_reads_the_socket_that_the_configuration_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.toml"
+    monkeypatch.setenv("CHAOS_CONFIG", str(path))
+    for text in (
+        'worker_socket = "w.sock"\n',
+        'data_dir = "d"\nworker_socket = "x/w.sock"\n',
+        f'data_dir = "{tmp_path}"',
+    ):
+        path.write_text(text)
+        assert socket_path().absolute() == load_config(path).worker_socket
+    for text in ("data_dir = 3", "= broken", ""):
+        path.write_text(text)
+        assert socket_path() == tmp_path / "share" / "chaosd" / "worker.sock"
+
+
+def test_a_script_without_a_daemon_is_told_the_one_command_that_helps(tmp_path: Path) -> None:
+    error = FileNotFoundError(2, "No such file")
+    assert "Start it in another terminal: `chaosd up`" in no_daemon_text(socket_path(), error)
+    path = made(tmp_path / "a")
+    assert f"`chaosd start --config {path}`" in no_daemon_text(socket_path(), error)
+
+
+def test_what_is_remembered_is_bounded_and_survives_nonsense(tmp_path: Path) -> None:
+    for number in range(SITES_REMEMBERED_MAX + 5):
+        remember(tmp_path / str(number))
+    remember(tmp_path / "7")
+    found = remembered()
+    assert len(found) == SITES_REMEMBERED_MAX and found[-1] == tmp_path / "7" and found.count(tmp_path / "7") == 1
+    contexts.sites_file().write_bytes(b"\xff\xfe\nrelative\n/there\n")
+    assert remembered() == [Path("/there")]
+    contexts.sites_file().unlink()
+    contexts.sites_file().mkdir()
+    assert remembered() == []
+    remember(tmp_path / "x")  # costs only the convenience
+
+
+def test_up_makes_a_founder_that_waits_for_a_second_site_and_tells_how_that_joins(
+    tmp_path: Path, started: list[SiteConfig]
+) -> None:
+    told = run("up", tmp_path / "a", "--name", "Cleveland", "--run", "heart").output
+    (config,) = started
+    assert (config.name, config.run, config.bootstrap, config.min_sites) == ("Cleveland", "heart", True, 2)
+    assert config == load_config(tmp_path / "a" / "chaosd.toml")
+    (line,) = [line for line in told.splitlines() if "chaosd up" in line]
+    words = line.split()[2:]
+    run("up", tmp_path / "b", *words)
+    joiner = started[1]
+    assert (joiner.bootstrap, joiner.min_sites, joiner.run) == (False, 1, "heart")
+    assert [f"{peer.site}@{peer.address}" for peer in joiner.peers] == [words[-1]]
+    assert load_config(tmp_path / "b" / "chaosd.toml").peers == joiner.peers
+
+
+def test_up_starts_the_site_that_is_made_and_keeps_its_file(tmp_path: Path, started: list[SiteConfig]) -> None:
+    run("up", tmp_path / "a", "--alone")
+    before = (tmp_path / "a" / "chaosd.toml").read_text()
+    run("up", "--page", "127.0.0.1:7481")
+    assert (tmp_path / "a" / "chaosd.toml").read_text() == before
+    assert started[0].min_sites == 1 and started[1].data_dir == started[0].data_dir
+    assert [one.page for one in started] == ["", "127.0.0.1:7481"]
+
+
+def test_up_without_anything_makes_the_site_of_this_user(tmp_path: Path, started: list[SiteConfig]) -> None:
+    run("up")
+    assert started[0].data_dir == tmp_path / "share" / "chaosd" / "data"
+    assert choose(None).path == tmp_path / "share" / "chaosd" / "chaosd.toml"
+
+
+def test_up_takes_the_next_port_where_another_site_has_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: list[SiteConfig]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        usual = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert free_address(usual) != usual
+        monkeypatch.setattr("chaosd.cli.up.DEFAULT_LISTEN", usual)
+        run("up", tmp_path / "a")
+        assert started[0].listen not in (usual, "")
+        run("up", tmp_path / "b", "--listen", usual)
+        assert started[1].listen == usual  # what was asked for is not improved upon
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--peer", "nobody"], "must be SITE@HOST:PORT"),
+        (["--peer", "x@y:1"], "must be a site id"),
+        (["--page", "0.0.0.0:80"], "must be an address of this machine alone"),
+        (["--listen", "nowhere"], "must be host:port"),
+    ],
+)
+def test_up_says_what_is_wrong_and_starts_nothing(
+    tmp_path: Path, started: list[SiteConfig], words: list[str], told: str
+) -> None:
+    assert told in run("up", tmp_path / "a", *words, code=2).stderr
+    assert started == []
+
+
+def test_every_new_command_explains_itself() -> None:
+    words: Any
+    for words in (["up"], ["page"], ["metrics"], ["pending"], ["trust"]):
+        assert "$ chaosd" in run(*words, "--help").output
