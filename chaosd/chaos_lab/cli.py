@@ -5,6 +5,7 @@ A plug-in of the daemon's command line: found by the entry point `lab` of the gr
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Annotated, cast, get_args
@@ -22,6 +23,7 @@ def register(app: typer.Typer) -> None:
     lab.command("run")(run)
     lab.command("clean")(clean)
     app.add_typer(lab, name="lab")
+    app.command()(demo)
 
 
 def run(
@@ -69,6 +71,33 @@ def run(
         json_file.write_text(json.dumps(verdict.figures, indent=2, default=str) + "\n", encoding="utf-8")
     if verdict.failures:
         raise typer.Exit(EXIT_FAILED)
+
+
+def demo(
+    plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live table")] = False,
+    scenario: Annotated[str, typer.Option(help="demo, steady or churn")] = "demo",
+) -> None:
+    """Watch four hospitals train together on this machine, from what is installed: nothing to configure, two minutes.
+
+      $ chaosd demo
+      $ chaosd demo --scenario churn --plain
+
+    The sites are real daemons and real training processes on the UCI heart disease data. One joins, one is killed and
+    comes back, links come and go, one leaves. The same as `chaosd lab run` with the scenario in the example's folder.
+    """
+    folder = example_folder()
+    found = {path.stem: path for path in folder.glob("*.toml")}
+    if scenario not in found:
+        fail(f"--scenario {scenario}: choose one of {', '.join(sorted(found)) or 'none: ' + str(folder)}", EXIT_USAGE)
+    if importlib.util.find_spec("torch") is None:
+        fail("the demo's hospitals train with torch: pip install 'chaos-train[torch]'", EXIT_USAGE)
+    run(found[scenario], plain=plain, keep=False, network="auto", scale=1.0, json_file=None)
+
+
+def example_folder() -> Path:
+    """The heart example: in an installed package beside this module, in a checkout where it is edited."""
+    installed = Path(__file__).with_name("heart")
+    return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "examples" / "heart"
 
 
 def clean() -> None:

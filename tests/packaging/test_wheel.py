@@ -92,6 +92,7 @@ def test_the_wheel_holds_every_module_of_the_packages_and_nothing_else(installed
     expected = {
         str(path.relative_to((ROOT / package).parent)) for package in PACKAGES for path in python_files((package,))
     }
+    expected |= {f"chaos_lab/heart/{path.name}" for path in (ROOT / "examples" / "heart").glob("*.py")}
     assert shipped == expected
     folders = {path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")}
     assert folders == {"chaosd", "chaos", "chaos_lab", "chaos_planner", "chaos_protocols"}
@@ -140,6 +141,27 @@ def test_the_lab_is_a_plug_in_of_the_command_line(installed: Path) -> None:
     (path,) = installed.glob("*.dist-info/entry_points.txt")
     assert "[chaosd.commands]\nlab = chaos_lab.cli:register" in path.read_text()
     assert "run" in run(installed, "-m", "chaosd", "lab", "--help").stdout
+
+
+def test_what_is_no_module_is_shipped_too(installed: Path) -> None:
+    """The page with its scripts and style, the files for those who watch a site, the example of the demo."""
+    for package, source in (("chaosd", "chaosd/chaosd"), ("chaos_lab/heart", "examples/heart")):
+        files = {path.relative_to(ROOT / source) for path in (ROOT / source).rglob("*") if path.is_file()}
+        wanted = {
+            one for one in files if one.suffix in (".js", ".css", ".html", ".svg", ".yml", ".json", ".csv", ".toml")
+        }
+        assert wanted
+        assert {one for one in wanted if not (installed / package / one).is_file()} == set()
+
+
+def test_the_demo_needs_nothing_but_the_wheel(installed: Path) -> None:
+    asked = "from chaos_lab.cli import example_folder; print(example_folder())"
+    folder = Path(run(installed, "-c", asked).stdout.strip())
+    assert folder.is_relative_to(installed)
+    scenario = "from chaos_lab.scenario import load_scenario; import sys; print(load_scenario(sys.argv[1]).name)"
+    code = f"from pathlib import Path; {scenario.replace('sys.argv[1]', 'Path(sys.argv[1])')}"
+    assert run(installed, "-c", code, str(folder / "demo.toml")).stdout.strip() == "demo"
+    assert "choose one of churn, demo, steady" in run(installed, "-m", "chaosd", "demo", "--scenario", "x").stderr
 
 
 def test_every_module_of_the_daemon_is_imported_without_extras_from_the_wheel_alone(installed: Path) -> None:
