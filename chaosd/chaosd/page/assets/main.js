@@ -159,8 +159,8 @@ function showSites(status) {
     classes(row, site.site === status.site ? "self" : "");
     const roles = [site.site === status.site ? "this" : "", site.site === status.scheduler ? "scheduler" : ""].filter(Boolean).join(", ");
     cell(row, 0, (plain(site.name) || short(site.site)) + (roles ? ` (${roles})` : ""));
-    cell(row, 1, short(site.site));
-    cell(row, 2, plain(site.state), site.state === "member" ? "good" : "warn");
+    cell(row, 1, short(site.site), "tight");
+    cell(row, 2, plain(site.state), site.state === "member" ? "tight good" : "tight warn");
     cell(row, 3, site.voter ? "yes" : "no");
     cell(row, 4, String(site.round ?? UNKNOWN), "number");
     cell(row, 5, plain(site.phase ?? UNKNOWN), "tight");

@@ -4,6 +4,7 @@ import { classes, element, keyed, milliseconds, plain, rate, short, UNKNOWN, wri
 
 const WIDTH = 640;
 const HEIGHT = 420;
+const [RADIUS_X, RADIUS_Y] = [195, 150];
 const LABELS_MAX = 16; // more links than this: their figures stand in the table and in the titles only
 
 const keyOfLink = (link) => [link.one, link.other].sort().join(" ");
@@ -22,7 +23,7 @@ function places(sites) {
   sites.forEach((site, number) => {
     const angle = -Math.PI / 2 + (2 * Math.PI * number) / Math.max(1, count);
     const alone = count === 1 ? 0 : 1;
-    found.set(site, { x: WIDTH / 2 + alone * 225 * Math.cos(angle), y: HEIGHT / 2 + alone * 150 * Math.sin(angle) });
+    found.set(site, { x: WIDTH / 2 + alone * RADIUS_X * Math.cos(angle), y: HEIGHT / 2 + alone * RADIUS_Y * Math.sin(angle) });
   });
   return found;
 }
@@ -65,15 +66,27 @@ export function drawOverlay(svg, status, names) {
     classes(circle, `node ${["learner", "joining", "leaving"].includes(site.state) ? site.state : ""} ${phaseClass(site.phase)}`);
     ring.setAttribute("r", site.site === status.scheduler ? 19 : 0);
     root.setAttribute("r", tree.roots.has(site.site) ? 4 : 0);
-    const below = y >= HEIGHT / 2;
-    label.setAttribute("y", below ? 34 : -24);
-    under.setAttribute("y", below ? 48 : -38);
+    placeLabels(label, under, (x - WIDTH / 2) / RADIUS_X, (y - HEIGHT / 2) / RADIUS_Y);
     const name = plain(site.name) || short(site.site);
-    write(label, name.length > 26 ? `${name.slice(0, 25)}\u2026` : name);
+    const most = sites.length > 8 ? 13 : 24;
+    write(label, name.length > most ? `${name.slice(0, most - 1)}\u2026` : name);
     const roles = [site.site === status.site ? "this site" : "", site.site === status.scheduler ? "scheduler" : ""].filter(Boolean);
     write(under, [...roles, site.state === "member" ? "" : plain(site.state)].filter(Boolean).join(", "));
     write(title, `${name}: ${plain(site.state)}, ${plain(site.phase ?? UNKNOWN)}, round ${site.round ?? UNKNOWN}`);
   });
+}
+
+/** Outside of the circle: beside a site at its sides, above or below one at its top or bottom. */
+function placeLabels(label, under, across, down) {
+  const beside = Math.abs(across) > 0.4;
+  const anchor = beside ? (across > 0 ? "start" : "end") : "middle";
+  const x = beside ? Math.sign(across) * 23 : 0;
+  const [first, second] = beside ? [4, 17] : down >= 0 ? [34, 47] : [-37, -24];
+  for (const [text, y] of [[label, first], [under, second]]) {
+    text.setAttribute("text-anchor", anchor);
+    text.setAttribute("x", x);
+    text.setAttribute("y", y);
+  }
 }
 
 function makeNode() {
