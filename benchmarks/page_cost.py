@@ -64,6 +64,7 @@ async def _read(browser: aiohttp.ClientSession, address: str) -> None:
 
 def _interval(site: Site, interval_s: float) -> tuple[float, float]:
     """(percent of a core, rounds a second) of the site's daemon over an interval that begins now."""
+    assert site.daemon is not None
     process = psutil.Process(site.daemon.pid)
     before, began_s, first = process.cpu_times(), time.monotonic(), site.round()
     time.sleep(interval_s)

@@ -46,6 +46,7 @@ from chaosd.monitor.gauges import Gauges
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.monitor.watchdog import watch
+from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 from chaosd.plan_adapter import DaemonPlanner
 from chaosd.storage.checkpoint_keeper import StateKeeper
@@ -71,6 +72,7 @@ class Daemon:
         self.identity = identity
         self._journal, self._history = journal, history
         self._interrupts = 0
+        self.page_door = PageDoor(config.page)
         self._ending = "the daemon gave up; its log says why"
         self.stays = False
         """Its script has left, nobody else: another life is to follow this one."""
@@ -182,7 +184,7 @@ class Daemon:
         page = PageServer(
             operations,
             site=self.identity.site,
-            address=self.config.page,
+            door=self.page_door,
             metrics_token_file=self.config.metrics_token_file,
         )
         api = self.make_api(operations, [*page.local_routes(), *self._trust.local_routes()])
@@ -355,6 +357,7 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load(data_dir)
+    page_door: PageDoor | None = None
     while True:
         with (
             Journal.open(data_dir, incarnation_floor=int(time.time() * 1000)) as journal,
@@ -362,6 +365,7 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
             daemon = make(config, identity, journal, history)
+            daemon.page_door = page_door = page_door or daemon.page_door
             code = runner.run(daemon.run())
         if not daemon.stays:
             return code

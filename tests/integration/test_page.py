@@ -27,6 +27,7 @@ from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient
 from chaosd.api.server import LocalApi
 from chaosd.api.status import LinkStatus, SiteSummary, Status, TransferStatus
+from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
@@ -80,7 +81,7 @@ def served(control: FakeControl) -> Iterator[Served]:
     thread = threading.Thread(target=loop.run_forever, name="page of a test")
     thread.start()
     with ShortFolder() as folder:
-        page = PageServer(control, site=HERE, address=f"127.0.0.1:{free_port()}", metrics_token_file=None)
+        page = PageServer(control, site=HERE, door=PageDoor(f"127.0.0.1:{free_port()}"), metrics_token_file=None)
         api = LocalApi(Path(folder) / "api.sock", control, further=page.local_routes())
 
         def on_loop(work: Any) -> None:

@@ -93,6 +93,17 @@ class Doorkeeper:
         return session
 
 
+class PageDoor:
+    """What of the page outlives one life of the daemon: where it is open, and who is in. `address`: the setting `page`;
+    empty: not open until `chaosd page` asks."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.demanded = bool(address)
+        """By the configuration: a daemon that cannot open it says so and does not start."""
+        self.keeper = Doorkeeper()
+
+
 def same(one: str, other: str) -> bool:
     """Whether two secrets are equal, in a time that does not tell where they differ."""
     return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))

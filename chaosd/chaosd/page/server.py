@@ -46,7 +46,7 @@ from chaosd.api.server import Control, last_event_id
 from chaosd.api.status import PageAddress
 from chaosd.config.file import DEFAULT_PAGE
 from chaosd.metrics import CONTENT_TYPE
-from chaosd.page.access import Doorkeeper, PageSession, same, why_foreign
+from chaosd.page.access import PageDoor, PageSession, same, why_foreign
 from chaosd.page.feed import VIEWERS_MAX, LiveFeed, Viewer
 
 log = logging.getLogger("chaosd.page")
@@ -88,12 +88,11 @@ class OpenPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PageServer:
-    """See the module. `address`: the setting `page`; empty: off until `chaosd page` asks."""
+    """See the module. `door`: where it is to be open, and who was let in before."""
 
-    def __init__(self, control: Control, *, site: str, address: str, metrics_token_file: Path | None) -> None:
-        self._control, self._wanted, self._token_file = control, address, metrics_token_file
+    def __init__(self, control: Control, *, site: str, door: PageDoor, metrics_token_file: Path | None) -> None:
+        self._control, self.door, self._token_file = control, door, metrics_token_file
         self._cookie = f"chaosd_{site[:8]}"  # cookies know no ports: two daemons of one machine must not share one
-        self._door = Doorkeeper()
         self._feed = LiveFeed(control, lambda: last_event_id(control))
         self._changes = Changes(CHANGES_MAX)
         self._assets = {
@@ -107,10 +106,19 @@ class PageServer:
         """Where it is open; empty: nowhere."""
 
     async def start(self) -> None:
-        """Open it if the configuration asks for it. Raises OSError with the reason."""
-        if self._wanted:
-            await self._open(self._wanted)
-            log.info("the page is at http://%s; `chaosd page` opens it", self.address)
+        """Open it where the configuration asks for it, or where a former life had it. Raises OSError with the reason
+        where the configuration does."""
+        if not self.door.address:
+            return
+        try:
+            await self._open(self.door.address)
+        except OSError as error:
+            if self.door.demanded:
+                raise
+            log.warning("%s; `chaosd page` tries again", error)
+            self.door.address = ""
+            return
+        log.info("the page is at http://%s; `chaosd page` opens it", self.address)
 
     async def close(self, reason: str) -> None:
         """Tell the viewers, answer what is under way. Safe to call twice and without `start`."""
@@ -133,7 +141,7 @@ class PageServer:
                 except (OSError, ValueError) as error:
                     raise refusal(400, f"the page cannot be opened: {error}") from None
                 log.info("the page was opened at http://%s", self.address)
-        ticket = self._door.ticket(time.monotonic())
+        ticket = self.door.keeper.ticket(time.monotonic())
         return json_answer(PageAddress(address=self.address, url=f"http://{self.address}/?ticket={ticket}"))
 
     async def _open(self, address: str, *, free_port_else: bool = False) -> None:
@@ -169,7 +177,7 @@ class PageServer:
             reason = error.strerror or str(error)
             raise OSError(f"cannot listen on {address} for the page: {reason}; choose another address") from error
         self._runner = runner
-        self.address = join_address(host, runner.addresses[0][1])
+        self.address = self.door.address = join_address(host, runner.addresses[0][1])
 
     # -- who asks
 
@@ -189,7 +197,7 @@ class PageServer:
         return response
 
     def _known(self, request: web.Request) -> PageSession | None:
-        return self._door.session(request.cookies.get(self._cookie), time.monotonic())
+        return self.door.keeper.session(request.cookies.get(self._cookie), time.monotonic())
 
     def _demand_session(self, request: web.Request) -> PageSession:
         session = self._known(request)
@@ -205,7 +213,9 @@ class PageServer:
     # -- what is answered
 
     async def _page(self, request: web.Request) -> web.StreamResponse:
-        cookie = self._door.redeem(request.query["ticket"], time.monotonic()) if "ticket" in request.query else None
+        cookie = (
+            self.door.keeper.redeem(request.query["ticket"], time.monotonic()) if "ticket" in request.query else None
+        )
         if cookie is None and self._known(request) is None:
             return self._file("closed.html", status=401)
         response = self._file("index.html")

@@ -21,6 +21,7 @@ from chaosd.api.server import LocalApi
 from chaosd.api.status import EventRecord, Status
 from chaosd.page import feed as feed_module
 from chaosd.page import server as server_module
+from chaosd.page.access import PageDoor
 from chaosd.page.feed import BACKLOG_MAX, QUEUE_MAX, VIEWERS_MAX, LiveFeed
 from chaosd.page.server import SECRET_HEADER, PageServer
 
@@ -33,7 +34,7 @@ class Opened:
     def __init__(self, folder: Path, control: FakeControl, token_file: Path | None, address: str | None) -> None:
         self.control = control
         address = f"127.0.0.1:{free_port()}" if address is None else address
-        self.page = PageServer(control, site=SITE, address=address, metrics_token_file=token_file)
+        self.page = PageServer(control, site=SITE, door=PageDoor(address), metrics_token_file=token_file)
         self.socket = folder / "api.sock"
         self.api = LocalApi(self.socket, control, further=self.page.local_routes())
 
@@ -393,4 +394,28 @@ async def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         told = await other.ticket_address(address=one.page.address)
         assert "cannot listen" in told and "choose another address" in told
         with pytest.raises(OSError, match="choose another address"):
-            await PageServer(one.control, site=SITE, address=one.page.address, metrics_token_file=None).start()
+            await PageServer(one.control, site=SITE, door=PageDoor(one.page.address), metrics_token_file=None).start()
+
+
+async def test_another_life_of_the_daemon_opens_the_page_again_for_those_who_were_in(tmp_path: Path) -> None:
+    async with opened(tmp_path, address="") as one, browser() as session:
+        url = await one.ticket_address(address=f"127.0.0.1:{free_port()}")
+        assert (await session.get(url)).status == 200
+        before = one.page.address
+        await one.page.close("its script has left")
+        next_life = PageServer(one.control, site=SITE, door=one.page.door, metrics_token_file=None)
+        await next_life.start()
+        try:
+            assert next_life.address == before
+            assert (await session.get(f"http://{before}/v1/session")).status == 200
+        finally:
+            await next_life.close("the test is over")
+
+
+async def test_a_page_that_only_a_command_had_opened_keeps_no_later_life_from_starting(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    async with opened(tmp_path / "a") as one, opened(tmp_path / "b", address="") as other:
+        other.page.door.address = one.page.address  # taken by another daemon meanwhile
+        await other.page.start()
+        assert other.page.address == "" and other.page.door.address == ""
