@@ -101,8 +101,7 @@ class Neighbour:
 class LinkTable:
     """All links of one site. `neighbours` is readable by everybody, changed here alone."""
 
-    def __init__(self, site: SiteId, settings: SiteSettings, *, now_s: float) -> None:
-        self.site = site
+    def __init__(self, settings: SiteSettings, *, now_s: float) -> None:
         self.settings = settings
         self.neighbours: dict[SiteId, Neighbour] = {}
         self.notices: list[Notice] = []

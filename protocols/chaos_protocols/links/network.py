@@ -23,7 +23,7 @@ class Network:
 
     def __init__(self, outbox: Outbox, replica: RosterReplica) -> None:
         facts = outbox.facts
-        self.links = LinkTable(facts.site, outbox.settings, now_s=outbox.now_s)
+        self.links = LinkTable(outbox.settings, now_s=outbox.now_s)
         self.router = Router(facts.site, facts.public_key, facts.incarnation)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that was seen, over whose link ever."""

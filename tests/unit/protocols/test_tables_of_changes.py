@@ -19,7 +19,7 @@ def test_a_follower_does_not_become_the_leader_without_a_vote() -> None:
 
 
 def test_a_link_that_is_down_is_not_redialled_before_it_was_up() -> None:
-    links = LinkTable(A, SETTINGS, now_s=0.0)
+    links = LinkTable(SETTINGS, now_s=0.0)
     with pytest.raises(LocalProtocolError, match="from down to redialling"):
         links._enter(Neighbour(B), LinkPhase.REDIALLING)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.protocols.one_site import SETTINGS, A, B
+from tests.unit.protocols.one_site import SETTINGS, B
 
 from chaos_protocols.links.liveness import LinkTable
 from chaos_protocols.wire.control import Heartbeat
@@ -10,7 +10,7 @@ from chaos_protocols.wire.control import Heartbeat
 
 def test_heartbeats_that_are_echoed_keep_a_link_up_and_without_their_echo_it_is_lost() -> None:
     for echoed in (True, False):
-        links, now_s = LinkTable(A, SETTINGS, now_s=0.0), 0.0
+        links, now_s = LinkTable(SETTINGS, now_s=0.0), 0.0
         links.link_up(B, 1, "b:1", now_s=now_s)
         while now_s < 5 * SETTINGS.failure_timeout_s:
             now_s += SETTINGS.beat_s

@@ -22,7 +22,7 @@ SETTINGS = SiteSettings(failure_timeout_s=1.0)
 
 
 def table() -> LinkTable:
-    return LinkTable(A, SETTINGS, now_s=0.0)
+    return LinkTable(SETTINGS, now_s=0.0)
 
 
 def linked(*, address: str = "b:1") -> LinkTable:
