@@ -1,4 +1,4 @@
-"""A link over which nothing but heartbeats goes, as while nobody trains."""
+"""Links while nobody trains: heartbeats alone keep them up, and a lost neighbour is dialled in time."""
 
 from __future__ import annotations
 
@@ -28,3 +28,15 @@ def test_heartbeats_that_are_echoed_keep_a_link_up_and_without_their_echo_it_is_
             links.heartbeat_received(B, beat, now_s=now_s)
             links.tick(now_s=now_s)
         assert links.is_up(B) is echoed
+
+
+def test_a_neighbour_is_dialled_again_when_its_pause_is_over_and_not_only_at_the_next_beat() -> None:
+    links, now_s = LinkTable(SETTINGS, now_s=0.0), 0.0
+    links.want(B, "b:1", now_s=now_s)
+    links.dial_failed(B, "refused", now_s=0.3 * SETTINGS.beat_s)
+    again_s = links.neighbours[B].retry_at_s
+    while links.deadline_s < again_s:
+        now_s = links.deadline_s
+        assert links.tick(now_s=now_s) == []
+    assert links.deadline_s == again_s > now_s
+    assert len(links.tick(now_s=again_s)) == 1

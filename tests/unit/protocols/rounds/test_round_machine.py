@@ -6,6 +6,7 @@ from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, Sit
 from chaos_protocols.effects import Contribute, FetchResult, OpenRound
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.machine import RoundMachine, StateLost
+from chaos_protocols.state.result_log import RESULTS_BYTES_MAX, results_max
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
 A, B, C, D = (SiteId(name) for name in "abcd")
@@ -91,3 +92,11 @@ def test_who_counted_ahead_of_the_resolved_round_begins_there() -> None:
     rounds.begin_at(7)
     rounds.resolved(3)
     assert rounds.completed_round == 3
+
+
+def test_how_many_results_may_wait_for_a_worker_follows_the_size_of_its_part() -> None:
+    rounds = RoundMachine(B, roster(view(1, 1)))
+    for contribution_bytes in (RESULTS_BYTES_MAX // 20, RESULTS_BYTES_MAX, 1):
+        rounds.worker_came(contribution_bytes)
+        assert rounds.delivery.results_max == results_max(contribution_bytes)
+    assert results_max(1) > results_max(RESULTS_BYTES_MAX // 20) == 19 > results_max(RESULTS_BYTES_MAX)
