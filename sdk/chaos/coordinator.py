@@ -30,7 +30,6 @@ from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
-
 Model = TypeVar("Model")
 Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
@@ -173,7 +172,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         3.1). Without it every site has weight 1; all sites must handle this alike. optimizers: names of those that the
         gradients are for, as they were registered (`("D",)`): the phases of a GAN; only optimizers to which some site
         gave step, each with the average of those who gave to it. Needs `sync=EveryStep(notes=True)`. skip: this site
-        has nothing to give (no batch left): it counts with weight 0, and applies what the others give.
+        has nothing to give (no batch left): it has weight 0, and applies what the others give.
 
         True: a round was applied (`round` has grown). In some cases that was not with this contribution: the run had
         completed the round already; the daemon had fallen behind and the state was replaced; a number in it is not
@@ -195,9 +194,8 @@ class Coordinator(ParallelSite, CommonDecisions):
         return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
-        """The first half of `step()`: hand the gradients over and wait for the average, which is then to be seen in the
-        gradients (to be logged, say). `update()` is the other half, and must follow. What the script writes into the
-        gradients between the two has no effect: that is what `on_average` is for."""
+        """The first half of `step()`: wait for the average, which then stands in the gradients. `update()`, the other
+        half, must follow. What is written into the gradients between the two has no effect: see `on_average`."""
         due = self._stepped(samples, optimizers)
         if due is None:
             return self._end()
@@ -207,8 +205,8 @@ class Coordinator(ParallelSite, CommonDecisions):
         return True
 
     def update(self) -> bool:
-        """The second half of a round, after `average()`: the optimizer step, and the round counts. Nothing happens if
-        the state has moved on meanwhile. Returns as `step()` does."""
+        """The second half, after `average()`; nothing happens if the state has moved on meanwhile. Returns as
+        `step()`."""
         self._registered()
         if self._conversation is not None:
             return self._ended(not self.left and (not self._conversation.averaged or self._conversation.finish()))
@@ -253,8 +251,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         if not done:
             return self._end()
         notice = self._registered().notice
-        if notice and not self._noticed:
-            self._say(notice)
+        self._say("" if self._noticed else notice)
         self._noticed = bool(notice)
         return True
 
