@@ -24,6 +24,7 @@ from typing import Any
 import uvloop
 from blake3 import blake3
 
+from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
@@ -182,6 +183,14 @@ class _Site:
 
     def admits(self, site: SiteId, purpose: str) -> str | None:
         return None
+
+    def run_id(self) -> str:
+        return ""
+
+    def newest_start(self, site: SiteId) -> int:
+        return 0
+
+    def refused(self, site: SiteId, why: Why) -> None: ...
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
         self.engine.link_up(site)

@@ -21,8 +21,9 @@ from aiohttp import web
 
 from chaos_protocols.agreement.commands import TooNew, decode_roster, encode_roster
 from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, bootstrap
+from chaos_protocols.causes import Why
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.events import ForcedStop, LeaveRequested
+from chaos_protocols.events import ForcedStop, LeaveRequested, SiteRefused
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
@@ -37,7 +38,7 @@ from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
-from chaosd.identity import Identity
+from chaosd.identity import Identity, new_run_id
 from chaosd.log_format import formatter
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics
@@ -46,8 +47,10 @@ from chaosd.monitor.gauges import Gauges
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.monitor.watchdog import watch
+from chaosd.os_errors import raise_files_allowed
 from chaosd.page.server import PageServer
 from chaosd.plan_adapter import DaemonPlanner
+from chaosd.reloading import reloaded
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
 from chaosd.storage.history import History
@@ -59,8 +62,8 @@ from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
-REFUSALS_TOLD_MAX = 1000
-EXIT_LEFT, EXIT_FAILED, EXIT_FORCED = 0, 1, 130
+EXIT_LEFT, EXIT_FAILED, EXIT_CAUSE, EXIT_FORCED = 0, 1, 4, 130
+"""4: for a cause that stays (`Place.ENDS`): a service manager must not start this daemon again."""
 
 
 class Daemon:
@@ -72,9 +75,10 @@ class Daemon:
         self._journal, self._history = journal, history
         self._interrupts = 0
         self._ending = "the daemon gave up; its log says why"
-        self._refused: set[SiteId] = set()
         self.stays = False
         """Its script has left, nobody else: another life is to follow this one."""
+        self.reload: Callable[[], SiteConfig] | None = None
+        """Reads the configuration again; None: it did not come from a file."""
         host, port = split_address(config.listen)
         self.metrics = Metrics()
         self.transport = self.make_transport(
@@ -220,9 +224,9 @@ class Daemon:
             self._ending = end.reason
             self.stays = end.for_script and not self.config.exit_with_worker
             what = "the daemon stays, outside the run, for the next script" if self.stays else "the daemon ends"
-            log.info("%s: %s", what, end.reason)
+            log.log(logging.INFO if end.cause is None else logging.ERROR, "%s: %s", what, end.reason)
             await asyncio.sleep(0.05)  # the last messages leave before the links close
-            return EXIT_LEFT if end.graceful else EXIT_FORCED
+            return EXIT_CAUSE if end.cause is not None else EXIT_LEFT if end.graceful else EXIT_FORCED
         except Exception:
             return EXIT_FAILED
         finally:
@@ -233,10 +237,15 @@ class Daemon:
     def _catch_signals(self, loop: asyncio.AbstractEventLoop) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupted)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
 
     def _release_signals(self, loop: asyncio.AbstractEventLoop) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
+
+    def _hung_up(self) -> None:
+        """SIGHUP: what can be changed while the daemon runs is; a terminal that is closed ends no run."""
+        self.config = reloaded(self.config, self.reload, self.driver)
 
     def _interrupted(self) -> None:
         """The first Ctrl+C leaves gracefully, the second forces."""
@@ -258,10 +267,17 @@ class Daemon:
         trusted = {*self.config.trust, *(peer.site for peer in self.config.peers), *roster.site_ids()}
         if self.config.admission == "open" or site in trusted:
             return None
-        if site not in self._refused and len(self._refused) < REFUSALS_TOLD_MAX:
-            self._refused.add(site)
-            log.warning("refused site %s: not trusted; add its id to 'trust' in the configuration to admit it", site)
         return "not trusted by this site"
+
+    def run_id(self) -> str:
+        return self.driver.machine.roster.run_id
+
+    def newest_start(self, site: SiteId) -> int:
+        record = self.driver.machine.roster.record(site)
+        return record.incarnation if record is not None else 0
+
+    def refused(self, site: SiteId, why: Why) -> None:
+        self.driver.feed(SiteRefused(site=site, why=why))
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
         self.driver.link_up(site, incarnation, address, versions)
@@ -313,7 +329,8 @@ def make_machine(
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries
     founding: Persist | None = None
     if config.bootstrap and snapshot is None and not entries:
-        hard_state, snapshot = bootstrap(facts.site, encode_roster(bootstrap_roster(facts, planner)))
+        roster = bootstrap_roster(facts, planner, new_run_id(config.run, identity))
+        hard_state, snapshot = bootstrap(facts.site, encode_roster(roster))
         founding = Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot)
     rng = random.Random(f"{facts.site}/{facts.incarnation}")
     raft = RaftMachine(
@@ -344,9 +361,10 @@ def make_machine(
     return machine, founding
 
 
-def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
+def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon, *, reload: Callable[[], SiteConfig] | None = None) -> int:
     """Run one site's daemon until it ends; the exit status. When its script alone has left, another life of it follows:
-    to the run it is a daemon that was started anew, and nothing of the former life counts.
+    to the run it is a daemon that was started anew, and nothing of the former life counts. `reload` reads its
+    configuration again.
 
     Raises IdentityError, JournalError, HistoryError, ListenError or UnixSocketError, each with a remedy, when it cannot
     start."""
@@ -356,14 +374,18 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon) -> int:
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = Identity.load(data_dir)
+    if told := raise_files_allowed(len(config.peers)):
+        log.warning("%s", told)
     while True:
         with (
-            Journal.open(data_dir, incarnation_floor=int(time.time() * 1000)) as journal,
+            Journal.open(data_dir, incarnation_floor=int(time.time() * 1000), site=identity.site) as journal,
             History.open(data_dir / "history.sqlite") as history,
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
             daemon = make(config, identity, journal, history)
+            daemon.reload = reload
             code = runner.run(daemon.run())
+            config = daemon.config
         if not daemon.stays:
             return code
 

@@ -197,7 +197,7 @@ class Driver:
             case effects.DeliverResult(round=number, sites=sites, weight=weight):
                 self.workers.deliver(number, sites, weight)
             case effects.Record():
-                self._record(effect)
+                self.record(effect)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
                 answer = self.answers.pop(request, None)
                 if answer is not None and not answer.done():
@@ -266,7 +266,7 @@ class Driver:
             self.metrics.control_messages.labels("sent").inc()
             self.metrics.control_bytes.labels("sent").inc(len(frame))
 
-    def _record(self, record: effects.Record) -> None:
+    def record(self, record: effects.Record) -> None:
         self.metrics.recorded(record)
         self.recorder.record(record)
 
@@ -276,8 +276,8 @@ class Driver:
         except DialError as error:
             if self._dial_failures.get(site) != str(error):  # once for each reason, not at every attempt
                 self._dial_failures[site] = str(error)
-                log.warning("no link to %s at %s: %s", short(site), address, error)
-            self.feed(events.DialFailed(site=site, reason=str(error)))
+                log.warning("no link: %s", error)
+            self.feed(events.DialFailed(site=site, reason=error.brief, why=error.why))
 
     async def _probe(self, site: SiteId) -> None:
         rate_bytes_per_s, reason = await self.meter.measure(site)
@@ -325,7 +325,7 @@ class Driver:
         """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
         log.warning("site %s broke the rules: %s", short(site), reason)
         self.metrics.failures.labels("peer").inc()
-        self._record(
+        self.record(
             effects.Record(
                 kind="refused", subject=short(site), cause=reason, outcome="refused", duration_s=None, reason="closed"
             )
@@ -365,7 +365,7 @@ class Driver:
         cause = f"sent bytes that fail their hash: {reason}" if wrong else reason
         subject, what = short(site), "no longer a source of the state transfer"
         self.metrics.failures.labels("source").inc()
-        self._record(
+        self.record(
             effects.Record(kind="source", subject=subject, cause=cause, outcome="", duration_s=None, reason=what)
         )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import secrets
 import ssl
 import stat
 import tempfile
@@ -24,8 +25,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
 
-from chaos_protocols.names import SITE_ID_CHARACTERS, SiteId
+from chaos_protocols.names import RUN_ID_CHARACTERS, SITE_ID_CHARACTERS, SiteId
 from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
+from chaosd.os_errors import explain
 
 KEY_FILE = "site.key"
 KEY_FILE_MODE = 0o600
@@ -69,7 +71,7 @@ class Identity:
             ) from None
         except OSError as error:
             raise IdentityError(
-                f"cannot write the key of this site to {path}: {error.strerror}. Choose a directory you own."
+                f"cannot write the key of this site: {explain(error, path)}. Choose a directory you own."
             ) from error
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), KEY_FILE_MODE)
@@ -89,7 +91,7 @@ class Identity:
         except FileNotFoundError:
             raise IdentityError(f"this site has no key yet ({path} is missing). Make one with `chaosd init`.") from None
         except OSError as error:
-            raise IdentityError(f"cannot read the key of this site, {path}: {error.strerror}.") from error
+            raise IdentityError(f"cannot read the key of this site: {explain(error, path)}.") from error
         if mode & 0o077:
             raise IdentityError(
                 f"the key of this site, {path}, can be read by other users (mode {mode:o}). "
@@ -118,6 +120,13 @@ class Identity:
                 raise IdentityError(f"the key file {self._key_path} cannot be used any more: {error}.") from error
 
 
+def new_run_id(run: str, founder: Identity) -> str:
+    """Which no other run has, though it be of the same name and the same founder: drawn, not computed."""
+    named = run.encode()
+    parts = (b"chaos run 1\x00", len(named).to_bytes(4, "big"), named, founder.public_key, secrets.token_bytes(16))
+    return blake3.blake3(b"".join(parts)).hexdigest()[:RUN_ID_CHARACTERS]
+
+
 def verify(public_key_raw: bytes, signature: bytes, data: bytes) -> bool:
     """True when `signature` of `data` was made with the key whose public half this is; False on malformed input."""
     try:
@@ -136,11 +145,17 @@ def site_of(public_key_raw: bytes) -> SiteId:
 
 def site_of_certificate(certificate_der: bytes) -> SiteId | None:
     """The site that a TLS certificate speaks for, or None when it is not an Ed25519 certificate (hostile input)."""
+    key = key_of_certificate(certificate_der)
+    return site_of(key) if key is not None else None
+
+
+def key_of_certificate(certificate_der: bytes) -> bytes | None:
+    """The raw public key (32 bytes) of a TLS certificate, or None when it has no Ed25519 key (hostile input)."""
     try:
         key = x509.load_der_x509_certificate(certificate_der).public_key()
     except Exception:  # a parser fed by a stranger: whatever it raises means "not a certificate of ours"
         return None
-    return site_of(key.public_bytes_raw()) if isinstance(key, Ed25519PublicKey) else None
+    return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
 
 
 def _certificate(key: Ed25519PrivateKey, site: SiteId) -> bytes:

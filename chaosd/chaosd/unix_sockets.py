@@ -10,11 +10,9 @@ import errno
 import os
 import socket
 import stat
-import sys
 from pathlib import Path
 
-SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
-"""sun_path holds 108 bytes on Linux and 104 on macOS, with a final zero."""
+from chaosd.os_errors import SOCKET_PATH_BYTES_MAX, explain
 
 PROBE_TIMEOUT_S = 1.0
 LISTEN_BACKLOG = 16
@@ -88,4 +86,4 @@ def _clear(path: Path, setting: str) -> None:
 
 
 def _cannot(path: Path, setting: str, error: OSError) -> str:
-    return f"cannot listen on {path}: {error.strerror or error}; choose another {setting}"
+    return f"cannot listen on the {setting} {explain(error, path)}"

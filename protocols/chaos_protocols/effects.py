@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from chaos_protocols.agreement.raft.effects import Persist
+from chaos_protocols.causes import Cause
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Reached, ReplicationPlan, SyncPlan, Tag
@@ -245,11 +246,13 @@ class AnswerRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopDaemon:
     """This site is out of the run for good: end this life of the daemon. `for_script`: only its script has asked for
-    that; the daemon may begin another life, outside the run, and wait for the next script."""
+    that; the daemon may begin another life, outside the run, and wait for the next script. `cause`: where it ends for a
+    cause of its own."""
 
     graceful: bool
     reason: str
     for_script: bool = False
+    cause: Cause | None = None
 
 
 Effect = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from chaos_protocols.agreement.roster import ModelFacts
+from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
@@ -20,6 +21,13 @@ from chaos_protocols.wire.versions import SPOKEN, Versions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """The daemon runs; `peers` are the neighbours from its configuration."""
+
+    peers: tuple[tuple[SiteId, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeersChanged:
+    """The configuration was read again; `peers` are the neighbours that it names now."""
 
     peers: tuple[tuple[SiteId, str], ...]
 
@@ -51,8 +59,20 @@ class LinkLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DialFailed:
+    """`reason`: a few words, as the system has them; `why`: what that means, in a sentence; None: nothing more is
+    known."""
+
     site: SiteId
     reason: str
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRefused:
+    """A site that has proven who it is was not let in."""
+
+    site: SiteId
+    why: Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,7 +327,9 @@ Event = (
     | TimerFired
     | LinkUp
     | LinkLost
+    | PeersChanged
     | DialFailed
+    | SiteRefused
     | LinkProgressed
     | LinkProbed
     | EnvelopeReceived

@@ -6,7 +6,7 @@ Driven by `SiteMachine`. Every message has its line here, and the unlisted do no
 from __future__ import annotations
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import readable
+from chaos_protocols.agreement.commands import of_another_run, readable
 from chaos_protocols.agreement.raft import Effect as RaftEffect
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
@@ -87,8 +87,8 @@ class Inbound:
             case messages.RaftEnvelope(message=inner):
                 return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
             case messages.Heartbeat():
-                self._network.heard_beat(source, message)
-                participation.heard(source, message)
+                if self._network.heard_beat(source, message):
+                    participation.heard(source, message)
             case messages.LinkStateAdvertisement(neighbour=site, incarnation=incarnation):
                 if participation.client.is_trusted(source):
                     self._network.versions.heard(site, incarnation, message.versions, message.software)
@@ -118,8 +118,10 @@ class Inbound:
         return []
 
     def _may_say(self, source: SiteId, message: messages.Message) -> bool:
-        """Only insiders say what binds this site; and what cannot be read is not stored: it would stop this daemon at
-        every start."""
+        """Only insiders say what binds this site; what cannot be read is not stored: it would stop this daemon at every
+        start; and a roster of another run is none (spec 2.13)."""
         if type(message) in FOR_INSIDERS and not self._participation.client.is_trusted(source):
             return False
-        return not isinstance(message, messages.RaftEnvelope) or readable(message.message)
+        if not isinstance(message, messages.RaftEnvelope):
+            return True
+        return readable(message.message) and not of_another_run(message.message, self._replica.roster.run_id)

@@ -32,6 +32,17 @@ divided by it; larger, a sum over the sites of a run would lose what the others 
 STATE_BYTES_MAX = 1 << 44
 
 
+RUN_ID_CHARACTERS = 32
+"""A run's id is drawn when it is founded (spec 2.13): 16 bytes in hexadecimal; empty where none is known."""
+
+RUN_ID_PATTERN = rf"^([0-9a-f]{{{RUN_ID_CHARACTERS}}})?$"
+
+
+def other_run(here: str, there: str) -> bool:
+    """Whether these are two runs. Who does not say which run it is in, or is in none, is in no other one."""
+    return bool(here) and bool(there) and here != there
+
+
 def short(site: str) -> str:
     """First characters of a site id, for people."""
     return site[:8]

@@ -60,8 +60,7 @@ class SiteMachine:
         now_s: float,
     ) -> None:
         roster = roster if roster is not None else empty_roster(facts.run)
-        self.facts = facts
-        self.settings = settings
+        self.facts, self.settings = facts, settings
         self.planner = planner
         self.rng = rng
         self.outbox = Outbox(facts, settings, now_s=now_s)
@@ -77,18 +76,19 @@ class SiteMachine:
 
     def _table(self) -> dict[type, Callable[[Any], None]]:
         """Which part takes which event. Every event has its line here."""
-        participation, network = self.participation, self.network
-        state, links = participation.state, participation.links
+        participation, network, state = self.participation, self.network, self.participation.state
         return {
             events.Started: self._started,
             events.TimerFired: self._timer_fired,
             events.EnvelopeReceived: self._received,
             events.LinkUp: network.link_up,
             events.LinkLost: network.link_lost,
-            events.DialFailed: network.dial_failed,
+            events.DialFailed: participation.dial_failed,
+            events.SiteRefused: network.refusals.refused,
             events.LinkProgressed: network.link_progressed,
             events.LinkProbed: self.orders.probed,
-            events.LinkChangeRequested: links.change_requested,
+            events.PeersChanged: participation.links.peers_changed,
+            events.LinkChangeRequested: participation.links.change_requested,
             events.RecoverRequested: participation.recovering.requested,
             events.LeaveRequested: participation.leave_requested,
             events.ForcedStop: participation.forced_stop,

@@ -13,7 +13,10 @@ from chaos.errors import (
     Refused,
     SharedMemoryTooSmall,
 )
+from chaos.telling import install as _tell_errors_alone
 from chaos_protocols.wire.state_spec import state_digest
+
+_tell_errors_alone()
 
 __all__ = [
     "ChaosError",

@@ -5,8 +5,10 @@ Blocking, used from one thread. A broken connection is always `ConnectionError`,
 
 from __future__ import annotations
 
+import errno
 import math
 import os
+import resource
 import select
 import socket
 import time
@@ -166,6 +168,17 @@ def open_socket(path: Path, timeout_s: float) -> socket.socket:
 def no_daemon_text(path: Path, error: OSError) -> str:
     """Why no daemon answers, and how to start one."""
     why = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"this script may open {allowed} files and sockets, and all are in use: whether a daemon answers at {path} "
+            "cannot be seen. Start the script again after `ulimit -n 1024`"
+        )
+    if "AF_UNIX path too long" in why:
+        return (
+            f"the path of the daemon's socket has {len(os.fsencode(path))} bytes, more than a unix socket can have: "
+            f"{path}. Give the daemon a shorter `worker_socket` or `data_dir`, and name the same here"
+        )
     if isinstance(error, PermissionError):
         return f"the daemon's socket {path} belongs to another user ({why}); run the script as the user who runs chaosd"
     where = f"nothing is there ({why})" if not os.path.exists(path) else f"nobody answers ({why})"

@@ -10,6 +10,7 @@ from pathlib import Path
 import uvloop
 
 from chaos_lab.links.transport import LabTransport
+from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity
@@ -73,6 +74,17 @@ class Recorder:
         self.bulk_losses: list[tuple[int, str]] = []
         self.asked: list[tuple[SiteId, str]] = []
         self.buffers: dict[bytes, memoryview] = {}
+        self.run, self.agreed = "", 0
+        self.refusals: list[tuple[SiteId, Why]] = []
+
+    def run_id(self) -> str:
+        return self.run
+
+    def newest_start(self, site: SiteId) -> int:
+        return self.agreed
+
+    def refused(self, site: SiteId, why: Why) -> None:
+        self.refusals.append((site, why))
 
     def admits(self, site: SiteId, purpose: str) -> str | None:
         self.asked.append((site, purpose))

@@ -9,6 +9,8 @@
     patience SECONDS       before the sites: restore_wait_s
     recover SITE OTHER NAME [ROUND]      the operator's request NAME at SITE, see `operating`
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
+    found-again z:a,b      z founds a second run of the name, and dials a and b
+    copy SITE              its machine is copied while it runs, and the copy, with the same key, is started
     run 3                  three seconds pass
     kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan|pause|resume SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
@@ -49,6 +51,7 @@ from tests.simulation.paths import KINDS, Paths
 from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
 from tests.simulator.node import Node
+from tests.simulator.strays import copy_machine, found_again
 from tests.simulator.world import World
 
 from chaos_protocols import effects, events
@@ -228,6 +231,11 @@ class Stage:
                 self._found(names, wait=verb == "sites")
             case "add":
                 self._add(names[0])
+            case "found-again":
+                name, _, peers = names[0].partition(":")
+                found_again(self.world, name, tuple(peers.split(",")))
+            case "copy":
+                copy_machine(self.world, self.node(names[0]))
             case "run":
                 self.world.run(self.world.now_s + float(names[0]))
             case "replay":

@@ -10,6 +10,7 @@ from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings
 from chaos_protocols.agreement.raft import bootstrap as bootstrap_log
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.site import SiteMachine
+from tests.simulator.contents import digest_of
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -29,7 +30,8 @@ def make_machine(node: Node) -> SiteMachine:
         reached=disk.reached,
     )
     if node.founder and disk.snapshot is None:
-        first = encode_roster(bootstrap_roster(facts, world.planner))
+        run_id = 2 * digest_of((world.seed, node.site, disk.incarnation))
+        first = encode_roster(bootstrap_roster(facts, world.planner, run_id))
         hard_state, snapshot = bootstrap_log(node.site, first)  # type: ignore[arg-type]
         disk.persist(Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot))
     rng = random.Random(f"{world.seed}/{node.site}/{disk.incarnation}")

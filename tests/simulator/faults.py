@@ -19,6 +19,7 @@ from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
+from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.world import World
 
@@ -157,6 +158,7 @@ class Nemesis:
         trouble(world, until_s)
         odd_workers(world, until_s)
         world.schedule(0.0, world.oracles.standing.watch)
+        strays(world, until_s)
         world.schedule(until_s, self.calm)
 
     def _strike(self, number: int) -> None:

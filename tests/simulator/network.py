@@ -58,6 +58,8 @@ class Connection:
     """Frames by sender and bulk stream: what the kernels of both ends know."""
     forgotten: set[tuple[str, str]] = field(default_factory=set)
     """By sender and stream: nothing arrives any more."""
+    processes: dict[str, Any] = field(default_factory=dict)
+    """By site: the daemon at that end; two may have one key."""
     closed_by: set[str] = field(default_factory=set)
     """They take nothing more from it, not even what they had received."""
 

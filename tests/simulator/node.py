@@ -37,7 +37,9 @@ BLOCK_S = 0.0005
 
 
 class Node:
-    """One site. `alive`: its daemon runs; `stopped`: it runs, but stands still (SIGSTOP)."""
+    """One site. `alive`: its daemon runs; `stopped`: it runs, but stands still (SIGSTOP). `stray`: see `strays`."""
+
+    stray = ""
 
     def __init__(self, world: World, site: str, name: str, *, founder: bool, peers: tuple[str, ...]) -> None:
         self.world, self.site, self.name = world, site, name

@@ -26,6 +26,7 @@ from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
 from tests.simulator.oracles_standing import StandingOracle
+from tests.simulator.strays import OLDER
 from tests.simulator.violation import Violation
 
 if TYPE_CHECKING:
@@ -78,13 +79,16 @@ class Oracles:
 
     def started(self, node: Node) -> None:
         """The machine is made from the disk; nothing was handled yet."""
+        if node.stray:
+            return
         self.agreement.started(node)
         self.recovery.started(node)
 
     def after_step(self, node: Node, event: Any) -> None:
         """An event was handled and all its effects are executed."""
-        if node.machine is None:
+        if node.machine is None or node.stray:
             return
+        self.admission.of_one_run(node)
         if type(event) is events.EnvelopeReceived:
             self.recovery.delivered(node, event.neighbour)
         self.agreement.after_step(node)
@@ -95,6 +99,10 @@ class Oracles:
     def executed(self, node: Node, effect: Any) -> None:
         """An effect is about to be executed."""
         kind = type(effect)
+        if node.stray:
+            if node.stray == OLDER and kind is effects.SendEnvelope:
+                self._sent(node, effect)  # what it promises is promised in its site's name
+            return
         if kind is not Persist:
             self.agreement.look(node, final=False)
         if kind is effects.SendEnvelope:
@@ -126,9 +134,13 @@ class Oracles:
 
     def reduced(self, node: Node, event: events.ReduceFinished, result: Result) -> None:
         """A round is done in a site's engine: what its chunks are made of."""
+        if node.stray:
+            return
         self.rounds.reduced(node, event, result)
 
     def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:
+        if node.stray:
+            return
         self.admission.bulk_sent(node, destination, frame)
 
     def accused(self, node: Node, site: str, reason: str) -> None:
@@ -144,17 +156,25 @@ class Oracles:
     # -- the worker
 
     def training(self, node: Node, number: int) -> None:
+        if node.stray:
+            return
         self.rounds.training(node, number)
 
     def loaded(self, node: Node, number: int, state: str) -> None:
+        if node.stray:
+            return
         self.rounds.loaded(node, number, state)
 
     def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
+        if node.stray:
+            return
         self.rounds.applied(node, number, digest, state, before)
 
     # -- the network
 
     def delivered(self, node: Node, source: str) -> None:
+        if node.stray:
+            return
         self.recovery.delivered(node, source)
 
     def connected(self, one: str, other: str) -> None:

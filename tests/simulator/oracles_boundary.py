@@ -28,6 +28,7 @@ class AdmissionOracle:
     def __init__(self, fail: Fail, agreement: AgreementOracle) -> None:
         self._fail, self._agreement = fail, agreement
         self._since: dict[str, tuple[int, int]] = {}
+        self._run = ""
 
     def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:
         if type(frame.header) is not BlockData or node.machine is None:
@@ -57,6 +58,14 @@ class AdmissionOracle:
         admitted = core.log.configurations_since(max(since, core.log.base_index))
         if all(told not in one.voters and told not in one.learners for one in admitted):
             self._fail(5, f"{node.name} tells the roster to {envelope.destination}, which was never admitted")
+
+    def of_one_run(self, node: Node) -> None:
+        """Spec 2.13: no site of the run has a roster of another one, whoever founds it."""
+        assert node.machine is not None
+        run = node.machine.roster.run_id
+        self._run = self._run or run
+        if run not in ("", self._run):
+            self._fail(5, f"{node.name} has the roster of another run, {run}")
 
     def after_step(self, node: Node) -> None:
         machine = node.machine
@@ -98,7 +107,7 @@ def fingerprint(node: Node) -> tuple[Any, ...]:
         tuple((site, one.match_index, one.next_index, one.mode) for site, one in sorted(core.progress.items())),
         (rounds.completed_round, rounds.digest, rounds.running, rounds.own.given, rounds.active, rounds.worker_round),
         (rounds.own.fence_round, rounds.fetching, rounds.phase.value),
-        (membership.begun, membership.state, participation.joining.refusal, participation.leaving.answer),
+        (membership.begun, membership.state, participation.joining.answer, participation.leaving.answer),
         (state.fetch.plan, state.session.round, state.source.plan, membership.evicted_epoch),
         tuple(sorted((name, one.state.value) for name, one in scheduler.negotiations.items())),
         tuple(sorted(scheduler.term.resolution.answers.items())),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chaos_protocols import effects, events
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.rounds.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.control import EVERYBODY
@@ -21,6 +22,7 @@ from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.replaying import replay, replay_bulk
+from tests.simulator.strays import Doors
 
 TRAIL_KEPT = 40
 """Events remembered for the story of a violation."""
@@ -48,7 +50,7 @@ class World:
         self.spares_last_holder = False
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)
-        self.oracles = Oracles(self)
+        self.oracles, self.doors = Oracles(self), Doors()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self.network = Network(self.schedule, self, self.rng.random, self._deliver, self._lost)
@@ -111,9 +113,12 @@ class World:
                 return
             cut = not self.network.passes(*there) or not self.network.passes(*back)
             if other is None or not other.alive:
-                node.handle(events.DialFailed(site=target, reason="connection refused"))  # type: ignore[arg-type]
+                why = Cause.NOT_RUNNING.told(site=target, address=target)
+                self._failed(node, target, "connection refused", why)
             elif cut or other.stopped:
                 self.schedule(max(0.0, timeout_s - rtt_s), lambda: timed_out())
+            elif self.doors.refuse(node, other):
+                pass
             elif node.connections.get(target) is not None and all(node.connections[target].alive.values()):
                 pass  # the other side's dial was first
             else:
@@ -121,9 +126,13 @@ class World:
 
         def timed_out() -> None:
             if generation == node._generation and target not in node.connections:
-                node.handle(events.DialFailed(site=target, reason="timed out"))  # type: ignore[arg-type]
+                why = Cause.UNREACHABLE.told(site=target, address=target, reason="timed out")
+                self._failed(node, target, "timed out", why)
 
         self.schedule(rtt_s, answered)
+
+    def _failed(self, node: Node, target: str, reason: str, why: Why) -> None:
+        node.handle(events.DialFailed(site=target, reason=reason, why=why))  # type: ignore[arg-type]
 
     def _connect(self, node: Node, other: Node) -> None:
         for one, far in ((node, other), (other, node)):
@@ -132,6 +141,8 @@ class World:
                 self.network.close(old, one.site)
         incarnations = {node.site: node.disk.incarnation, other.site: other.disk.incarnation}
         connection = self.network.connect(node.site, other.site, incarnations)
+        connection.processes = {node.site: node, other.site: other}
+        self.doors.saw(node, other)
         self.oracles.connected(node.site, other.site)
         node.connections[other.site] = other.connections[node.site] = connection
         for one, far in ((node, other), (other, node)):
@@ -141,7 +152,7 @@ class World:
             one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
 
     def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:
-        node, source = self.nodes[site], connection.far(site)
+        node, source = connection.processes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
         if kind != BEGINS:
@@ -159,7 +170,7 @@ class World:
         if node.bulk is None or node.site in connection.closed_by:
             return
         node.bulk.received(source, frame)  # type: ignore[arg-type]
-        sender = self.nodes[source]
+        sender = connection.processes[source]
         if sender.connections.get(node.site) is connection:
             sender.to_bulk(lambda bulk: bulk.taken(node.site, frame.stream))
 
@@ -169,7 +180,7 @@ class World:
         self._lost(connection, node.site, "closed by this site")
 
     def _lost(self, connection: Connection, site: str, reason: str) -> None:
-        node, far = self.nodes[site], connection.far(site)
+        node, far = connection.processes[site], connection.far(site)
         if not node.alive or node.connections.get(far) is not connection:
             return
         del node.connections[far]

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from chaosd.api.status import EventRecord, Outcome, PageAddress, Status
+from chaosd.os_errors import explain
 
 ANSWER_TIMEOUT_S = 5.0
 """A daemon that cannot say its status for so long is stuck: its loop serves this within milliseconds."""
@@ -31,6 +32,9 @@ FOLLOW_TIMEOUT_S = 30.0
 ANSWER_BYTES_MAX = 64 << 20
 LINE_BYTES_MAX = 1 << 20
 
+NOBODY_THERE = (FileNotFoundError, ConnectionError)
+"""What the system says where no daemon runs, or one ended meanwhile."""
+
 Answer = TypeVar("Answer")
 
 
@@ -40,6 +44,14 @@ class NoDaemonError(ConnectionError):
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"no daemon answers at {path} ({why})")
         self.path = path
+
+
+class SocketUnusableError(NoDaemonError):
+    """Whether a daemon is there cannot be seen: the text says what keeps this process from asking."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(path, why)
+        self.args = (f"the daemon's socket cannot be used: {why}",)
 
 
 class RequestRefusedError(Exception):
@@ -155,10 +167,10 @@ class LocalClient:
             raise NoDaemonError(self.path, f"no answer within {timeout_s:g} s: stopped or overloaded") from error
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            why = (
-                error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-            )
-            raise NoDaemonError(self.path, why) from error
+            if isinstance(error, OSError) and not isinstance(error, NOBODY_THERE):
+                raise SocketUnusableError(self.path, explain(error, self.path)) from error
+            strerror = error.strerror if isinstance(error, OSError) else None
+            raise NoDaemonError(self.path, strerror or str(error) or type(error).__name__) from error
 
     def _decode(self, status: int, data: bytes, kind: type[Answer]) -> Answer:
         try:

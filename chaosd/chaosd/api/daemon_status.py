@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from importlib import metadata
 
+from chaos_protocols.links.liveness import LinkPhase, Neighbour
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.waits import SiteWait
 from chaosd.api.status import (
     EventRecord,
     LinkStatus,
     ProbingStatus,
+    RefusedSite,
     SiteSummary,
     Status,
     StorageStatus,
@@ -35,16 +37,22 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
     """A snapshot of everything that an operator asks first."""
     machine = driver.machine
     roster, rounds = machine.roster, machine.rounds
+    pause = machine.participation.pause
+    why = pause.why()
     return Status(
         version=version(),
         run=config.run,
+        run_id=roster.run_id,
         site=machine.site,
         name=config.name,
         address=address,
         pid=os.getpid(),
         incarnation=machine.incarnation,
         state=machine.membership.state.value,
-        paused=machine.participation.pause.reason(),
+        paused=why.text if why is not None else "",
+        paused_cause=why.cause.code if why is not None else "",
+        paused_for=why.cause.value.waits_for if why is not None else "",
+        paused_s=driver.now_s() - pause.since_s if pause.since_s is not None else 0.0,
         epoch=roster.epoch,
         term=machine.raft.term,
         scheduler=machine.scheduler_site(),
@@ -62,6 +70,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         transfer=_transfer(driver),
         probing=_probing(driver),
         storage=_storage(driver, config),
+        refused=_refused(driver),
         uptime_s=driver.now_s() - driver.started_s,
         tree=_tree(driver),
         waits_for=_waits(driver, machine.participation.waits.waited_for),
@@ -132,6 +141,7 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
                 rate_bytes_per_s=link.rate_bytes_per_s or None,
                 rtt_s=neighbour.rtt_s if neighbour is not None else (link.rtt_s or None),
                 up=machine.link_is_up(link.one, link.other),
+                why=_why_down(neighbour),
                 streams=len(own.streams) if own is not None else 0,
                 congestion=own.congestion if own is not None else "",
             )
@@ -141,7 +151,31 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
         if site not in agreed:
             rtt_s = machine.links.neighbours[site].rtt_s
             found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=rtt_s, up=True))
+    for site, neighbour in sorted(machine.links.neighbours.items()):
+        if site not in agreed and (why := _why_down(neighbour)):
+            found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=None, up=False, why=why))
     return tuple(found)
+
+
+def _why_down(neighbour: Neighbour | None) -> str:
+    if neighbour is None or neighbour.phase in (LinkPhase.UP, LinkPhase.REDIALLING) or not neighbour.wanted:
+        return ""
+    return neighbour.why.text if neighbour.why is not None else ""
+
+
+def _refused(driver: Driver) -> tuple[RefusedSite, ...]:
+    """Who tried last comes first."""
+    machine, now_s = driver.machine, driver.now_s()
+    return tuple(
+        RefusedSite(
+            site=site,
+            cause=one.why.cause.code,
+            reason=one.why.text,
+            count=one.count,
+            ago_s=max(0.0, now_s - one.last_s),
+        )
+        for site, one in reversed(machine.network.refusals.sites.items())
+    )
 
 
 def _probing(driver: Driver) -> ProbingStatus:

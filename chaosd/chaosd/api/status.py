@@ -28,7 +28,7 @@ class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
 class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One link of the overlay, or a connection of this site that is not agreed (yet). `rate_bytes_per_s` as recorded in
     the roster; `rtt_s` and `up` only for this site's own links, as are the bulk `streams` that stand and the
-    `congestion` control in force on them."""
+    `congestion` control in force on them. `why`: the last dial of this site brought no link, and why."""
 
     one: str
     other: str
@@ -37,6 +37,7 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     up: bool | None
     streams: int = 0
     congestion: str = ""
+    why: str = ""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,9 +87,22 @@ class StorageStatus(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float | None
 
 
+class RefusedSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that was not let in: why, how often, and how long ago it tried last. `cause`: its code
+    (docs/when-something-stands.md)."""
+
+    site: str
+    cause: str
+    reason: str
+    count: int
+    ago_s: float
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves, whom it lacks
-    and since when (empty when rounds go on). `epoch` is the log index of the last roster entry."""
+    """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves (empty when rounds
+    go on), `paused_cause` is the code of it, `paused_for` who is waited for, `paused_s` since when
+    (docs/when-something-stands.md). `epoch` is the log index of the last roster entry. `run_id`: empty where this site
+    has never been in the run, or a former release founded it."""
 
     version: str
     run: str
@@ -118,6 +132,11 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     resting: tuple[WaitStatus, ...] = ()
     skips: str = ""
     """Why this site's script gave nothing to the newest round: what it computed is not finite. Empty: it gave."""
+    run_id: str = ""
+    paused_cause: str = ""
+    paused_for: str = ""
+    paused_s: float = 0.0
+    refused: tuple[RefusedSite, ...] = ()
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

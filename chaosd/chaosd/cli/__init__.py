@@ -6,9 +6,36 @@ the help of `chaosd` shall be there in 0.2 s.
 
 from __future__ import annotations
 
+import os
+import sys
+
+TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
+"""Set to 1: whatever goes wrong is shown with the calls that led there."""
+
+EXIT_DEFECT, EXIT_PIPE = 1, 141
+
 
 def main() -> None:
-    """The console script's entry."""
+    """The console script's entry. What goes wrong is told in a sentence."""
     from chaosd.cli.app import app
 
-    app()
+    try:
+        app()
+    except BrokenPipeError:  # `chaosd events | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(EXIT_PIPE) from None
+    except Exception as error:
+        if os.environ.get(TRACEBACK_VARIABLE, "0") != "0":
+            raise
+        raise SystemExit(_told(error)) from None
+
+
+def _told(error: Exception) -> int:
+    if isinstance(error, OSError):
+        from chaosd.os_errors import explain
+
+        text = explain(error)
+    else:
+        text = f"{type(error).__name__}: {error}; this is a defect of chaosd, {TRACEBACK_VARIABLE}=1 shows where"
+    print(f"chaosd: {text}", file=sys.stderr)
+    return EXIT_DEFECT

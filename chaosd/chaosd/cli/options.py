@@ -64,12 +64,14 @@ def selected(config: Path | None, data_dir: Path | None, api_socket: Path | None
 @contextmanager
 def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) -> Iterator[LocalClient]:
     """A client of the selected daemon; what goes wrong with it becomes one clear line and an exit code."""
-    from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+    from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
 
     try:
         yield LocalClient(selected(config, data_dir, api_socket)[1])
     except ConfigError as error:
         fail(str(error), EXIT_USAGE)
+    except SocketUnusableError as error:
+        fail(str(error), EXIT_NO_DAEMON)
     except NoDaemonError as error:
         path = config_path(config)
         start = "chaosd start" if path is None else f"chaosd start --config {path}"

@@ -19,6 +19,8 @@ from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, Stor
 UNKNOWN = "–"
 OLD_S = 2.0
 """What a site said longer ago is shown with its age."""
+REFUSED_SHOWN_MAX = 5
+"""The others are in `chaosd status --json`."""
 STATE_STYLES = {"member": "green", "learner": "cyan", "joining": "cyan", "leaving": "yellow", "removed": "red"}
 
 
@@ -46,13 +48,17 @@ def render_status(status: Status) -> RenderableType:
     names = {site.site: printable(site.name) or short(site.site) for site in status.sites}
     parts: list[RenderableType] = [_headline(status, names)]
     if status.paused:
-        parts.append(Text(f"paused: {printable(status.paused)}", style="bold yellow"))
+        parts.append(_paused(status))
     parts += [Text(line, style="yellow") for line in _absent(status)]
     if status.sites:
         parts.append(_sites(status))
     if status.links:
         parts.append(_links(status.links, names))
+        parts += [Text(printable(link.why), style="red") for link in status.links if link.why]
     parts.append(_worker(status))
+    for refused in status.refused[:REFUSED_SHOWN_MAX]:
+        told = f"refused {refused.site} {_duration(refused.ago_s)} ago: {printable(refused.reason)}"
+        parts.append(Text(told, style="yellow"))
     if status.probing is not None and (status.probing.probes or status.probing.saved):
         cost = status.probing
         parts.append(
@@ -77,6 +83,14 @@ def _storage(storage: StorageStatus) -> str:
         return f"{where}; no checkpoint yet"
     often = f", one every {storage.interval_s:,.0f} s" if storage.interval_s else ""
     return f"{where}; newest of {storage.checkpoints} checkpoints: round {storage.checkpoint_round}{often}"
+
+
+def _paused(status: Status) -> Text:
+    text = Text(f"paused: {printable(status.paused)}", style="bold yellow")
+    if status.paused_for:
+        told = f"\nwaits for {printable(status.paused_for)}, for {_duration(status.paused_s)}"
+        text.append(f"{told} ({printable(status.paused_cause)} in docs/when-something-stands.md)", style="yellow")
+    return text
 
 
 def _headline(status: Status, names: dict[str, str]) -> Text:

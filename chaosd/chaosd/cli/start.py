@@ -84,19 +84,25 @@ def start(
         fail(f"the configuration cannot be used:\n{error}", EXIT_USAGE)
     from chaosd.daemon import run_daemon
 
-    become(lambda: run_daemon(loaded))
+    become(lambda: run_daemon(loaded, reload=lambda: _load(path, given)))
 
 
 def become(run: Callable[[], int]) -> NoReturn:
     """Be the daemon that `run` runs: end with its status, or say in a line why it cannot start."""
     from chaosd.identity import IdentityError
+    from chaosd.os_errors import explain
     from chaosd.storage.history import HistoryError
     from chaosd.storage.journal.journal import JournalError
     from chaosd.transport.errors import ListenError
+    from chaosd.unix_sockets import UnixSocketError
 
     try:
         code = run()
-    except (ConfigError, IdentityError, JournalError, HistoryError, ListenError, OSError) as error:
+    except UnixSocketError as error:
+        fail(f"the daemon cannot start: {error}", EXIT_USAGE)
+    except OSError as error:
+        fail(f"the daemon cannot start: {explain(error)}", EXIT_USAGE)
+    except (ConfigError, IdentityError, JournalError, HistoryError, ListenError) as error:
         fail(f"the daemon cannot start: {error}", EXIT_USAGE)
     raise typer.Exit(code)
 

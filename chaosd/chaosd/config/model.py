@@ -39,7 +39,7 @@ from chaosd.config.file import (
     flag_name,
     read_config_file,
 )
-from chaosd.unix_sockets import SOCKET_PATH_BYTES_MAX
+from chaosd.os_errors import SOCKET_PATH_BYTES_MAX
 
 NAME_CHARACTERS_MAX = 64
 VALUE_CHARACTERS_SHOWN = 80

@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaos_protocols.names import SiteId
+from chaos_protocols.causes import Cause, Why
+from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FIXED_REFUSAL,
@@ -39,6 +40,7 @@ from chaos_protocols.wire.handshake import (
 )
 from chaos_protocols.wire.versions import agreed, refusal
 from chaosd.transport.handshake import Speaker
+from chaosd.transport.starts import UNKNOWN, Start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +58,14 @@ class AdmissionFacts:
 
     own_site: SiteId
     own_run: str
-    own_incarnation: int
+    own_start: Start
     own_address: str
     own: Speaker
     distrust: str | None
     """Why the driver does not admit this site; None = it does."""
+    own_run_id: str = ""
+    newest: Start = UNKNOWN
+    """Of the dialer's daemon, as far as is known here."""
     link: StandingLink | None
     committed: bool
     """We are dialing this site, and our hello is on the way."""
@@ -80,12 +85,17 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
     if hello.run != facts.own_run:
         text = f"this site takes part in the run {facts.own_run[:100]!r}, not in {hello.run[:100]!r}"
         return Verdict(code=REFUSED_RUN, reason=text), text
+    if other_run(facts.own_run_id, hello.run_id):
+        text = f"this site takes part in run {short(facts.own_run_id)} of that name, not in {short(hello.run_id)}"
+        return Verdict(code=REFUSED_RUN, reason=text, run_id=facts.own_run_id), text
     accepted = Verdict(
         code=ACCEPTED,
-        incarnation=facts.own_incarnation,
+        incarnation=facts.own_start.incarnation,
         address=facts.own_address,
         version=version,
         software=own.software,
+        run_id=facts.own_run_id,
+        start=facts.own_start.signature,
     )
     if hello.purpose == PURPOSE_CONTROL:
         if hello.session.dialer != site:
@@ -98,10 +108,26 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
     return (problem, problem.reason) if problem is not None else (accepted, "accepted")
 
 
+def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verdict) -> Why | None:
+    """What the operator of this site is told of it; None: nothing that anybody has to take away."""
+    if facts.distrust is not None:
+        return Cause.UNTRUSTED.told(other=site)
+    if verdict.code == REFUSED_VERSION:
+        return Cause.REFUSED_VERSION.told(reason=verdict.reason)
+    if verdict.code == REFUSED_RUN and verdict.run_id:
+        return Cause.REFUSED_RUN.told(there=short(hello.run_id), here=short(verdict.run_id))
+    if verdict.code == REFUSED_RUN:
+        return Cause.REFUSED_NAME.told(reason=verdict.reason)
+    return Cause.REFUSED_START.told(reason=verdict.reason) if verdict.newest else None
+
+
 def _against_control(site: SiteId, hello: Hello, facts: AdmissionFacts) -> Verdict | None:
-    link = facts.link
-    if link is not None and hello.incarnation < link.incarnation:
-        return _stale("a newer start of the dialing daemon is connected")
+    link, newest = facts.link, facts.newest
+    if link is not None and hello.incarnation < link.incarnation and newest.incarnation < link.incarnation:
+        newest = Start(incarnation=link.incarnation)
+    if hello.incarnation < newest.incarnation:
+        reason = f"start {hello.incarnation} of the dialing daemon is older than start {newest.incarnation}"
+        return Verdict(code=REFUSED_STALE, reason=reason, newest=newest.incarnation, newest_start=newest.signature)
     if link is not None and hello.incarnation == link.incarnation:
         if link.session.dialer != site:
             if hello.known != link.session:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import secrets
 import socket
@@ -15,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
@@ -22,7 +24,9 @@ from chaos_protocols.wire.handshake import (
     PURPOSE_BULK,
     PURPOSE_CONTROL,
     REFUSED,
+    REFUSED_RUN,
     REFUSED_SIMULTANEOUS,
+    REFUSED_VERSION,
     Hello,
     Session,
     Verdict,
@@ -33,6 +37,7 @@ from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
 from chaosd.transport.sockets import SocketOptions
+from chaosd.transport.starts import Start, Starts
 from chaosd.transport.tls import TlsChannel
 
 
@@ -47,8 +52,10 @@ class DialerContext:
     identity: Identity
     tls: ssl.SSLContext
     run: str
-    incarnation: int
     own: Speaker
+    starts: Starts
+    run_id: Callable[[], str]
+    """Which run this site is or was in."""
     address_seen_from: Callable[[PeerConnection], str]
     """Where we listen, for the peer at the other end of a connection."""
     track: Callable[[PeerConnection], None]
@@ -92,6 +99,17 @@ def _is_number(host: str) -> bool:
         ipaddress.ip_address(host)
         return True
     return False
+
+
+def _unreached(site: SiteId, address: str, error: OSError | ValueError) -> DialError:
+    """Nobody took the connection."""
+    brief = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, ConnectionRefusedError):
+        return DialError("connection refused", Cause.NOT_RUNNING.told(site=short(site), address=address))
+    reason = brief
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        reason = f"{reason}: this daemon's limit of open files is reached; raise it with `ulimit -n`"
+    return DialError(brief, Cause.UNREACHABLE.told(site=short(site), address=address, reason=reason))
 
 
 def _decisive(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -186,14 +204,13 @@ class Attempt:
     async def _connect(self, stream: int | None) -> tuple[PeerConnection, Verdict]:
         handshake = _Handshake(self, stream)
         connection = PeerConnection(self._context.tls, handshake, server_side=False)
-        who = f"site {short(self.site)} at {self.address}"
         self._connections.append(connection)
         self._context.track(connection)
         try:
             await _reach(self.address, connection.channel)
         except (OSError, ValueError) as error:  # ValueError: text that cannot be the name of a host
             connection.channel.disown()
-            raise DialError(f"cannot reach {who}: {getattr(error, 'strerror', None) or error}") from error
+            raise _unreached(self.site, self.address, error) from error
         except BaseException:
             connection.channel.disown()
             raise
@@ -203,9 +220,26 @@ class Attempt:
         connection.abort("refused")
         if verdict.code == REFUSED_SIMULTANEOUS:
             raise Yielded
-        if verdict.code == REFUSED:
-            raise DialError(f"{who} refused this site. Ask its operator; the reason stands in the log over there.")
-        raise DialError(f"{who} refused: {verdict.reason}")
+        raise DialError("refused", self._why_refused(verdict))
+
+    def _why_refused(self, verdict: Verdict) -> Why:
+        """What a refusal means for this site."""
+        context, site = self._context, short(self.site)
+        newest = Start(incarnation=verdict.newest, signature=verdict.newest_start)
+        if context.starts.is_replaced(newest):
+            return Cause.KEY_ELSEWHERE.told(site=site)
+        if verdict.newest > context.starts.own.incarnation:
+            return Cause.OLDER_START.told(site=site, reason=verdict.reason)
+        match verdict.code:
+            case code if code == REFUSED:
+                return Cause.DISTRUSTED.told(site=site, own=context.identity.site)
+            case code if code == REFUSED_VERSION:
+                return Cause.OTHER_VERSION.told(site=site, reason=verdict.reason)
+            case code if code == REFUSED_RUN and verdict.run_id:
+                return Cause.OTHER_RUN.told(site=site, there=short(verdict.run_id), here=short(context.run_id()))
+            case code if code == REFUSED_RUN:
+                return Cause.OTHER_NAME.told(site=site, reason=verdict.reason)
+        return Cause.LINK_FAILED.told(site=site, address=self.address, reason=verdict.reason)
 
     def hello(self, connection: PeerConnection, stream: int | None) -> Hello:
         """What we state on this connection."""
@@ -215,9 +249,11 @@ class Attempt:
             oldest=context.own.versions.oldest,
             software=context.own.software,
             run=context.run,
+            run_id=context.run_id(),
+            start=context.starts.own.signature,
             site=context.identity.site,
             public_key=context.identity.public_key,
-            incarnation=context.incarnation,
+            incarnation=context.starts.own.incarnation,
             purpose=PURPOSE_CONTROL if stream is None else PURPOSE_BULK,
             stream=stream or 0,
             streams=self.streams,
@@ -226,6 +262,11 @@ class Attempt:
             address=context.address_seen_from(connection),
             nonce=secrets.token_bytes(NONCE_BYTES),
         )
+
+    def saw_start(self, public_key: bytes, verdict: Verdict) -> None:
+        """The listener says which start of its daemon it is."""
+        start = Start(incarnation=verdict.incarnation, signature=verdict.start)
+        self._context.starts.saw(self.site, public_key, start)
 
     @property
     def options(self) -> SocketOptions:
@@ -246,12 +287,18 @@ class _Handshake:
         self._stream = stream
         self._machine: DialerHandshake | None = None
         self._answered = False
+        self._cause = Cause.LINK_FAILED
         self.outcome: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def secured(self, connection: PeerConnection) -> None:
         hello = self._attempt.hello(connection, self._stream)
-        self._machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello)
-        self._machine.check_certificate(connection.channel.peer_certificate)
+        machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello)
+        try:
+            machine.check_certificate(connection.channel.peer_certificate)
+        except PeerProtocolError:
+            self._cause = Cause.ANOTHER_SITE
+            raise
+        self._machine = machine
 
     def handshake_received(self, connection: PeerConnection, frame: bytes) -> None:
         if self._machine is None or self.outcome.done():
@@ -266,11 +313,13 @@ class _Handshake:
         if self._stream is None:
             self._attempt.listener = self._machine.listener
         if verdict.code == ACCEPTED:
+            self._attempt.saw_start(self._machine.listener_key, verdict)
             connection.establish(self._stream, options=self._attempt.options)
         self.outcome.set_result(verdict)
 
     def ended(self, connection: PeerConnection, reason: str, end_of_file: bool) -> None:
         if not self.outcome.done():
-            who = f"site {short(self._attempt.site)} at {self._attempt.address}"
-            self.outcome.set_exception(DialError(f"cannot link to {who}: {reason}"))
+            site, address = short(self._attempt.site), self._attempt.address
+            why = self._cause.told(site=site, address=address, reason=reason)
+            self.outcome.set_exception(DialError(reason, why))
             self.outcome.exception()  # an attempt that was given up does not look

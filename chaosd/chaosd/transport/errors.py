@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from chaos_protocols.causes import Cause, Why
+
 
 class TransportError(Exception):
     """Any failure of the transport; the text can be shown to a user."""
@@ -17,6 +19,12 @@ class PeerProtocolError(TransportError):
 
 class DialError(TransportError):
     """A link could not be brought up; the text says to whom and why."""
+
+    def __init__(self, text: str, why: Why | None = None) -> None:
+        """`text`: a few words; `why`: the sentence, if there is one."""
+        super().__init__(why.text if why is not None else text)
+        self.brief = text
+        self.why = why or Why(Cause.LINK_FAILED, text)
 
 
 class LinkClosed(TransportError):

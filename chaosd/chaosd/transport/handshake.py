@@ -47,7 +47,7 @@ from chaos_protocols.wire.handshake import (
     Verdict,
 )
 from chaos_protocols.wire.versions import BEFORE, SPOKEN, Versions, agreed, refusal
-from chaosd.identity import Identity, site_of, site_of_certificate, verify
+from chaosd.identity import Identity, key_of_certificate, site_of, verify
 from chaosd.transport.errors import PeerProtocolError
 
 LABEL = b"chaos transport hello, protocol version 1\x00"
@@ -106,6 +106,8 @@ class DialerHandshake:
         self._expected = expected
         self._hello = hello
         self._certificate_der = b""
+        self.listener_key = b""
+        """The public key of the site that answered."""
         self.listener = Speaker(versions=BEFORE)
         """What the other end speaks, as its challenge says, and its verdict of its release."""
         self.version: int | None = None
@@ -113,10 +115,11 @@ class DialerHandshake:
 
     def check_certificate(self, certificate_der: bytes | None) -> None:
         """Raises PeerProtocolError when another site answered than the one that was dialed."""
-        site = site_of_certificate(certificate_der) if certificate_der else None
+        key = key_of_certificate(certificate_der) if certificate_der else None
+        site = site_of(key) if key is not None else None
         if site != self._expected:
             raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site or 'no site'}")
-        self._certificate_der = certificate_der or b""
+        self._certificate_der, self.listener_key = certificate_der or b"", key or b""
 
     def answer(self, frame: bytes) -> bytes:
         """The proof that answers a challenge. Only after `check_certificate`."""

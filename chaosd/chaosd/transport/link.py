@@ -18,6 +18,7 @@ from typing import Protocol
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.handshake import Session
+from chaosd.transport.admission import StandingLink
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LinkUsageError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
@@ -289,6 +290,11 @@ class Link:
             return 0
         rtt_s, window = round_trip_s(first.connection.socket), window_bytes(first.connection.socket)
         return streams_for(rtt_s, window, self.streams_wanted - 1)
+
+    @property
+    def standing(self) -> StandingLink:
+        """What a dialer that comes now is judged by."""
+        return StandingLink(incarnation=self.incarnation, session=self.session, streams=self.streams_wanted)
 
     def info(self, own_site: SiteId) -> LinkInfo:
         """For status pages."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import STREAMS_MAX
 from chaos_protocols.wire.versions import SPOKEN, Versions
@@ -143,6 +144,15 @@ class TransportEvents(Protocol):
 
     def admits(self, site: SiteId, purpose: str) -> str | None:
         """May this proven site connect? None = yes; otherwise the reason, for our own log only."""
+
+    def run_id(self) -> str:
+        """Which run this site is or was in; "" = none that has an id."""
+
+    def newest_start(self, site: SiteId) -> int:
+        """The newest start of that site's daemon that the run has agreed on; 0 = none."""
+
+    def refused(self, site: SiteId, why: Why) -> None:
+        """This proven site was not let in, for a cause that somebody has to take away."""
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
         """Control connection and all bulk streams are ready. `address` is where the site listens ("" = unknown);

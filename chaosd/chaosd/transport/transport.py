@@ -14,8 +14,9 @@ import asyncio
 import functools
 from collections.abc import Callable
 
+from chaos_protocols.causes import Cause
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.wire.handshake import PURPOSE_CONTROL, Hello, Session, Verdict
+from chaos_protocols.wire.handshake import ACCEPTED, PURPOSE_CONTROL, Hello, Session, Verdict
 from chaos_protocols.wire.versions import agreed
 from chaosd.addresses import split_address
 from chaosd.identity import Identity
@@ -34,6 +35,7 @@ from chaosd.transport.settings import (
     TransportEvents,
     TransportSettings,
 )
+from chaosd.transport.starts import Start, Starts
 from chaosd.transport.stream_scaling import Widening
 from chaosd.transport.tls import client_context
 
@@ -57,17 +59,18 @@ class Transport:
     ) -> None:
         self._identity = identity
         self._run = run
-        self._incarnation = incarnation
         self._events = events
         self._settings = settings
         self._own = Speaker(versions=settings.versions, software=settings.software)
+        self._starts = Starts(identity, incarnation)
         self._listener = Listener(identity, settings, self, self._track)
         self._dialer = DialerContext(
             identity=identity,
             tls=client_context(),
             run=run,
-            incarnation=incarnation,
             own=self._own,
+            starts=self._starts,
+            run_id=events.run_id,
             address_seen_from=self._listener.address_seen_from,
             track=self._track,
             options=settings.socket_options,
@@ -102,8 +105,9 @@ class Transport:
         for task in attempts:
             task.cancel()
         await self._listener.close()
-        finishing = [stream.stop() for link in self._links.values() for stream in link.streams.values()]
-        for link in list(self._links.values()):
+        links = list(self._links.values())
+        finishing = [stream.stop() for link in links for stream in link.streams.values()]
+        for link in links:
             link.close("this daemon is stopping")
         await self._widening.stop()
         tasks = [task for task in (*attempts, *finishing) if task is not None]
@@ -147,7 +151,8 @@ class Transport:
                     attempt.task.cancel()
                     await asyncio.wait([attempt.task])
             if self._closing or loop.time() >= deadline_s:
-                raise DialError(f"site {short(site)} at {address} did not complete the link in time")
+                late = "no answer in time"
+                raise DialError(late, Cause.UNREACHABLE.told(site=short(site), address=address, reason=late))
 
     def close_link(self, site: SiteId, reason: str) -> None:
         """Close the link (what was sent before is handed over). `link_lost` follows. Nothing happens without a link."""
@@ -197,7 +202,7 @@ class Transport:
 
     def forget_payload(self, site: SiteId, stream: int) -> None:
         """The rest of the payload under way there is discarded: its buffer is not written any more."""
-        if (link := self._links.get(site)) is not None:
+        if link := self._links.get(site):
             link.forget_payload(stream)
 
     # -- Gatekeeper: what the listener asks ------------------------------------------------------------------------
@@ -209,16 +214,21 @@ class Transport:
         facts = admission.AdmissionFacts(
             own_site=self._identity.site,
             own_run=self._run,
-            own_incarnation=self._incarnation,
             own_address=self._listener.address_seen_from(connection),
             own=self._own,
+            own_run_id=self._events.run_id(),
+            own_start=self._starts.own,
+            newest=self._starts.newest(site, self._events.newest_start(site)),
             distrust=self._events.admits(site, hello.purpose),
-            link=admission.StandingLink(incarnation=link.incarnation, session=link.session, streams=link.streams_wanted)
-            if link is not None
-            else None,
+            link=link.standing if link is not None else None,
             committed=attempt is not None and attempt.committed,
         )
-        return admission.judge(site, hello, facts)
+        verdict, reason = admission.judge(site, hello, facts)
+        if verdict.code == ACCEPTED:
+            self._starts.saw(site, hello.public_key, Start(incarnation=hello.incarnation, signature=hello.start))
+        elif (why := admission.why_refused(site, hello, facts, verdict)) is not None:
+            self._tell(self._events.refused, site, why)
+        return verdict, reason
 
     def adopt(self, site: SiteId, hello: Hello, connection: PeerConnection) -> None:
         if hello.purpose == PURPOSE_CONTROL:
@@ -226,11 +236,9 @@ class Transport:
                 attempt.supersede()
             speaker = Speaker(versions=hello.versions, software=hello.software)
             link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address, speaker)
-            loop = asyncio.get_running_loop()
             timeout_s = self._settings.handshake_timeout_s
-            self._completion_timers[link] = loop.call_later(
-                timeout_s, link.close, f"its streams did not come up within {timeout_s:g} s"
-            )
+            late = f"its streams did not come up within {timeout_s:g} s"
+            self._completion_timers[link] = asyncio.get_running_loop().call_later(timeout_s, link.close, late)
         else:
             link = self._links[site]
         link.add(connection)
@@ -293,10 +301,10 @@ class Transport:
 
         An attempt that yields leaves the neighbour YIELD_S to bring its own to an end, since that may fail as well.
         """
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), attempt.task
         arrival = self._arrivals.setdefault(site, loop.create_future())
-        assert attempt.task is not None
-        waiting: set[asyncio.Future[None]] = {arrival, attempt.task}
+        assert task is not None
+        waiting: set[asyncio.Future[None]] = {arrival, task}
         while waiting and not self._closing:
             remaining_s = max(0.0, deadline_s - loop.time())
             done, waiting = await asyncio.wait(waiting, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
@@ -305,7 +313,7 @@ class Transport:
             if not done:
                 return False
             try:
-                attempt.task.result()
+                task.result()
                 return True
             except (Yielded, asyncio.CancelledError):
                 deadline_s = min(deadline_s, loop.time() + YIELD_S)
@@ -317,19 +325,13 @@ class Transport:
             control, verdict = await attempt.control()
             bulk = await attempt.bulk(list(range(self._settings.streams_at_once)))
             connections = [control, *bulk]
-            standing = self._links.get(attempt.site)
+            site, standing = attempt.site, self._links.get(attempt.site)
             if standing is not None and standing.incarnation > verdict.incarnation:
-                raise DialError(f"site {short(attempt.site)} has restarted meanwhile")
+                raise DialError(f"site {short(site)} has restarted meanwhile")
             if not all(connection.is_open for connection in connections):
-                raise DialError(f"site {short(attempt.site)} closed the link while it came up")
-            link = self._new_link(
-                attempt.site,
-                verdict.incarnation,
-                attempt.session,
-                attempt.streams,
-                attempt.address,
-                attempt.listener,
-            )
+                raise DialError(f"site {short(site)} closed the link while it came up")
+            session, streams = attempt.session, attempt.streams
+            link = self._new_link(site, verdict.incarnation, session, streams, attempt.address, attempt.listener)
             attempt.keep()
             for connection in connections:
                 link.add(connection)
@@ -355,8 +357,7 @@ class Transport:
             raise
 
     def _can_repair(self, link: Link) -> bool:
-        own = link.session.dialer == self._identity.site
-        return link.state is SocketLinkPhase.UP and own and bool(link.missing)
+        return link.state is SocketLinkPhase.UP and link.session.dialer == self._identity.site and bool(link.missing)
 
     def _end_attempt(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
         """However it ended, and even if it was cancelled before its first step."""

@@ -17,6 +17,7 @@ from types import TracebackType
 
 from chaos_protocols.wire.state_spec import spec_problem
 from chaos_protocols.wire.worker import ArenaLayout, WorkerHello, arena_layout
+from chaosd.os_errors import explain
 
 F_GET_SEALS = getattr(fcntl, "F_GET_SEALS", 1034)
 F_SEAL_SHRINK = getattr(fcntl, "F_SEAL_SHRINK", 2)
@@ -40,7 +41,8 @@ class Arena:
             try:
                 self._map = mmap.mmap(fd, layout.size_bytes)
             except (OSError, ValueError) as error:
-                raise ArenaError(f"the shared memory of {layout.size_bytes} bytes cannot be mapped: {error}") from error
+                why = explain(error) if isinstance(error, OSError) else str(error)
+                raise ArenaError(f"the shared memory of {layout.size_bytes} bytes cannot be mapped: {why}") from error
         finally:
             os.close(fd)
         self.layout = layout

@@ -82,6 +82,8 @@ class Channel:
         self._discarding = False
         self._finish_timer: asyncio.TimerHandle | None = None
         self.closed = False
+        self.fd_was_cut_off = False
+        """A descriptor was sent and could not be taken: this process may not open one more, or too many came."""
         connection.setblocking(False)
         loop.add_reader(connection.fileno(), self._readable)
 
@@ -185,6 +187,7 @@ class Channel:
                 for fd in fds:
                     os.set_inheritable(fd, False)
                 self._fds.extend(fds)
+        self.fd_was_cut_off |= bool(message_flags & socket.MSG_CTRUNC)
         if len(self._fds) > FDS_MAX or message_flags & socket.MSG_CTRUNC or self._discarding:
             self._drop_fds()
         return data

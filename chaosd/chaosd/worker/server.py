@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from chaos_protocols.wire.worker import DaemonMessage, WorkerHello, WorkerMessage, WorkerRefused, encode
+from chaosd.os_errors import explain, files_allowed
 from chaosd.unix_sockets import UnixListener
 from chaosd.worker.arena import Arena, ArenaError
 from chaosd.worker.channel import Channel, peer_of
@@ -26,6 +27,11 @@ log = logging.getLogger(__name__)
 
 PENDING_MAX = 8
 """Connections that have not said hello yet, or wait to be taken; more would only be an attack or a defect."""
+
+NO_DESCRIPTOR = (
+    "the daemon may open {allowed} files and sockets, and all are in use: it cannot take the shared memory of this "
+    "script. Start the daemon again after `ulimit -n 1024`"
+)
 
 HELLO_TIMEOUT_S = 10.0
 """A worker connects when its model is ready and speaks at once; after this a silent connection is closed."""
@@ -142,7 +148,7 @@ class WorkerServer:
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
-            log.error("a worker cannot connect: the daemon has no file descriptors left (raise `ulimit -n`)")
+            log.error("a worker cannot connect: %s", explain(error, self.path))
             return
         peer = peer_of(connection)
         if peer.uid not in (os.geteuid(), 0):
@@ -175,6 +181,9 @@ class WorkerServer:
             self._refuse(channel, "the first message of a worker must be its hello")
             return
         fd = channel.take_fd()
+        if fd is None and channel.fd_was_cut_off:
+            self._refuse(channel, NO_DESCRIPTOR.format(allowed=files_allowed()))
+            return
         if fd is None:
             self._refuse(channel, "the hello came without shared memory; use the SDK of the daemon's version")
             return

@@ -31,7 +31,7 @@ from chaos_protocols.agreement.roster import (
     SiteRecord,
     View,
 )
-from chaos_protocols.names import SITES_MAX, SiteId
+from chaos_protocols.names import SITES_MAX, SiteId, other_run
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan, Site
 from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
@@ -273,6 +273,11 @@ def readable(message: RaftMessage) -> bool:
     except (msgspec.DecodeError, ValueError, RecursionError):  # TooNew and UnicodeDecodeError are ValueErrors
         return False
     return True
+
+
+def of_another_run(message: RaftMessage, run_id: str) -> bool:
+    """Whether the roster that this message wants stored, readable as it is, is that of another run."""
+    return isinstance(message, SnapshotRequest) and other_run(run_id, decode_roster(message.snapshot.state).run_id)
 
 
 def apply_command(roster: Roster, command: Command, index: int) -> Roster:

@@ -5,6 +5,8 @@ Driven by `SiteMachine`, which carries the agreement's effects out and tells the
 
 from __future__ import annotations
 
+import msgspec
+
 from chaos_protocols.agreement.commands import Command, apply_command, decode_command, decode_roster, encode_roster
 from chaos_protocols.agreement.raft import Effect, RaftMachine
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
@@ -64,9 +66,11 @@ class RosterReplica:
         return apply_command(self.roster, command, index)
 
     def restored(self, snapshot: Snapshot) -> Roster:
-        """The roster that a snapshot brings."""
+        """The roster that a snapshot brings. Which run this is was known before: a site of a release that does not
+        know the field leaves it out."""
         self._applied = snapshot.index
-        return decode_roster(snapshot.state)
+        roster = decode_roster(snapshot.state)
+        return roster if roster.run_id else msgspec.structs.replace(roster, run_id=self.roster.run_id)
 
     def install(self, roster: Roster) -> Roster:
         """It is in force from now on; the one before."""

@@ -14,11 +14,12 @@ from typing import Annotated
 
 import msgspec
 
-from chaos_protocols.names import SITES_MAX, SiteId, link_key
+from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
 from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
 
 Label = Annotated[str, msgspec.Meta(max_length=64)]
+RunId = Annotated[str, msgspec.Meta(pattern=RUN_ID_PATTERN)]
 Address = Annotated[str, msgspec.Meta(max_length=256)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 DEPARTED_KEPT_MAX = 64
@@ -90,10 +91,6 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
 
 
-OTHER_MODEL = "the model or optimizer differs from that of the run"
-"""What is told to whoever brings other facts than those of the roster."""
-
-
 class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """See the module. `resolved_round`, `resolved_digest`: after a failure, the last round that stands, and its
     result's digest. `resolved_epoch`: when that was agreed; `restore_epoch`: when the run last took over a worker's
@@ -123,6 +120,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The request of the operator who decided that (since version 4); empty: the rules did."""
     needs: Version = 0
     """The highest version that a command applied so far needed: a site that does not speak it cannot read this."""
+    run_id: RunId = ""
+    """Drawn when the run was founded, and the same for good: two runs of one name have two. Empty: founded by a release
+    that drew none."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import AnswerRequest
-from chaos_protocols.events import LinkChangeRequested
+from chaos_protocols.events import LinkChangeRequested, PeersChanged
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.scheduler_client import SchedulerClient
@@ -65,6 +65,18 @@ class DesiredLinks:
         known = self._replica.last_known
         for site in known.neighbours(self._replica.site):
             self._want(site, known)
+
+    def peers_changed(self, event: PeersChanged) -> None:
+        """Dial whom the configuration names now. Whom it names no more is dialled only if the roster has that link; a
+        link that is up stays, since a round may need it."""
+        named, agreed = dict(event.peers), self._replica.roster.neighbours(self._replica.site)
+        for site in sorted(self._peers.keys() - named.keys()):
+            del self._peers[site]
+            if site not in agreed:
+                self._network.links.forget(site)
+        for site, address in event.peers:
+            self._peers[site] = address
+            self._network.want(site, address)
 
     def _want(self, site: SiteId, roster: Roster) -> None:
         record = roster.record(site)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.changes import checked_change
 from chaos_protocols.effects import CloseLink, Dial, Effect
 from chaos_protocols.events import ConnectionProgress
@@ -94,6 +95,12 @@ class Neighbour:
     rtt_s: float | None = None
     goodbye: str = ""
     failure: str = ""
+    why: Why | None = None
+    """Why there is no link, as the last dial has shown; None: none failed since there was one."""
+    told: set[Cause] = field(default_factory=set)
+    """Causes that are in the history since there was a link."""
+    beat: Heartbeat | None = None
+    """The last one that was heard over this link."""
     sent_at_s: dict[int, float] = field(default_factory=dict)
     watch: LinkWatch = field(default_factory=LinkWatch)
 
@@ -194,13 +201,14 @@ class LinkTable:
         neighbour.incarnation = incarnation
         neighbour.address = address or neighbour.address
         neighbour.watch.connected(now_s=now_s)
-        neighbour.goodbye = ""
+        neighbour.goodbye, neighbour.why = "", None
+        neighbour.told.clear()
         if old_phase in (LinkPhase.UP, LinkPhase.REDIALLING):
             if old_incarnation == incarnation:
                 self.notices.append(LinkRenewed(site=site))
                 return []
             self._went_down(neighbour, old_incarnation, "its daemon was restarted")
-        neighbour.heard_sequence = 0
+        neighbour.heard_sequence, neighbour.beat = 0, None
         neighbour.watch.restarted()
         neighbour.sent_at_s.clear()
         self.notices.append(LinkCameUp(site=site, incarnation=incarnation))
@@ -217,17 +225,28 @@ class LinkTable:
             return []
         return self._redial(neighbour, reason, now_s)
 
-    def dial_failed(self, site: SiteId, reason: str, *, now_s: float) -> list[Effect]:
+    def dial_failed(self, site: SiteId, reason: str, why: Why | None = None, *, now_s: float) -> list[Effect]:
         neighbour = self.neighbours.get(site)
         if neighbour is None or neighbour.phase in (LinkPhase.UP, LinkPhase.DOWN):
             return []
         old_phase = neighbour.phase
         self._down(neighbour, now_s)
+        neighbour.why = why
         if old_phase is LinkPhase.REDIALLING:
             self._went_down(neighbour, neighbour.incarnation, f"{neighbour.failure}; redial: {reason}")
         else:
             neighbour.failure = reason
         return []
+
+    def turn_away(self, site: SiteId, why: Why, *, now_s: float) -> list[Effect]:
+        """Close a link that must not be there; it is dialled again like any other that is down."""
+        neighbour = self.neighbours.get(site)
+        if neighbour is None or not self.is_up(site):
+            return []
+        self._down(neighbour, now_s)
+        neighbour.why = why
+        self._went_down(neighbour, neighbour.incarnation, why.text)
+        return [CloseLink(site=site, reason=why.text)]
 
     def heard(self, site: SiteId, *, now_s: float) -> None:
         """Anything at all arrived from the neighbour."""
@@ -247,7 +266,7 @@ class LinkTable:
         neighbour = self.neighbours.get(site)
         if neighbour is None:
             return
-        neighbour.heard_beat_s = now_s
+        neighbour.heard_beat_s, neighbour.beat = now_s, beat
         neighbour.heard_sequence = max(neighbour.heard_sequence, beat.sequence)
         sent_at_s = neighbour.sent_at_s.get(beat.echo_sequence)
         echo = beat.echo_sequence if sent_at_s is not None else 0

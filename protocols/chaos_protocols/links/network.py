@@ -9,13 +9,15 @@ from collections import deque
 
 from chaos_protocols import events
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.liveness import LinkTable
+from chaos_protocols.links.refusals import FOR_GOOD, Refusals
 from chaos_protocols.links.router import Router
 from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.links.steps import Steps
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.wire.control import Heartbeat, LinkStateAdvertisement, Message
+from chaos_protocols.wire.control import Goodbye, Heartbeat, LinkStateAdvertisement, Message
 
 
 class Network:
@@ -24,6 +26,7 @@ class Network:
     def __init__(self, outbox: Outbox, replica: RosterReplica) -> None:
         facts = outbox.facts
         self.links = LinkTable(facts.site, outbox.settings, now_s=outbox.now_s)
+        self.refusals = Refusals(outbox)
         self.router = Router(facts.site, facts.public_key, facts.incarnation)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that was seen, over whose link ever."""
@@ -73,6 +76,7 @@ class Network:
 
     def link_up(self, event: events.LinkUp) -> None:
         """A connection is ready."""
+        self.refusals.admitted(event.site)
         self.versions.heard(event.site, event.incarnation, event.versions, event.software)
         now_s = self._outbox.now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
@@ -85,13 +89,21 @@ class Network:
     def dial_failed(self, event: events.DialFailed) -> None:
         """Nobody is there, or does not want us."""
         site, roster = event.site, self._replica.roster
-        self._outbox.emit(self.links.dial_failed(site, event.reason, now_s=self._outbox.now_s))
+        self._outbox.emit(self.links.dial_failed(site, event.reason, event.why, now_s=self._outbox.now_s))
+        self._tell_once(site, event.why)
         if roster.link(self._site, site) is not None and self.router.overlay.silent(site):
             self.report_link(site, 0, up=False, reason=event.reason)  # nobody saw it go down: all were restarted
 
     def link_progressed(self, event: events.LinkProgressed) -> None:
         """Bytes move over it, or wait."""
         self.links.progressed(event.site, event.connections, now_s=self._outbox.now_s)
+
+    def _tell_once(self, site: SiteId, why: Why | None) -> None:
+        """What somebody has to take away before there is a link: in the history once, not at every dial."""
+        neighbour = self.links.neighbours.get(site)
+        if why is not None and why.cause in FOR_GOOD and neighbour is not None and why.cause not in neighbour.told:
+            neighbour.told.add(why.cause)
+            self._outbox.record("refused", short(site), why.cause.code, "refused", None, why.text)
 
     # -- heartbeats
 
@@ -113,15 +125,37 @@ class Network:
                 knows_you=roster.record(site) is not None,
                 late_s=self.links.lateness_s,
                 others=tuple(one for one in others if one.site != site),
+                run_id=roster.run_id,
             )
             self.tell(site, heartbeat)
 
-    def heard_beat(self, site: SiteId, beat: Heartbeat) -> None:
-        """A neighbour lives, and says where it stands."""
+    def heard_beat(self, site: SiteId, beat: Heartbeat) -> bool:
+        """A neighbour lives, and says where it stands. False: it is in another run, and the link is closed."""
+        here = self._replica.roster.run_id
+        if other_run(here, beat.run_id):
+            why = Cause.OTHER_RUN.told(site=short(site), there=short(beat.run_id), here=short(here))
+            self.tell(site, Goodbye(reason=why.text))
+            self._outbox.emit(self.links.turn_away(site, why, now_s=self._outbox.now_s))
+            self._tell_once(site, why)
+            return False
         neighbour = self.links.neighbours.get(site)
         if neighbour is not None:
             self.steps.heard(site, neighbour.incarnation, beat, now_s=self._outbox.now_s)
         self.links.heartbeat_received(site, beat, now_s=self._outbox.now_s)
+        return True
+
+    def runs_heard(self) -> dict[str, list[SiteId]]:
+        """The runs that neighbours say they are in, each with those that do; ascending."""
+        found: dict[str, list[SiteId]] = {}
+        for site in self.links.up_sites():
+            beat = self.links.neighbours[site].beat
+            if beat is not None and beat.run_id:
+                found.setdefault(beat.run_id, []).append(site)
+        return dict(sorted(found.items()))
+
+    def hears_of_two_runs(self) -> bool:
+        """And has never been in one of them."""
+        return not self._replica.roster.run_id and len(self.runs_heard()) > 1
 
     # -- the overlay
 

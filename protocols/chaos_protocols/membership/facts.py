@@ -32,8 +32,8 @@ class SiteFacts:
     """How far the run had come, as its journal knows."""
 
 
-def bootstrap_roster(facts: SiteFacts, planner: Planner) -> Roster:
-    """The roster of a new run: its founder alone, no model yet."""
+def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
+    """The roster of a new run, which `run_id` tells from all others: its founder alone, no model yet."""
     record = SiteRecord(
         site=facts.site,
         name=facts.name,
@@ -46,7 +46,7 @@ def bootstrap_roster(facts: SiteFacts, planner: Planner) -> Roster:
     view = make_view(planner, first_round=1, members=(facts.site,), listeners=(), links=())
     founded = empty_roster(facts.run, facts.min_sites)
     views = (msgspec.structs.replace(view, epoch=1),)
-    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views)
+    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)
 
 
 def empty_roster(run: str, min_sites: int = 1) -> Roster:

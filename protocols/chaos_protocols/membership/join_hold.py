@@ -8,6 +8,7 @@ done without everybody, so the run waits no longer than its most patient site. D
 from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -55,12 +56,12 @@ class JoinHold:
             self._let_go()
             self._outbox.emit(self._rounds.advance())
 
-    def reason(self) -> str:
-        """Whom the rounds wait for; empty: nobody."""
+    def why(self) -> Why | None:
+        """Whom the rounds wait for; None: nobody."""
         plan, since_s = self._plan, self._since_s
         if plan is None or since_s is None:
-            return ""
-        return f"rounds wait until {self._name(plan)} has the state over its slow links, {plan.hold_s:g} s at most"
+            return None
+        return Cause.JOIN_HOLD.told(site=self._name(plan), seconds=f"{plan.hold_s:g}")
 
     def take_waited(self) -> bool:
         """Whether rounds have waited since this was asked: then the time between two of them says nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaos_protocols.causes import Cause, Why, by_code
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
@@ -17,15 +18,20 @@ class Joining:
     def __init__(self, outbox: Outbox, membership: Membership, session: WorkerSession) -> None:
         self.asked = False
         """It did, once in this life: it may have been admitted without knowing."""
-        self.refusal = ""
-        """Why it is not let in, as it was last told."""
+        self.answer: Why | None = None
+        """Why it is not let in (yet), as it was last told."""
+        self.refusal: Why | None = None
+        """The answer that sent its worker away, for good."""
+        self._refusal = ""
+        """The last one that is in the history."""
         self._outbox = outbox
         self._membership = membership
         self._session = session
 
     def new_worker(self) -> None:
         """What was said about the one before does not count."""
-        self.refusal = ""
+        self.answer = self.refusal = None
+        self._refusal = ""
 
     def request(self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None, lineage: int) -> JoinRequest:
         """What it says of itself; `checkpoint`: the newest that its worker could load from its disk; `lineage`: of the
@@ -49,9 +55,13 @@ class Joining:
     def answered(self, answer: JoinAnswer) -> None:
         """A refusal is told once; one for good sends the worker away."""
         outbox, session = self._outbox, self._session
-        if answer.incarnation != outbox.facts.incarnation or answer.accepted or answer.reason == self.refusal:
+        if answer.incarnation != outbox.facts.incarnation:
             return
-        self.refusal = answer.reason
+        self.answer = Cause.ADMISSION.told() if answer.accepted else Why(by_code(answer.cause), answer.reason)
+        if answer.accepted or answer.reason == self._refusal:
+            return
+        self._refusal = answer.reason
+        self.refusal = self.answer if answer.final else None
         outcome = "refused" if answer.final else ""
         outbox.record("scale-out", outbox.facts.name, "asked to join", outcome, None, answer.reason)
         if answer.final and session.present:

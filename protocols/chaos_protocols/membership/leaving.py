@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.causes import Cause
 from chaos_protocols.effects import AnswerRequest, CloseLink, StopDaemon
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.joining import Joining
@@ -127,7 +128,7 @@ class Leaving:
             return
         self.stop("left the run", graceful=True)
 
-    def stop(self, reason: str, *, graceful: bool) -> None:
+    def stop(self, reason: str, *, graceful: bool, cause: Cause | None = None) -> None:
         """The end of this daemon: the worker is dismissed, the neighbours are told."""
         if self._membership.ended:
             return
@@ -140,7 +141,8 @@ class Leaving:
             network.tell(site, Goodbye(reason=reason))
             outbox.emit([CloseLink(site=site, reason=reason)])
         outbox.emit([AnswerRequest(request=request, done=True, reason=reason) for request in self._requests])
-        outbox.emit([StopDaemon(graceful=graceful, reason=reason, for_script=graceful and self._for_script)])
+        for_script = graceful and self._for_script
+        outbox.emit([StopDaemon(graceful=graceful, reason=reason, for_script=for_script, cause=cause)])
 
     # -- giving up
 

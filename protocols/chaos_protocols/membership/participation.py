@@ -11,7 +11,8 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, RemoveLink
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.agreement.roster import OTHER_MODEL, Roster
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.causes import Cause
 from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
@@ -54,9 +55,8 @@ class Participation:
         self.hold = JoinHold(outbox, replica, rounds)
         self.absence = WorkerAbsence(outbox, self.membership, rounds, self.session, self.state.fetch)
         self.waits = Waits(outbox, replica, self.client, rounds, self.absence)
-        self.pause = Pause(
-            outbox, replica, network, self.membership, self.joining, self.hold, rounds, self.state, self.waits
-        )
+        client, joining, hold, state = self.client, self.joining, self.hold, self.state
+        self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
         self.skips = Skips(outbox, replica)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._outbox = outbox
@@ -175,7 +175,8 @@ class Participation:
         model = self._replica.roster.model
         if model is not None and event.model != model:
             standby = "" if self.session.present else "; until then this site relays in standby"
-            return f"{OTHER_MODEL}; start the script again with the run's own model and optimizer{standby}"
+            other = Cause.OTHER_MODEL.told().text
+            return f"{other}; start the script again with the run's own model and optimizer{standby}"
         if event.rival_pid is not None and self.session.present:
             return (
                 f"another worker (process {event.rival_pid}) already trains through this daemon; stop it first, or "
@@ -275,7 +276,7 @@ class Participation:
     def round_came_up_empty(self, event: events.RoundCameUpEmpty) -> None:
         """It has none: every part had weight 0."""
         self._rounds.round_came_up_empty(event.tag)
-        reason = "training waits until a site has something to give"
+        reason = Cause.NOTHING_GIVEN.told().text
         self._outbox.record("pause", f"round {event.tag.round}", "every contribution has weight 0", "", None, reason)
 
     def result_fetched(self, event: events.ResultFetched) -> None:
@@ -309,6 +310,12 @@ class Participation:
         self._follow_up(self.state.restore_failed(event.attempt, event.reason))
 
     # -- links
+
+    def dial_failed(self, event: events.DialFailed) -> None:
+        """There is no link. Who hears that its own key is in use elsewhere, and has seen the proof, ends."""
+        self._network.dial_failed(event)
+        if (why := event.why) is not None and why.cause is Cause.KEY_ELSEWHERE:
+            self.leaving.stop(why.text, graceful=False, cause=why.cause)
 
     def link_came_up(self) -> None:
         """Whoever is there now may be a way to the scheduler."""
@@ -382,6 +389,9 @@ class Participation:
             if leave is not None and client.scheduler != self._replica.site:
                 client.tell(leave)
         elif not membership.in_roster:
+            if self._network.hears_of_two_runs():
+                client.forget_named()
+                return  # whichever answers first would have this site's data: its operator has to choose
             near = self._network.links.up_sites()
             client.tell(self.joining.request(near, self.state.offer(), self.state.lineage()))
         else:

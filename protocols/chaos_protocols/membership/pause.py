@@ -1,14 +1,22 @@
-"""What a site's user is told when nothing moves: why, and when it goes on."""
+"""What a site's user is told when nothing moves: why, whom it waits for, since when, and when it goes on.
+
+The causes and their texts stand in `chaos_protocols.causes`; which of them holds is found here, the same whenever it is
+asked, from what the other parts know.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.waits import Waits
-from chaos_protocols.names import short
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine, RoundPhase
 from chaos_protocols.state.machine import WorkerState
@@ -17,9 +25,12 @@ from chaos_protocols.wire.worker import RunPaused, RunResumed
 HEARD_LASTS = 4
 """So many times as long as it takes until the scheduler says it again, what it said holds."""
 
+LINKS_TOLD_MAX = 4
+"""Of peers without a link; the others are counted."""
+
 
 class Pause:
-    """See the module. Driven by `Participation`, at every beat."""
+    """See the module. Driven by `Participation`, at every beat. `since_s`: when it began; None: nothing pauses."""
 
     def __init__(
         self,
@@ -27,16 +38,19 @@ class Pause:
         replica: RosterReplica,
         network: Network,
         membership: Membership,
+        client: SchedulerClient,
         joining: Joining,
         hold: JoinHold,
         rounds: RoundMachine,
         state: WorkerState,
         waits: Waits,
     ) -> None:
+        self.since_s: float | None = None
         self._outbox = outbox
         self._replica = replica
         self._network = network
         self._membership = membership
+        self._client = client
         self._joining = joining
         self._hold = hold
         self._rounds = rounds
@@ -44,6 +58,11 @@ class Pause:
         self._waits = waits
         self._told = ""
         """The reason that was told last; empty: it goes on."""
+        self._cause: Cause | None = None
+        self._cause_s = 0.0
+        """What holds it up, and since when."""
+        self._recorded: Cause | None = None
+        """The cause that stands in the history."""
         self._heard = ("", float("-inf"))
         """What the scheduler last said that the run waits for, and when."""
 
@@ -52,47 +71,105 @@ class Pause:
         self._heard = (reason, self._outbox.now_s)
 
     def tell(self) -> None:
-        """The worker hears of every new reason, the event history of the beginning and of the end."""
-        reason, outbox = self.reason(), self._outbox
-        if reason == self._told:
-            return
-        if self._state.session.present:
-            self._state.session.tell(RunPaused(reason=reason) if reason else RunResumed())
-        if bool(reason) != bool(self._told):
-            outbox.record("pause" if reason else "resume", outbox.facts.name, reason or self._told, "", None, "")
-        self._told = reason
+        """The worker hears of every new reason; the event history has the beginning, each cause that lasts, the end."""
+        why, outbox = self.why(), self._outbox
+        reason, cause = (why.text, why.cause) if why is not None else ("", None)
+        if cause is not self._cause:
+            self._cause, self._cause_s = cause, outbox.now_s
+        lasts = outbox.now_s >= self._cause_s + outbox.settings.stateless_s
+        if cause is not self._recorded and (cause is None or self._recorded is None or lasts):
+            outbox.record("pause" if cause else "resume", outbox.facts.name, reason or self._told, "", None, "")
+            self._recorded = cause
+            if cause is None or self.since_s is None:
+                self.since_s = outbox.now_s if cause else None
+        if reason != self._told:
+            if self._state.session.present:
+                self._state.session.tell(RunPaused(reason=reason[:REASON_MAX]) if reason else RunResumed())
+            self._told = reason
 
     def reason(self) -> str:
-        """Why nothing moves; empty when rounds can go on."""
+        """The sentence; empty when rounds can go on."""
+        why = self.why()
+        return why.text if why is not None else ""
+
+    def why(self) -> Why | None:
+        """Why nothing moves; None when rounds can go on."""
         roster = self._replica.roster
         if not self._membership.takes_part:
-            asking = "asking to join" if self._state.session.present else "waiting for a worker to say hello"
-            return self._joining.refusal or asking
+            return self._why_outside()
         if self._is_without_scheduler():
             return self._why_no_scheduler()
         if roster.model is None:
-            return "waiting for the founder's worker"
+            return Cause.FOUNDERS_WORKER.told()
         if not roster.started:
-            return f"waiting for {roster.min_sites} sites; {len(roster.member_ids())} are here"
-        if waits := self._what_the_run_waits_for() or self._hold.reason():
+            return Cause.MIN_SITES.told(wanted=roster.min_sites, here=len(roster.member_ids()))
+        if waits := self._what_the_run_waits_for() or self._hold.why():
             return waits
-        return self._why_no_state() if self._is_without_state() else self._waits.reason()
+        if self._is_without_state():
+            return self._why_no_state()
+        waits_for = self._waits.reason()
+        return Cause.ROUND_WAITS.told(reason=waits_for) if waits_for else None
 
-    def _what_the_run_waits_for(self) -> str:
+    # -- outside the run
+
+    def _why_outside(self) -> Why:
+        """The nearest cause: its own worker, its links, those that it is linked with, the run's answer."""
+        network, joining = self._network, self._joining
+        if not self._state.session.present:
+            return joining.refusal or Cause.NO_WORKER.told()
+        up = network.links.up_sites()
+        if not up:
+            return self._why_no_link()
+        if network.hears_of_two_runs():
+            told = "; ".join(f"{short(run)}: {_named(sites)}" for run, sites in network.runs_heard().items())
+            return Cause.TWO_RUNS.told(runs=told)
+        if joining.answer is not None:
+            return joining.answer
+        beats = [beat for site in up if (beat := network.links.neighbours[site].beat) is not None]
+        if not beats or self._client.scheduler is not None:
+            return Cause.ASKING.told()
+        if any(beat.epoch > 0 for beat in beats):
+            return Cause.RUN_WITHOUT_SCHEDULER.told(sites=_named(up))
+        failed = self._failed_links()
+        return Cause.NO_FOUNDER.told(sites=_named(up), links=f"; {failed}" if failed else "")
+
+    def _why_no_link(self) -> Why:
+        if not self._network.links.neighbours:
+            return Cause.NO_PEER.told()
+        failed = self._failed_links()
+        return Cause.NO_LINK.told(links=failed) if failed else Cause.ASKING.told()
+
+    def _failed_links(self) -> str:
+        """Of the sites that a link is wanted to; first the causes that somebody has to take away."""
+        links = self._network.links
+        found = [
+            (one.why.cause in (Cause.NOT_RUNNING, Cause.UNREACHABLE), one.site, one.why.text)
+            for one in links.neighbours.values()
+            if one.why is not None and not links.is_up(one.site)
+        ]
+        told = [text for _, _, text in sorted(found)[:LINKS_TOLD_MAX]]
+        if len(found) > LINKS_TOLD_MAX:
+            told.append(f"and {len(found) - LINKS_TOLD_MAX} more")
+        return "; ".join(told)
+
+    # -- in the run
+
+    def _what_the_run_waits_for(self) -> Why | None:
         outbox, (reason, heard_s) = self._outbox, self._heard
         over = self._rounds.active or self._state.is_coming or self._replica.roster.resolving
-        return "" if over or outbox.now_s > heard_s + HEARD_LASTS * outbox.settings.retry_s else reason
+        if not reason or over or outbox.now_s > heard_s + HEARD_LASTS * outbox.settings.retry_s:
+            return None
+        return Cause.STATE_AWAITED.told(reason=reason)
 
     def _is_without_scheduler(self) -> bool:
         outbox, replica = self._outbox, self._replica
         silent_s = outbox.now_s - replica.leader_seen_s
         return replica.raft.leader is None and silent_s > outbox.settings.failure_timeout_s
 
-    def _why_no_scheduler(self) -> str:
+    def _why_no_scheduler(self) -> Why:
         reachable = self._network.reachable()
-        lacking = [short(site) for site in self._replica.configuration.voters if site not in reachable]
-        whom = f"cannot reach {', '.join(lacking)}" if lacking else "an election is under way"
-        return f"no scheduler: {whom}; training waits for a majority of the voters"
+        lacking = [site for site in self._replica.configuration.voters if site not in reachable]
+        return Cause.NO_QUORUM.told(sites=_named(lacking)) if lacking else Cause.ELECTION.told()
 
     def _is_without_state(self) -> bool:
         """For longer than it takes to be asked for, and nothing is on its way."""
@@ -101,10 +178,18 @@ class Pause:
             return False
         return outbox.now_s - session.since_s > outbox.settings.stateless_s
 
-    def _why_no_state(self) -> str:
+    def _why_no_state(self) -> Why:
         network, completed = self._network, self._rounds.completed_round
         standby = RoundPhase.STANDBY.value
         heard = (network.steps.of(site) for site in network.links.up_sites())
         if any(step is not None and step.phase != standby for step in heard):
-            return f"waiting for the state of round {completed}: it is fetched again from a site that trains"
-        return f"no member that trains has the state of round {completed}; waiting for a worker that has it"
+            return Cause.STATE_COMES.told(round=completed)
+        return Cause.STATE_LOST.told(round=completed)
+
+
+REASON_MAX = 4096
+"""Characters of `RunPaused.reason`."""
+
+
+def _named(sites: Iterable[SiteId]) -> str:
+    return ", ".join(short(site) for site in sites)

@@ -53,6 +53,10 @@ class SchedulerClient:
         self._hint, self._hint_epoch = beat.scheduler, beat.epoch
         return news
 
+    def forget_named(self) -> None:
+        """What was named so far may be of another run: the next word counts."""
+        self._hint, self._hint_epoch = None, -1
+
     def is_trusted(self, source: SiteId) -> bool:
         """Whether `source` may say what only sites of the run say. A site outside it must believe those it is pointed
         to; one inside, the roster and the agreement's configuration."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos_protocols.agreement.roster import OTHER_MODEL, SiteRecord
+from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.agreement.views import connects
+from chaos_protocols.causes import Cause, Why
 from chaos_protocols.names import SiteId, link_key, short
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.negotiation import (
@@ -87,7 +88,7 @@ class Admission:
             return answer
         neighbours = tuple(one for one in request.neighbours if self._in_run(one) and one != site)
         if not neighbours:
-            return _not_now(request, "none of the named neighbours is in the run at the moment")
+            return _not_now(request, Cause.NEIGHBOURS_OUTSIDE.told())
         trimmed = msgspec.structs.replace(request, neighbours=neighbours)
         scale_out = ScaleOut(
             self._negotiations.name("join"), joiner=site, request=trimmed, cause="asked to join", now_s=now_s
@@ -103,45 +104,46 @@ class Admission:
         """What the roster says of such a site and its worker."""
         roster = self._facts.roster
         if site in roster.banned:
-            return _never(request, "this site was banned from the run")
+            return _never(request, Cause.BANNED.told())
         if roster.model is None:
-            return _not_now(request, "the site that founds the run has no worker yet")
+            return _not_now(request, Cause.FOUNDER_HAS_NO_WORKER.told())
         if request.model != roster.model:
-            return _never(request, OTHER_MODEL)
+            return _never(request, Cause.OTHER_MODEL.told())
         if problem := roster.version_problem(request.versions):
-            return _never(request, problem)
+            return _never(request, Cause.RUN_NEEDS_VERSION.told(reason=problem))
         record = roster.record(site)
         if record is None:
             return None
         if record.incarnation == request.incarnation:
             return _accepted(request, "already in the roster")
-        return _not_now(request, "its former self is still in the roster, and is being removed")
+        return _not_now(request, Cause.FORMER_SELF.told())
 
     def _negotiated(self, site: SiteId, request: JoinRequest) -> JoinAnswer | None:
         """What is under way about it, or was."""
         gone = self._facts.roster.departure(site, request.incarnation)
         if (gone is not None and gone.cause == "left") or self._turned_back.has(site, request.incarnation):
-            reason = "this start of its daemon has left the run; this request was under way for long"
-            return _not_now(request, reason)
+            return _not_now(request, Cause.HAS_LEFT.told())
         for negotiation in self._negotiations.all.values():
             if isinstance(negotiation, ScaleOut) and negotiation.joiner == site:
                 return _accepted(request, "the negotiation runs")
             if isinstance(negotiation, ScaleIn) and negotiation.site == site:
-                return _not_now(request, "its former leave is still being finished")
+                return _not_now(request, Cause.FORMER_LEAVE.told())
         if refusal := self._negotiations.refusal(site):
-            return _not_now(request, refusal)
+            return _not_now(request, Cause.LINKS_TOO_SLOW.told(reason=refusal))
         return None
 
     def _judge(self, site: SiteId, request: JoinRequest) -> JoinAnswer | None:
         """Whether the run can take anybody at the moment."""
         if self._facts.roster.resolving:
-            return _not_now(request, "a failure is being resolved")
+            return _not_now(request, Cause.RESOLVING.told())
         if not self._reports.anybody_active():
             if self._reports.anybody_rests():
-                return _not_now(request, "no member's script trains at the moment: they pause, or are late")
+                return _not_now(request, Cause.SCRIPTS_REST.told())
             self._restore_point.offers.outside(site, request)
-            unknown = "no member has the training state at the moment; waiting for one that has the newest"
-            return _not_now(request, self._restore_point.waiting or unknown)
+            waiting = self._restore_point.waiting
+            return _not_now(
+                request, Cause.STATE_AWAITED.told(reason=waiting) if waiting else Cause.NOBODY_TRAINS.told()
+            )
         return None
 
     # -- states
@@ -153,7 +155,7 @@ class Admission:
         if record is None or record.incarnation != request.incarnation:
             return None
         if roster.model is not None and request.model != roster.model:
-            return JoinAnswer(incarnation=request.incarnation, accepted=False, final=True, reason=OTHER_MODEL)
+            return _never(request, Cause.OTHER_MODEL.told())
         self._restore_point.offers.inside(site, request)
         if roster.model is None or not (self._reports.active_sites() - {site}):
             return None  # the restore point decides
@@ -292,10 +294,16 @@ def _accepted(request: JoinRequest, reason: str) -> JoinAnswer:
     return JoinAnswer(incarnation=request.incarnation, accepted=True, final=False, reason=reason)
 
 
-def _not_now(request: JoinRequest, reason: str) -> JoinAnswer:
+def _not_now(request: JoinRequest, why: Why) -> JoinAnswer:
     """It may ask again."""
-    return JoinAnswer(incarnation=request.incarnation, accepted=False, final=False, reason=reason)
+    return _refused(request, why, final=False)
 
 
-def _never(request: JoinRequest, reason: str) -> JoinAnswer:
-    return JoinAnswer(incarnation=request.incarnation, accepted=False, final=True, reason=reason)
+def _never(request: JoinRequest | StateRequest, why: Why) -> JoinAnswer:
+    return _refused(request, why, final=True)
+
+
+def _refused(request: JoinRequest | StateRequest, why: Why, *, final: bool) -> JoinAnswer:
+    return JoinAnswer(
+        incarnation=request.incarnation, accepted=False, final=final, reason=why.text, cause=why.cause.code
+    )

@@ -24,7 +24,7 @@ from typing import Annotated, Final, get_args
 import msgspec
 
 from chaos_protocols.agreement.raft.messages import RaftMessage
-from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts
+from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts, RunId
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
@@ -65,6 +65,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """By how much the sender was late itself lately: its silence is judged with that much more patience."""
     others: Annotated[tuple[SiteStep, ...], msgspec.Meta(max_length=STEPS_TOLD_MAX)] = ()
     """Where other sites stand, for those that have no link to them."""
+    run_id: RunId = ""
+    """Which run the sender is or was in, as its roster says; empty: in none, or its release does not say."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -114,6 +116,8 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     accepted: bool
     final: bool
     reason: Reason
+    cause: Label = ""
+    """Code of the `Cause`, for programs; empty: not told."""
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from chaos_protocols.names import SITE_ID_CHARACTERS
+from chaos_protocols.names import RUN_ID_PATTERN, SITE_ID_CHARACTERS
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 NONCE_BYTES = 32
@@ -41,6 +41,8 @@ Padding = Annotated[bytes, msgspec.Meta(max_length=HANDSHAKE_BYTES_MAX)]
 Nonce = Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Counter = Annotated[int, msgspec.Meta(ge=0, le=COUNTER_MAX)]
 Name = Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)]
+RunId = Annotated[str, msgspec.Meta(pattern=RUN_ID_PATTERN)]
+StartSignature = Annotated[bytes, msgspec.Meta(max_length=SIGNATURE_BYTES)]
 SiteText = Annotated[str, msgspec.Meta(min_length=SITE_ID_CHARACTERS, max_length=SITE_ID_CHARACTERS)]
 
 REFUSED = "refused"
@@ -108,6 +110,10 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     heard: Versions | None = None
     """The listener's range as the challenge brought it. The listener compares it with what it said: the signature
     over this hello covers both ranges, so nobody in between can talk the two down to an older version."""
+    run_id: RunId = ""
+    """Which run the dialer is or was in, as its roster says; empty: in none, or its release does not say."""
+    start: StartSignature = b""
+    """The dialer's signature of its start number (`chaosd.transport.starts`); empty: its release gives none."""
 
     @property
     def versions(self) -> Versions:
@@ -138,6 +144,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The version that both use from now on; the dialer knows which one it must be."""
     software: Software = ""
     """The listener's release, for people; told to whom it trusts."""
+    run_id: RunId = ""
+    """Which run the listener is or was in; told to whom it trusts."""
+    start: StartSignature = b""
+    """The listener's signature of its start number."""
+    newest: Counter = 0
+    """The newest start of the dialer that the listener knows, where that is why it refuses; 0: it is not."""
+    newest_start: StartSignature = b""
+    """The dialer's own signature of it; empty: the listener has it from others."""
 
 
 FIXED_REFUSAL = Verdict(code=REFUSED)

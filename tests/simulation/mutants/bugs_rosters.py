@@ -6,6 +6,17 @@ from tests.simulation.mutants.planting import Bug, Patch
 
 ROSTERS = (
     Bug(
+        name="a daemon whose key was started elsewhere goes on",
+        patches=(
+            Patch(
+                "chaos_protocols.membership.participation:Participation.dial_failed",
+                "why.cause is Cause.KEY_ELSEWHERE",
+                "why.cause is Cause.NO_WORKER",
+            ),
+        ),
+        breaks=(8,),
+    ),
+    Bug(
         name="the contribution of a removed site is accepted",
         patches=(
             Patch(

@@ -4,7 +4,7 @@ Driven by the daemon's driver, which executes `Persist` before it sends any answ
 about agreement. One directory, held by one process (`lock`), with one file (`journal`): frames as
 `storage/journal/records.py` documents them, each the msgpack of one of two records:
 
-    Opened(incarnation)                                        once at every start of the daemon
+    Opened(incarnation, site)                                  once at every start of the daemon
     Persisted(hard_state, truncate_from, snapshot, entries)    one `Persist`; a field that does not change is null
     Persisted(..., reached)                                    how far the run has come, for the time after a power cut
 
@@ -29,6 +29,7 @@ import msgspec
 from chaos_protocols.agreement.raft.effects import HardState, Persist
 from chaos_protocols.agreement.raft.messages import LogEntry, Snapshot
 from chaos_protocols.wire.plans import Reached
+from chaosd.os_errors import explain
 from chaosd.storage.journal.files import DataFile, DiskFolder, Folder
 from chaosd.storage.journal.records import BadFileError, DamagedError, file_header, new_salt, scan
 from chaosd.storage.journal.state import NOTHING, JournalState, Opened, Persisted, framed
@@ -61,6 +62,10 @@ class JournalLockedError(JournalError):
     """Another daemon holds the same data directory."""
 
 
+class JournalOfAnotherError(JournalError):
+    """The file is the journal of another site: its votes are not this one's."""
+
+
 class JournalDamagedError(JournalError):
     """The file cannot be trusted: acknowledged records are damaged, or it is no journal of this version."""
 
@@ -79,7 +84,7 @@ class Recovered:
 class Journal:
     """The open journal of one site. Made by `open`; every method may raise `JournalError`."""
 
-    def __init__(self, folder: Folder, incarnation_floor: int = 0) -> None:
+    def __init__(self, folder: Folder, incarnation_floor: int = 0, site: str = "") -> None:
         """Use `Journal.open`. `folder` is locked already, and unlocked again if this fails."""
         self._folder = folder
         self._state = JournalState()
@@ -91,12 +96,13 @@ class Journal:
         self._notes = 0
         try:
             note = self._read()
+            self._refuse_if_of_another(site)
             if self._file is None or self._sequence >= FRAMES_MAX:
                 self._state.incarnation = max(self._state.incarnation + 1, incarnation_floor)
                 self._rewrite()
             else:
                 incarnation = max(self._state.incarnation + 1, incarnation_floor)
-                self._append(Opened(incarnation=incarnation))
+                self._append(Opened(incarnation=incarnation, site=self._state.site))
                 self._state.incarnation = incarnation
         except BaseException:
             self.close()
@@ -111,13 +117,16 @@ class Journal:
         )
 
     @classmethod
-    def open(cls, directory: Path | str, *, folder: Folder | None = None, incarnation_floor: int = 0) -> Journal:
+    def open(
+        cls, directory: Path | str, *, folder: Folder | None = None, incarnation_floor: int = 0, site: str = ""
+    ) -> Journal:
         """Opens or creates the journal in this directory, counts the incarnation, holds the directory until `close`.
 
         Raises `JournalLockedError` if another process holds it, `JournalDamagedError` if its content cannot be
         trusted, `JournalError` for what the operating system refuses. `folder` replaces the disk in tests.
         `incarnation_floor`: at least this number (the daemon gives the time in milliseconds), so that a site whose
-        journal was lost is still newer than its former self.
+        journal was lost is still newer than its former self. `site`: whose key lies beside it; a journal of another one
+        is refused.
         """
         try:
             chosen = folder or DiskFolder(Path(directory))
@@ -128,8 +137,8 @@ class Journal:
                 "with one journal. Stop the other one, or give this one its own data directory"
             ) from None
         except OSError as error:
-            raise JournalError(f"the data directory {directory} cannot be used: {error}") from error
-        return cls(chosen, incarnation_floor)
+            raise JournalError(f"the data directory cannot be used: {explain(error, directory)}") from error
+        return cls(chosen, incarnation_floor, site)
 
     @property
     def recovered(self) -> Recovered:
@@ -233,6 +242,17 @@ class Journal:
             f"at byte {found.end} were cut off. No answer of this site depended on them"
         )
 
+    def _refuse_if_of_another(self, site: str) -> None:
+        """And remember whose it is from now on."""
+        known = self._state.site
+        if known and site and known != site:
+            raise JournalOfAnotherError(
+                f"the journal {self._name} is that of site {known}, and the key beside it is that of {site}: the files "
+                "of two sites are mixed. Put the key back that belongs to it, or move `journal` away, so that this "
+                "site begins with none"
+            )
+        self._state.site = known or site
+
     def _append(self, record: Opened | Persisted) -> None:
         assert self._file is not None
         try:
@@ -328,4 +348,4 @@ def _explain(error: OSError) -> str:
         return f"{text}: the disk is full. Free space in the data directory, then restart the daemon"
     if error.errno == errno.EFBIG:
         return f"{text}: a limit on the size of files is reached. Raise it (ulimit -f), then restart the daemon"
-    return text
+    return explain(OSError(error.errno, text))

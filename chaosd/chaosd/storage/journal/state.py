@@ -20,9 +20,11 @@ REWRITE_FRAME_BYTES = 8 << 20
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True, tag="opened"):
-    """A daemon opened the journal; `incarnation` counts the times."""
+    """A daemon opened the journal; `incarnation` counts the times. `site`: whose it is; empty: written before that was
+    recorded."""
 
     incarnation: int
+    site: str = ""
 
 
 class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag="persisted"):
@@ -46,6 +48,7 @@ class JournalState:
 
     def __init__(self) -> None:
         self.incarnation = 0
+        self.site = ""
         self.hard_state = HardState(term=0, vote=None)
         self.snapshot: Snapshot | None = None
         self.entries: list[LogEntry] = []
@@ -61,8 +64,8 @@ class JournalState:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise DamagedError(f"record {number} is whole but not understood ({error})") from error
             match record:
-                case Opened(incarnation=incarnation):
-                    self.incarnation = incarnation
+                case Opened(incarnation=incarnation, site=site):
+                    self.incarnation, self.site = incarnation, site or self.site
                 case Persisted():
                     problem = self.check(record)
                     if problem:
@@ -73,7 +76,7 @@ class JournalState:
 
     def records(self) -> Iterator[Opened | Persisted]:
         """Records that hold the state, and nothing of how it came about."""
-        yield Opened(incarnation=self.incarnation)
+        yield Opened(incarnation=self.incarnation, site=self.site)
         pieces = list(_pieces(self.entries)) or [()]
         first = Persisted(hard_state=self.hard_state, truncate_from=None, snapshot=self.snapshot, entries=pieces[0])
         yield first if self.reached == Reached() else msgspec.structs.replace(first, reached=self.reached)

@@ -301,7 +301,7 @@ def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
 ) -> None:
     started: list[SiteConfig] = []
     daemon = types.ModuleType("chaosd.daemon")
-    daemon.run_daemon = lambda config: started.append(config) or 7  # type: ignore[attr-defined]
+    daemon.run_daemon = lambda config, reload: started.append(config) or 7  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "chaosd.daemon", daemon)
     (tmp_path / "chaosd.toml").write_text('name = "from the file"\nmin_sites = 2\n')
     words = ["--min-sites", 4, "--peer", f"{THERE}@127.0.0.1:7401", "--trust", HERE, "--trust", THERE]
@@ -319,13 +319,14 @@ def test_start_hands_file_and_flags_to_the_daemon_and_ends_with_its_code(
 def test_a_daemon_that_cannot_start_says_so_in_a_line_and_ends_with_2(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def run_daemon(config: SiteConfig) -> int:
+    def run_daemon(config: SiteConfig, reload: object) -> int:
         raise error
 
     daemon = types.ModuleType("chaosd.daemon")
     daemon.run_daemon = run_daemon  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "chaosd.daemon", daemon)
-    assert run("start", code=2).stderr == f"the daemon cannot start: {error}\n"
+    told = "address in use" if isinstance(error, OSError) else str(error)
+    assert run("start", code=2).stderr == f"the daemon cannot start: {told}\n"
 
 
 @pytest.mark.parametrize(

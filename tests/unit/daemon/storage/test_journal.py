@@ -13,7 +13,7 @@ import pytest
 from tests.unit.daemon.storage.journal_faults import FaultyFolder
 from tests.unit.daemon.storage.journal_model import CONFIGURATION, Model, effect, entry, lawful
 
-from chaos_protocols.agreement.raft.effects import HardState
+from chaos_protocols.agreement.raft.effects import HardState, Persist
 from chaos_protocols.agreement.raft.messages import Snapshot
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import Reached
@@ -24,6 +24,7 @@ from chaosd.storage.journal.journal import (
     JournalDamagedError,
     JournalError,
     JournalLockedError,
+    JournalOfAnotherError,
 )
 from chaosd.storage.journal.records import FILE_HEADER_BYTES, scan
 
@@ -84,7 +85,7 @@ def test_a_second_daemon_on_the_same_directory_is_refused_by_name(tmp_path: Path
 
 def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(JournalError, match="file cannot be used"):
+    with pytest.raises(JournalError, match="file: Not a directory"):
         Journal.open(tmp_path / "file")
 
 
@@ -260,3 +261,19 @@ def test_a_note_that_the_disk_does_not_take_leaves_the_one_before(tmp_path: Path
     left = {name: bytes(one.current) for name, one in folder.names.items()}
     with Journal.open(tmp_path, folder=FaultyFolder(left)) as again:
         assert again.recovered.reached == Reached(lineage=3, round=1, active=True)
+
+
+def test_a_journal_knows_whose_it_is_and_serves_no_other_site(tmp_path: Path) -> None:
+    one, other = "1" * 32, "2" * 32
+    voted = HardState(term=7, vote=SiteId(one))
+    with Journal.open(tmp_path) as former:  # of a release that did not record it
+        former.persist(Persist(hard_state=voted, truncate_from=None, entries=(), snapshot=None))
+    for _ in range(2):
+        with Journal.open(tmp_path, site=one) as journal:
+            assert journal.recovered.hard_state == voted
+        with pytest.raises(
+            JournalOfAnotherError, match=f"is that of site {one}, and the key beside it is that of {other}"
+        ):
+            Journal.open(tmp_path, site=other)
+    with Journal.open(tmp_path) as unnamed:
+        assert unnamed.recovered.hard_state == voted, "a reader that names no site"

@@ -11,6 +11,7 @@ from chaos_protocols.wire.handshake import ACCEPTED, FIXED_REFUSAL, Hello, Sessi
 from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaosd.transport.admission import AdmissionFacts, StandingLink, judge
 from chaosd.transport.handshake import Speaker
+from chaosd.transport.starts import Start
 
 SMALL, LARGE = SiteId("0" * 32), SiteId("f" * 32)
 
@@ -38,7 +39,7 @@ def facts(own: SiteId = SMALL, **changes: object) -> AdmissionFacts:
     known: dict[str, object] = {
         "own_site": own,
         "own_run": "hearts",
-        "own_incarnation": 1,
+        "own_start": Start(incarnation=1),
         "own_address": "host:1",
         "own": Speaker(),
         "distrust": None,

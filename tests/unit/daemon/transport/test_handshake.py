@@ -26,6 +26,7 @@ from chaosd.identity import Identity
 from chaosd.transport.admission import AdmissionFacts, judge
 from chaosd.transport.errors import PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, decode, encode, signed_bytes
+from chaosd.transport.starts import Start
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +228,8 @@ def test_a_daemon_from_before_the_negotiation_is_proven_and_told_why_it_is_refus
     site, hello = machine.prove(encode(Proof(hello=body, signature=signature)))
     assert site == dialer.site and hello.versions == BEFORE
     known = AdmissionFacts(
-        own_site=listener.site, own_run="hearts", own_incarnation=1, own_address="", own=Speaker(software="0.2.0"),
-        distrust=None, link=None, committed=False,
+        own_site=listener.site, own_run="hearts", own_start=Start(incarnation=1), own_address="",
+        own=Speaker(software="0.2.0"), distrust=None, link=None, committed=False,
     )  # fmt: skip
     verdict, reason = judge(site, hello, known)
     assert verdict.code == REFUSED_VERSION

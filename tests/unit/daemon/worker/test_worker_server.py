@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import socket
 import stat
@@ -159,6 +160,30 @@ async def test_hello_without_memory_is_refused(served: Served, connect: Connect)
     await client.say_hello(hello_message(), None)
     refusal = await client.receive()
     assert isinstance(refusal, WorkerRefused) and "shared memory" in refusal.reason
+    assert not recorder.hellos
+
+
+@linux_only
+async def test_a_daemon_that_may_open_no_more_files_says_so_and_blames_no_release(
+    served: Served, connect: Connect
+) -> None:
+    _, recorder = served
+    client = connect()
+    await client.send(b"")
+    fd = memory(specs()[2])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    frame = encode(hello_message())
+    socket.send_fds(client.socket, [frame], [fd])
+    os.close(fd)
+    await asyncio.sleep(0)
+    held = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (held[0] + 1, hard))  # one is left: for the connection alone
+    try:
+        os.close(held[0])
+        refusal = await client.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert isinstance(refusal, WorkerRefused) and "ulimit -n" in refusal.reason
     assert not recorder.hellos
 
 

@@ -108,7 +108,7 @@ def test_a_leaver_that_the_agreement_still_counts_is_heard_and_a_stranger_is_not
 
 def test_a_run_begins_with_its_founder_alone_which_schedules_at_once() -> None:
     facts = SiteFacts(site=A, name="site a", address="a:1", public_key=b"", incarnation=1, run="hearts", min_sites=2)
-    roster = bootstrap_roster(facts, PLANNER)
+    roster = bootstrap_roster(facts, PLANNER, "ab" * 16)
     assert roster.member_ids() == (A,) and not roster.started and roster.model is None and roster.min_sites == 2
     bench = Bench(A, roster)
     bench.wait(0.1)

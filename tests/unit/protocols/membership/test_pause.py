@@ -1,13 +1,180 @@
-"""Why nothing moves: what the worker is told of it, and what is recorded."""
+"""Why a site stands: the nearest cause, at the script, in the status and in the history (spec 12.11)."""
 
 from __future__ import annotations
 
-from tests.unit.protocols.follower import to_worker
-from tests.unit.protocols.one_site import MODEL, A, Bench, D, records
+from typing import Any
+
+import pytest
+from tests.unit.protocols.follower import hello, to_worker
+from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, heartbeat, records, roster_of, sent
 
 from chaos_protocols import events
-from chaos_protocols.wire.control import JoinAnswer
+from chaos_protocols.causes import Cause, Why
+from chaos_protocols.effects import StopDaemon
+from chaos_protocols.wire.control import Heartbeat, JoinAnswer, JoinRequest
 from chaos_protocols.wire.worker import RunPaused
+
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+def why(bench: Bench) -> Why:
+    found = bench.machine.participation.pause.why()
+    assert found is not None
+    return found
+
+
+def failed(bench: Bench, cause: Cause, **found: Any) -> None:
+    bench.handle(events.DialFailed(site=B, reason="refused", why=cause.told(**found)))
+
+
+def beat_of(run_id: str, **more: Any) -> Heartbeat:
+    made = heartbeat(**more)
+    return Heartbeat(**{**{name: getattr(made, name) for name in made.__struct_fields__}, "run_id": run_id})
+
+
+def joiner(*peers: Any) -> Bench:
+    bench = Bench(D, peers=peers)
+    hello(bench)
+    return bench
+
+
+def test_a_site_whose_script_is_not_there_waits_for_it_before_anything_else() -> None:
+    assert why(Bench(D, peers=(B,))).cause is Cause.NO_WORKER
+
+
+def test_a_site_without_a_peer_is_told_that_nobody_is_named() -> None:
+    assert why(joiner()).cause is Cause.NO_PEER
+
+
+@pytest.mark.parametrize(
+    ("cause", "found"),
+    [
+        (Cause.NOT_RUNNING, {"site": "b", "address": "b:1"}),
+        (Cause.UNREACHABLE, {"site": "b", "address": "b:1", "reason": "timed out"}),
+        (Cause.DISTRUSTED, {"site": "b", "own": D}),
+        (Cause.OTHER_VERSION, {"site": "b", "reason": "2 and 3"}),
+        (Cause.OTHER_NAME, {"site": "b", "reason": "lungs"}),
+        (Cause.OTHER_RUN, {"site": "b", "there": "11", "here": "22"}),
+        (Cause.ANOTHER_SITE, {"site": "b", "address": "b:1", "reason": "it is c"}),
+    ],
+    ids=lambda one: one.code if isinstance(one, Cause) else "",
+)
+def test_a_joiner_without_a_link_is_told_what_came_of_its_dials(cause: Cause, found: dict[str, str]) -> None:
+    bench = joiner(B)
+    assert why(bench).cause is Cause.ASKING, "the first dial is under way"
+    failed(bench, cause, **found)
+    assert why(bench).cause is Cause.NO_LINK and cause.told(**found).text in why(bench).text
+    bench.wait(0.3)
+    assert to_worker(bench.out, RunPaused)[-1].reason == why(bench).text, "its script is told the same"
+
+
+def test_what_somebody_has_to_take_away_is_told_before_what_may_pass() -> None:
+    bench = joiner(A, B)
+    bench.handle(events.DialFailed(site=A, reason="refused", why=Cause.NOT_RUNNING.told(site=A[:8], address="a:1")))
+    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+    assert why(bench).text.index("does not trust") < why(bench).text.index("does not run")
+    assert D in why(bench).text, "the whole id, to be sent to the peer's operator"
+
+
+def test_a_refusal_is_in_the_history_once_and_again_after_there_was_a_link() -> None:
+    bench = joiner(B)
+
+    def told() -> list[str]:
+        return [one.cause for one in records(bench.taken(), "refused")]
+
+    for _ in range(3):
+        failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+        bench.wait(0.6)
+    assert told() == ["peer-does-not-trust"]
+    failed(bench, Cause.NOT_RUNNING, site=B[:8], address="b:1")
+    assert told() == [], "that passes by itself"
+    bench.up(B)
+    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
+    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+    assert told() == ["peer-does-not-trust"]
+
+
+def test_sites_that_all_wait_are_told_that_nobody_has_founded_the_run() -> None:
+    bench = joiner(B).up(B)
+    assert why(bench).cause is Cause.ASKING, "it has not been heard yet"
+    bench.hear(B, heartbeat(epoch=0, knows_you=False))
+    assert why(bench).cause is Cause.NO_FOUNDER and B[:8] in why(bench).text
+
+
+def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:
+    bench = joiner(B).up(B)
+    bench.hear(B, heartbeat(epoch=EPOCH, knows_you=False))
+    assert why(bench).cause is Cause.RUN_WITHOUT_SCHEDULER
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (JoinAnswer(incarnation=1, accepted=True, final=False, reason="the negotiation runs"), Cause.ADMISSION),
+        (
+            JoinAnswer(incarnation=1, accepted=False, final=False, reason="later", cause="resolving"),
+            Cause.RESOLVING,
+        ),
+        (JoinAnswer(incarnation=1, accepted=False, final=False, reason="of an older release"), Cause.NOT_NOW),
+        (JoinAnswer(incarnation=1, accepted=False, final=True, reason="no", cause="banned"), Cause.BANNED),
+    ],
+    ids=lambda one: one.code if isinstance(one, Cause) else "",
+)
+def test_what_the_run_answers_is_the_cause(answer: JoinAnswer, cause: Cause) -> None:
+    bench = joiner(B).up(B)
+    bench.hear(B, heartbeat(epoch=EPOCH, scheduler=B, knows_you=False))
+    bench.hear(B, answer)
+    assert why(bench).cause is cause
+    assert answer.accepted or why(bench).text == answer.reason
+
+
+def test_a_cause_that_lasts_is_in_the_history_and_one_that_passes_is_not() -> None:
+    bench = joiner(B)
+    bench.wait(0.3)
+    assert [one.cause for one in records(bench.taken(), "pause")] == ["asking to join"]
+    failed(bench, Cause.NOT_RUNNING, site=B[:8], address="b:1")
+    bench.wait(1.0)
+    assert records(bench.taken(), "pause") == []
+    bench.wait(1.5)
+    (last,) = records(bench.taken(), "pause")
+    assert "does not run" in last.cause
+    bench.wait(5.0)
+    assert records(bench.taken(), "pause") == [], "once"
+
+
+# -- two runs
+
+
+def test_a_member_closes_a_link_over_which_another_run_is_heard_and_both_are_told_once() -> None:
+    bench = Bench(A, roster_of(A, C, run_id=ONE)).up(B, C)
+    bench.taken()
+    bench.hear(B, beat_of(OTHER, epoch=EPOCH + 90, scheduler=B, knows_you=False))
+    assert not bench.machine.links.is_up(B) and bench.machine.links.is_up(C)
+    assert [one.cause for one in records(bench.out, "refused")] == ["peer-in-other-run"]
+    assert bench.machine.membership.in_roster, "its far epoch puts nobody out"
+    bench.up(B)
+    bench.hear(B, beat_of(ONE, epoch=EPOCH, scheduler=A))
+    assert bench.machine.links.is_up(B), "the same run"
+    bench.hear(B, heartbeat())
+    assert bench.machine.links.is_up(B), "a release that does not say"
+
+
+def test_a_site_that_was_in_no_run_asks_neither_of_two() -> None:
+
+    bench = joiner(B, C).up(B, C)
+    bench.hear(B, beat_of(ONE, epoch=EPOCH, scheduler=B, knows_you=False))
+    assert sent(bench.taken(), JoinRequest), "one run is asked"
+    bench.hear(C, beat_of(OTHER, epoch=EPOCH, scheduler=C, knows_you=False))
+    bench.wait(0.2)
+    bench.taken()
+    bench.wait(0.7)
+    assert why(bench).cause is Cause.TWO_RUNS and B[:8] in why(bench).text and C[:8] in why(bench).text
+    assert sent(bench.taken(), JoinRequest) == []
+    bench.handle(events.LinkLost(site=C, incarnation=1, reason="end of file"))
+    bench.handle(events.DialFailed(site=C, reason="refused"))
+    bench.hear(B, beat_of(ONE, epoch=EPOCH - 1, scheduler=B, knows_you=False))
+    bench.wait(0.6)
+    assert sent(bench.taken(), JoinRequest), "one of them is gone"
 
 
 def test_a_new_reason_for_the_same_pause_is_told_to_the_worker_and_not_recorded_again() -> None:
@@ -19,3 +186,13 @@ def test_a_new_reason_for_the_same_pause_is_told_to_the_worker_and_not_recorded_
     bench.wait(0.3)
     assert [one.reason for one in to_worker(bench.out, RunPaused)] == ["resolving"]
     assert not records(bench.out, "pause")
+
+
+def test_who_is_shown_that_its_key_is_in_use_elsewhere_ends_with_the_sentence() -> None:
+
+    bench = Bench(A, roster_of(A, B))
+    hello(bench)
+    found = Cause.KEY_ELSEWHERE.told(site=B[:8])
+    out = bench.handle(events.DialFailed(site=B, reason="refused", why=found))
+    (end,) = [one for one in out if isinstance(one, StopDaemon)]
+    assert (end.graceful, end.cause, end.reason) == (False, Cause.KEY_ELSEWHERE, found.text)

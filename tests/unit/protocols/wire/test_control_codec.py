@@ -41,7 +41,7 @@ def _value(info: Any, draw: Any) -> Any:
             return draw(st.floats(min_value=least if info.gt is None else 1e-6, max_value=most))
         case msgspec.inspect.StrType():
             if info.pattern is not None:
-                return draw(st.sampled_from(info.pattern.strip("^$()").split("|")))
+                return draw(st.from_regex(info.pattern, fullmatch=True))
             return draw(st.text(max_size=min(info.max_length or 8, 8)))
         case msgspec.inspect.BytesType():
             return draw(st.binary(max_size=8))

@@ -1,0 +1,69 @@
+"""What the operating system's refusals mean for whoever runs a site, and what to do about them, in one place."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import sys
+from pathlib import Path
+
+SOCKET_PATH_BYTES_MAX = 107 if sys.platform == "linux" else 103
+"""sun_path holds 108 bytes on Linux and 104 on macOS, with a final zero."""
+
+FILES_FIXED, FILES_A_PEER = 64, 5
+"""A daemon without peers opens about so many files and sockets; a link of four streams takes five more."""
+
+FILES_USUAL = 1024
+"""The soft limit of most systems: enough for two hundred peers."""
+
+
+def explain(error: OSError, path: Path | str = "") -> str:
+    """Cause and remedy of an error of the operating system, with the file that it is about."""
+    about = str(path or error.filename or "")
+    text = f"{about}: {error.strerror or error}" if about else str(error.strerror or error)
+    remedy = _REMEDIES.get(error.errno or 0)
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = f"this process may open {files_allowed()} files; raise it with `ulimit -n {FILES_USUAL}`"
+    if "AF_UNIX path too long" in str(error):
+        return (
+            f"{about} has {len(str(about).encode())} bytes, and the path of a unix socket at most "
+            f"{SOCKET_PATH_BYTES_MAX}: choose a shorter one"
+        )
+    return f"{text}: {remedy}" if remedy else text
+
+
+_REMEDIES = {
+    errno.EACCES: "this user has no permission; run as the owner, or choose another folder",
+    errno.EPERM: "this user has no permission; run as the owner, or choose another folder",
+    errno.ENOSPC: "the disk is full; free space there, then start again",
+    errno.EDQUOT: "this user's quota is used up; free space there, then start again",
+    errno.EROFS: "that file system is read-only; choose another folder",
+    errno.EEXIST: "something else is there; move it away, or choose another path",
+    errno.ENOTDIR: "a part of that path is a file; choose another path",
+    errno.ENAMETOOLONG: "that path is too long; choose a shorter one",
+}
+
+
+def files_allowed() -> int:
+    """How many files and sockets this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def raise_files_allowed(peers: int) -> str:
+    """Take as many open files as the system gives without being asked. The sentence for people where they are too few
+    for so many peers; else empty."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft != hard:
+        wanted = FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, FILES_MAX)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    allowed, needed = files_allowed(), FILES_FIXED + FILES_A_PEER * peers
+    if allowed == resource.RLIM_INFINITY or allowed >= needed:
+        return ""
+    return (
+        f"this daemon may open {allowed} files and sockets, and needs about {needed}: links and workers will be "
+        f"refused. Raise the limit with `ulimit -n {max(needed, FILES_USUAL)}` before the start"
+    )
+
+
+FILES_MAX = 1 << 16
+"""A daemon with the most links that are allowed stays below it."""

@@ -1,0 +1,377 @@
+"""Why something stands, or is refused, or ends: every cause by name, with its text, whom it waits for and what to do.
+
+The only place where these texts stand. A part that finds a cause says `Cause.NAME.told(...)`; what it gets, a `Why`,
+ends in the status, at the script and in the event history. docs/when-something-stands.md is made from this list, and a
+test holds it there. Imports nothing.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Place(Enum):
+    """Who is told, and where it shows."""
+
+    WAITS = "This site waits"
+    """In `paused` of its status, at its script, as the event `pause`."""
+    LINK = "A link does not come about"
+    """In the log of the site that dials; where it has no link at all, as what it waits for."""
+    REFUSES = "This site refuses another one"
+    """In `refused` of the status, as the event `refused`, at most once in a while for each site."""
+    ENDS = "This daemon ends"
+    """In the log, at the script, as the last event; the exit code is 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What is said of a cause. `text`: one sentence, with what is filled in where it is found in braces. `waits_for`:
+    who can change it. `remedy`: what to do."""
+
+    code: str
+    place: Place
+    text: str
+    waits_for: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """A cause as it was found, and the sentence for people."""
+
+    cause: Cause
+    text: str
+
+
+class Cause(Enum):
+    """See the module. The code is for programs, and stays."""
+
+    # -- this site waits: outside the run
+
+    NO_WORKER = Meaning(
+        "no-worker", Place.WAITS,
+        "waiting for a worker to say hello",
+        "the script of this site",
+        "start the training script beside this daemon; `worker_socket` is what it must name in CHAOS_SOCKET",
+    )  # fmt: skip
+    ASKING = Meaning(
+        "asking", Place.WAITS,
+        "asking to join",
+        "an answer of the run",
+        "nothing for some seconds; a better cause stands here as soon as one is known",
+    )  # fmt: skip
+    NO_PEER = Meaning(
+        "no-peer", Place.WAITS,
+        "asking to join: the configuration names no peer, and no site has dialled this one; name a site of the run in "
+        "[[peers]]",
+        "the operator of this site",
+        "put a site of the run into `[[peers]]`, or wait until one dials; if this site is to found the run: "
+        "`bootstrap = true`, at exactly one site",
+    )  # fmt: skip
+    NO_LINK = Meaning(
+        "no-link", Place.WAITS,
+        "asking to join, without a link: {links}",
+        "the sites that are named",
+        "each cause is explained below, under links",
+    )  # fmt: skip
+    NO_FOUNDER = Meaning(
+        "no-founder", Place.WAITS,
+        "asking to join: {sites} wait, too, and none of them is in a run: one site has to found it (bootstrap = true)"
+        "{links}",
+        "the site that founds the run",
+        "start the founding site, and link one of these with it; exactly one site has `bootstrap = true`",
+    )  # fmt: skip
+    TWO_RUNS = Meaning(
+        "two-runs", Place.WAITS,
+        "asking to join: the neighbours take part in two runs of the same name ({runs}); join neither before one of "
+        "them is gone, or is no peer of this site",
+        "the operators of the sites that are named",
+        "end the run that is not wanted: its daemons are stopped, their `journal` is moved away, and they start "
+        "without `bootstrap`; or take its sites out of `[[peers]]` here",
+    )  # fmt: skip
+    RUN_WITHOUT_SCHEDULER = Meaning(
+        "run-without-scheduler", Place.WAITS,
+        "asking to join: linked with {sites}, where no scheduler is known at the moment; the run waits for a majority "
+        "of its voters",
+        "the voters of the run",
+        "look at `chaosd status` of one of these sites: it names the voters that are missing",
+    )  # fmt: skip
+    ADMISSION = Meaning(
+        "admission", Place.WAITS,
+        "asking to join: the run has said yes, and its sites make and measure their links to this one",
+        "the neighbours",
+        "nothing; if it stays, one of the neighbours cannot dial this site (`advertise`) or be dialled",
+    )  # fmt: skip
+    NOT_NOW = Meaning(
+        "not-now", Place.WAITS,
+        "{reason}",
+        "the run",
+        "as the text says: the scheduler's release is older than this list",
+    )  # fmt: skip
+    FOUNDER_HAS_NO_WORKER = Meaning(
+        "founder-has-no-worker", Place.WAITS,
+        "the site that founds the run has no worker yet",
+        "the script of the founding site",
+        "start the training script at the site with `bootstrap = true`",
+    )  # fmt: skip
+    RESOLVING = Meaning(
+        "resolving", Place.WAITS,
+        "a failure is being resolved",
+        "the sites of the run",
+        "nothing; asked again by itself. If it stays: `chaosd status` at a member",
+    )  # fmt: skip
+    NOBODY_TRAINS = Meaning(
+        "nobody-trains", Place.WAITS,
+        "no member has the training state at the moment; waiting for one that has the newest",
+        "a member whose worker has the state",
+        "start the scripts of the members; see `state-lost`",
+    )  # fmt: skip
+    SCRIPTS_REST = Meaning(
+        "scripts-rest", Place.WAITS,
+        "no member's script trains at the moment: they pause, or are late",
+        "the scripts of the members",
+        "nothing, or end the pause there",
+    )  # fmt: skip
+    FORMER_SELF = Meaning(
+        "former-self", Place.WAITS,
+        "its former self is still in the roster, and is being removed",
+        "the scheduler",
+        "nothing; asked again by itself",
+    )  # fmt: skip
+    FORMER_LEAVE = Meaning(
+        "former-leave", Place.WAITS,
+        "its former leave is still being finished",
+        "the scheduler",
+        "nothing; asked again by itself",
+    )  # fmt: skip
+    HAS_LEFT = Meaning(
+        "has-left", Place.WAITS,
+        "this start of its daemon has left the run; this request was under way for long",
+        "the operator of this site",
+        "start the daemon again",
+    )  # fmt: skip
+    NEIGHBOURS_OUTSIDE = Meaning(
+        "neighbours-outside", Place.WAITS,
+        "none of the named neighbours is in the run at the moment",
+        "the peers of this site",
+        "they are joining themselves, or stopped: see their `chaosd status`; or name a member in `[[peers]]`",
+    )  # fmt: skip
+    LINKS_TOO_SLOW = Meaning(
+        "links-too-slow", Place.WAITS,
+        "{reason}",
+        "the links of this site",
+        "as the text says: a faster link, fewer rounds (accumulate gradients), or a longer `join_hold_s` at all sites",
+    )  # fmt: skip
+    BANNED = Meaning(
+        "banned", Place.WAITS,
+        "this site was banned from the run",
+        "the members of the run",
+        "speak with the members; final for this worker",
+    )  # fmt: skip
+    OTHER_MODEL = Meaning(
+        "other-model", Place.WAITS,
+        "the model or optimizer differs from that of the run",
+        "the script of this site",
+        "give it the same model and optimizer as the others have; the refusal names the first array that differs. "
+        "Final for this worker",
+    )  # fmt: skip
+    RUN_NEEDS_VERSION = Meaning(
+        "run-needs-version", Place.WAITS,
+        "{reason}",
+        "the operator who has the older release",
+        "install the release that the text names; final for this worker",
+    )  # fmt: skip
+
+    # -- this site waits: in the run
+
+    NO_QUORUM = Meaning(
+        "no-quorum", Place.WAITS,
+        "no scheduler: cannot reach {sites}; training waits for a majority of the voters",
+        "the voters that are named",
+        "bring their daemons back on their data directories, or the links to them; no worker is needed",
+    )  # fmt: skip
+    ELECTION = Meaning(
+        "election", Place.WAITS,
+        "no scheduler: an election is under way; training waits for a majority of the voters",
+        "the voters",
+        "nothing; it takes a few seconds",
+    )  # fmt: skip
+    FOUNDERS_WORKER = Meaning(
+        "founders-worker", Place.WAITS,
+        "waiting for the founder's worker",
+        "the script of the founding site",
+        "start the training script at the site with `bootstrap = true`",
+    )  # fmt: skip
+    MIN_SITES = Meaning(
+        "min-sites", Place.WAITS,
+        "waiting for {wanted} sites; {here} are here",
+        "sites that are still to join",
+        "nothing, or start them; `min_sites` of the founder asks for so many",
+    )  # fmt: skip
+    STATE_COMES = Meaning(
+        "state-comes", Place.WAITS,
+        "waiting for the state of round {round}: it is fetched again from a site that trains",
+        "a neighbour that trains",
+        "nothing; the transfer shows in `chaosd status`",
+    )  # fmt: skip
+    STATE_LOST = Meaning(
+        "state-lost", Place.WAITS,
+        "no member that trains has the state of round {round}; waiting for a worker that has it",
+        "a worker with the newest state, at any site",
+        "start the scripts of all members: one of them, or a checkpoint, may have it. If none has: `chaosd recover` "
+        "shows what there is, and what each way costs",
+    )  # fmt: skip
+    STATE_AWAITED = Meaning(
+        "state-awaited", Place.WAITS,
+        "{reason}",
+        "the sites that are named: their daemons, scripts or checkpoints",
+        "bring them back. If that cannot be: `chaosd recover` shows what there is, and goes on from it at an "
+        "operator's word",
+    )  # fmt: skip
+    ROUND_WAITS = Meaning(
+        "round-waits", Place.WAITS,
+        "{reason}",
+        "the scripts of the sites that are named",
+        "look at the script there: what it does on purpose belongs into `with coordinator.evaluating():`; one that "
+        "hangs has to be started again",
+    )  # fmt: skip
+    NOTHING_GIVEN = Meaning(
+        "nothing-given", Place.WAITS,
+        "training waits until a site has something to give",
+        "a worker with the newest state, at any site",
+        "start the scripts of the members; where they run, what they give is not finite, and the events name the site",
+    )  # fmt: skip
+    JOIN_HOLD = Meaning(
+        "join-hold", Place.WAITS,
+        "rounds wait until {site} has the state over its slow links, {seconds} s at most",
+        "the joiner that is named, and its links",
+        "nothing: they go on after `join_hold_s` at the latest; the event `scale-out` has the figures",
+    )  # fmt: skip
+
+    # -- a link does not come about
+
+    NOT_RUNNING = Meaning(
+        "peer-not-running", Place.LINK,
+        "{site} does not run: nothing listens at {address}",
+        "the operator of the peer",
+        "start its daemon; if it runs, its `listen`, a port forwarding or the address here is wrong",
+    )  # fmt: skip
+    UNREACHABLE = Meaning(
+        "peer-unreachable", Place.LINK,
+        "{site} cannot be reached at {address} ({reason})",
+        "the network between the two, or the address here",
+        "check the address in `[[peers]]`, both firewalls, and that the machine is on; `chaosd doctor` tries it",
+    )  # fmt: skip
+    DISTRUSTED = Meaning(
+        "peer-does-not-trust", Place.LINK,
+        "{site} does not trust this site: its operator has to add {own} to `trust` there",
+        "the operator of the peer",
+        "send them this site's id (`chaosd id`) by a way that both trust; it goes into `trust` or `[[peers]]` there",
+    )  # fmt: skip
+    OTHER_VERSION = Meaning(
+        "peer-speaks-other-version", Place.LINK,
+        "{site} speaks another protocol: {reason}",
+        "the operator who has the older release",
+        "install what the text names, at the end that it names",
+    )  # fmt: skip
+    OTHER_NAME = Meaning(
+        "peer-in-run-of-other-name", Place.LINK,
+        "{site} takes part in a run of another name: {reason}",
+        "the operator of either end",
+        "give both the same `run`, or take the peer out of `[[peers]]`",
+    )  # fmt: skip
+    OTHER_RUN = Meaning(
+        "peer-in-other-run", Place.LINK,
+        "{site} takes part in another run of the same name ({there}; this site in {here}): two sites have founded it, "
+        "or one of these has files of a former run",
+        "the operators of both",
+        "decide which run stays. At each site of the other: stop the daemon, move `journal` out of the data "
+        "directory, set `bootstrap = false`, start it again: it joins with the state of the run that stays",
+    )  # fmt: skip
+    ANOTHER_SITE = Meaning(
+        "another-site-answers", Place.LINK,
+        "another site than {site} answers at {address}: {reason}",
+        "the operator of this site",
+        "correct `site` or `address` of that peer; the site id is what `chaosd id` prints over there",
+    )  # fmt: skip
+    OLDER_START = Meaning(
+        "older-start", Place.LINK,
+        "{site} knows a newer start of this site's daemon ({reason})",
+        "the operator of this site",
+        "set the clock of this machine and start the daemon again; if its files were brought back from an older "
+        "copy, that is enough, too",
+    )  # fmt: skip
+    LINK_FAILED = Meaning(
+        "link-failed", Place.LINK,
+        "the link to {site} at {address} does not come up ({reason})",
+        "either end",
+        "as the text says; it is tried again by itself",
+    )  # fmt: skip
+
+    # -- this site refuses another one
+
+    UNTRUSTED = Meaning(
+        "untrusted", Place.REFUSES,
+        "it is not trusted here; to admit it, add {other} to `trust`",
+        "the operator of this site",
+        "compare the id with what that institution says it is; then add it to `trust` and send SIGHUP, or leave it",
+    )  # fmt: skip
+    REFUSED_VERSION = Meaning(
+        "refused-other-version", Place.REFUSES,
+        "it speaks another protocol: {reason}",
+        "the operator who has the older release",
+        "install what the text names, at the end that it names",
+    )  # fmt: skip
+    REFUSED_NAME = Meaning(
+        "refused-run-of-other-name", Place.REFUSES,
+        "it takes part in a run of another name: {reason}",
+        "the operator of either end",
+        "give both the same `run`, or take the peer out of `[[peers]]`",
+    )  # fmt: skip
+    REFUSED_RUN = Meaning(
+        "refused-other-run", Place.REFUSES,
+        "it takes part in another run of the same name ({there}; this site in {here}): two sites have founded it, or "
+        "one of these has files of a former run",
+        "the operators of both",
+        "as for `peer-in-other-run`",
+    )  # fmt: skip
+    REFUSED_START = Meaning(
+        "refused-older-start", Place.REFUSES,
+        "a newer start of its daemon is known: {reason}",
+        "the operator of that site",
+        "if it stays: two daemons have one key (a copied machine), or that machine's clock is behind",
+    )  # fmt: skip
+
+    # -- this daemon ends
+
+    KEY_ELSEWHERE = Meaning(
+        "key-elsewhere", Place.ENDS,
+        "another daemon with this site's key was started later and is linked with {site}: two daemons must not have "
+        "one key. Stop the other one, or, if this machine is a copy, give it a key of its own: `chaosd init` in an "
+        "empty folder",
+        "the operator of this site",
+        "find the other machine (a copy of this one, a restored backup); let only one of them keep `site.key`",
+    )  # fmt: skip
+
+    def told(self, **found: object) -> Why:
+        """The sentence, with what was found in it. Raises KeyError where something is missing."""
+        return Why(self, self.value.text.format_map(found))
+
+    @property
+    def code(self) -> str:
+        return self.value.code
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """What `told` must be given."""
+        return tuple(name for _, name, _, _ in string.Formatter().parse(self.value.text) if name)
+
+
+BY_CODE = {cause.code: cause for cause in Cause}
+
+
+def by_code(code: str) -> Cause:
+    """What another site names; NOT_NOW for what this release does not know."""
+    return BY_CODE.get(code, Cause.NOT_NOW)

@@ -1,0 +1,60 @@
+"""How an error of the SDK that no script catches is shown: its sentence alone, with the line of the script.
+
+A traceback of fifteen lines before the text that counts hides what to do. CHAOS_TRACEBACK=1 shows it all the same, and
+every other kind of error is shown as ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from chaos.errors import ChaosError, HalfAppliedStep
+
+TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
+PACKAGE = Path(__file__).parent
+
+_before = sys.excepthook
+
+
+def install() -> None:
+    """From now on, in this process. Twice is as good as once."""
+    global _before
+    if sys.excepthook is not told:
+        _before, sys.excepthook = sys.excepthook, told
+    ChaosError._render_traceback_ = _in_notebook  # type: ignore[attr-defined]
+
+
+def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """In place of the interpreter's `sys.excepthook`."""
+    if not isinstance(error, ChaosError) or not _alone(error):
+        _before(kind, error, trace)
+        return
+    print(_sentence(error, trace), file=sys.stderr, flush=True)
+
+
+def _in_notebook(error: ChaosError) -> list[str]:
+    """What IPython and Jupyter show of it."""
+    if _alone(error):
+        return [_sentence(error, error.__traceback__)]
+    return traceback.format_exception(error)
+
+
+def _alone(error: ChaosError) -> bool:
+    """Whether the sentence says all: an update that failed was stopped by something in the script."""
+    return os.environ.get(TRACEBACK_VARIABLE, "0") == "0" and not isinstance(error, HalfAppliedStep)
+
+
+def _sentence(error: ChaosError, trace: TracebackType | None) -> str:
+    return f"chaos: {error}{_where(trace)}"
+
+
+def _where(trace: TracebackType | None) -> str:
+    """The script's own line: the last one that is not of this package."""
+    frames = [one for one in traceback.extract_tb(trace) if not Path(one.filename).is_relative_to(PACKAGE)]
+    if not frames:
+        return ""
+    return f" [{Path(frames[-1].filename).name}, line {frames[-1].lineno}; {TRACEBACK_VARIABLE}=1 shows more]"

@@ -1,0 +1,132 @@
+"""Why a link does not come about, over real sockets: each end is told the cause (spec 2.6, 2.13, 2.14)."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+
+from chaos_protocols.causes import Cause
+from chaos_protocols.wire.versions import Versions
+from chaosd.transport import DialError
+from chaosd.transport.starts import Start
+
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+@pytest.fixture(params=LOOPS)
+def loop_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def cause_of(dialer: Site, listener: Site) -> Cause:
+    with pytest.raises(DialError) as caught:
+        await dialer.dial(listener)
+    return caught.value.why.cause
+
+
+async def refused(listener: Site) -> Cause:
+    await until(lambda: bool(listener.events.refusals))
+    return listener.events.refusals[-1][1].cause
+
+
+def test_both_ends_are_told_why_a_proven_site_is_not_let_in(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        old = Versions(oldest=90, newest=91)
+        b = Site(tmp_path, "b")
+        dialers = {
+            "stranger": (Site(tmp_path, "stranger"), Cause.DISTRUSTED, Cause.UNTRUSTED),
+            "old": (Site(tmp_path, "old", versions=old), Cause.OTHER_VERSION, Cause.REFUSED_VERSION),
+            "lungs": (Site(tmp_path, "lungs", run="lungs"), Cause.OTHER_NAME, Cause.REFUSED_NAME),
+            "twin": (Site(tmp_path, "twin"), Cause.OTHER_RUN, Cause.REFUSED_RUN),
+        }
+        b.events.run, dialers["twin"][0].events.run = ONE, OTHER
+        await start(b, *(dialer for dialer, _, _ in dialers.values()))
+        b.events.trusted.discard(dialers["stranger"][0].id)
+        for dialer, there, here in dialers.values():
+            b.events.refusals.clear()
+            assert (await cause_of(dialer, b), await refused(b)) == (there, here)
+        assert not b.events.ups
+        await close(b, *(dialer for dialer, _, _ in dialers.values()))
+
+    run(loop_kind, main)
+
+
+def test_sites_that_say_the_same_run_or_none_have_their_link(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b, c = Site(tmp_path, "a"), Site(tmp_path, "b"), Site(tmp_path, "c")
+        a.events.run = b.events.run = ONE
+        await start(a, b, c)
+        await a.dial(b)
+        await c.dial(b)
+        assert not b.events.refusals
+        await close(a, b, c)
+
+    run(loop_kind, main)
+
+
+def test_a_daemon_whose_key_was_started_elsewhere_later_is_shown_the_proof(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        original, b = Site(tmp_path, "a", incarnation=5), Site(tmp_path, "b")
+        copy = Site(tmp_path, "a", incarnation=9)
+        await start(original, b, copy)
+        await original.dial(b)
+        await copy.dial(b)
+        await until(lambda: bool(original.events.losses))
+        assert await cause_of(original, b) is Cause.KEY_ELSEWHERE
+        assert await refused(b) is Cause.REFUSED_START
+        copy.transport.close_link(b.id, "the test")
+        await until(lambda: bool(copy.events.losses))
+        assert await cause_of(original, b) is Cause.KEY_ELSEWHERE, "also when the newer one is not linked any more"
+        await close(original, b, copy)
+
+    run(loop_kind, main)
+
+
+def test_the_proof_is_there_whoever_has_dialled(loop_kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        original, b = Site(tmp_path, "a", incarnation=5), Site(tmp_path, "b")
+        copy = Site(tmp_path, "a", incarnation=9)
+        await start(original, b, copy)
+        await b.transport.dial(copy.id, copy.transport.address, timeout_s=5)
+        assert await cause_of(original, b) is Cause.KEY_ELSEWHERE
+        await close(original, b, copy)
+
+    run(loop_kind, main)
+
+
+def test_a_neighbours_bare_word_ends_nobody(loop_kind: str, tmp_path: Path) -> None:
+    """It knows a newer start from the roster, or lies: the dialer goes on, and says so."""
+
+    async def main() -> None:
+        a, b = Site(tmp_path, "a", incarnation=5), Site(tmp_path, "b")
+        await start(a, b)
+        b.events.agreed = 9
+        assert await cause_of(a, b) is Cause.OLDER_START
+        b.events.agreed = 0
+        signed = b"chaos start 1\x00" + a.id.encode() + (9).to_bytes(8, "big")
+        b.transport._starts._newest[a.id] = Start(incarnation=9, signature=b.identity.sign(signed))
+        assert await cause_of(a, b) is Cause.OLDER_START
+        await close(a, b)
+
+    run(loop_kind, main)
+
+
+def test_nothing_listens_nothing_answers_and_another_site_answers_are_three_causes(tmp_path: Path) -> None:
+    async def main() -> None:
+        a, b, c = Site(tmp_path, "a"), Site(tmp_path, "b"), Site(tmp_path, "c")
+        await start(a, b, c)
+        with pytest.raises(DialError) as caught:
+            await a.transport.dial(b.id, c.transport.address, timeout_s=2)
+        assert caught.value.why.cause is Cause.ANOTHER_SITE
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel answers, and nobody takes it
+            with pytest.raises(DialError) as caught:
+                await a.transport.dial(b.id, f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
+        assert caught.value.why.cause is Cause.UNREACHABLE
+        await b.transport.close()
+        assert await cause_of(a, b) is Cause.NOT_RUNNING
+        await close(a, b, c)
+
+    run("uvloop", main)

@@ -1,0 +1,134 @@
+"""Processes that are not of the run, or no longer: somebody who founds a second run of its name, and the older of two
+daemons with one key, of a machine that was copied.
+
+A stray is in no list of sites, so nothing is expected of it; what it says and does reaches the others like anything
+else, and what a daemon's listener would judge (spec 2.13, 2.14) is judged here.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import TYPE_CHECKING
+
+from chaos_protocols import events
+from chaos_protocols.causes import Cause, Why
+from chaos_protocols.names import other_run, short
+from tests.simulator.disk import Disk
+from tests.simulator.hanging import SEEDS_APART
+from tests.simulator.node import Node
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+FOUNDERS, COPIES = 5, 7
+"""Of sixteen seeds one has a second founder, another a copied machine."""
+
+FOUNDER, OLDER = "founder", "older"
+"""What a node's `stray` says; empty: it is a site of the run."""
+
+LATER = 1_000_000
+"""Start numbers of daemons are milliseconds: those of two machines do not meet."""
+
+ENDS_S = 12.0
+"""So long may the older of two daemons live that can reach the others: it ends when it dials."""
+
+
+class Doors:
+    """What the listeners of all sites know of those that dial them: the newest start of each, while they live."""
+
+    def __init__(self) -> None:
+        self._proven: dict[tuple[str, int, str], int] = {}
+
+    def saw(self, node: Node, far: Node) -> None:
+        """A connection stands: each end has the other's signed start number."""
+        for one, other in ((node, far), (far, node)):
+            key = (one.site, one.disk.incarnation, other.site)
+            self._proven[key] = max(self._proven.get(key, 0), other.disk.incarnation)
+
+    def refuse(self, node: Node, other: Node) -> bool:
+        """Whether `other` refuses the dial of `node`; both are told why."""
+        told = self._two_runs(node, other) or self._older(node, other)
+        if told is None:
+            return False
+        there, here = told
+        other.handle(events.SiteRefused(site=node.site, why=here))  # type: ignore[arg-type]
+        node.handle(events.DialFailed(site=other.site, reason="refused", why=there))  # type: ignore[arg-type]
+        return True
+
+    def _two_runs(self, node: Node, other: Node) -> tuple[Why, Why] | None:
+        assert node.machine is not None and other.machine is not None
+        ours, theirs = node.machine.roster.run_id, other.machine.roster.run_id
+        if not other_run(ours, theirs):
+            return None
+        there = Cause.OTHER_RUN.told(site=other.site, there=short(theirs), here=short(ours))
+        return there, Cause.REFUSED_RUN.told(there=short(ours), here=short(theirs))
+
+    def _older(self, node: Node, other: Node) -> tuple[Why, Why] | None:
+        assert other.machine is not None
+        record = other.machine.roster.record(node.site)  # type: ignore[arg-type]
+        proven = self._proven.get((other.site, other.disk.incarnation, node.site), 0)
+        newest = max(proven, record.incarnation if record is not None else 0)
+        if newest <= node.disk.incarnation:
+            return None
+        reason = f"start {node.disk.incarnation} is older than {newest}"
+        there = Cause.OLDER_START.told(site=other.site, reason=reason)
+        if proven == newest:
+            there = Cause.KEY_ELSEWHERE.told(site=other.site)
+        return there, Cause.REFUSED_START.told(reason=reason)
+
+
+def found_again(world: World, name: str, peers: tuple[str, ...]) -> Node:
+    """Somebody founds a second run of the name, and dials sites of the first."""
+    node = Node(world, f"99{name}", name, founder=True, peers=tuple(world.site(peer) for peer in peers))
+    node.stray = FOUNDER
+    world.tell(f"!! {name} founds a second run, with {' '.join(peers)} as its peers")
+    node.start()
+    return node
+
+
+def copy_machine(world: World, node: Node) -> Node:
+    """The machine of `node` is copied as it stands, and the copy is started: from now on it is the site; `node` is the
+    older of two daemons with one key."""
+    assert type(node.disk) is Disk, "a journal in memory is not copied"
+    fresh = Node(world, node.site, node.name, founder=node.founder, peers=node.peers)
+    fresh.min_sites, fresh.disk = node.min_sites, copy.copy(node.disk)
+    fresh.disk.incarnation += LATER
+    world.tell(f"!! the machine of {node.name} is copied, and the copy started")
+    node.stray, node.name = OLDER, f"{node.name} (older)"
+    world.nodes[node.site] = fresh
+    fresh.start()
+    fresh.start_worker()
+    world.schedule(ENDS_S, lambda: _ended(world, node))
+    return fresh
+
+
+def _ended(world: World, node: Node) -> None:
+    if node.alive and not node.stopped:
+        world.oracles.fail(8, f"{node.name} runs on, {ENDS_S:g} s after a newer daemon with its key was started")
+
+
+def strays(world: World, until_s: float) -> None:
+    """By the seed: a second founder, a copied machine, or neither."""
+    kind = world.seed % SEEDS_APART
+    if kind not in (FOUNDERS, COPIES):
+        return
+    rng = random.Random(f"strays/{world.seed}")
+    at_s = rng.uniform(2.0, until_s)
+    world.schedule(at_s, lambda: _found(world, rng) if kind == FOUNDERS else _copy(world, rng))
+
+
+def _found(world: World, rng: random.Random) -> None:
+    """Its peers are sites that have been in the run: one that never was would take its run for the only one."""
+    known = [one.name for one in world.nodes.values() if one.machine is not None and one.machine.roster.run_id]
+    if known:
+        node = found_again(world, "zz", tuple(rng.sample(known, min(2, len(known)))))
+        world.schedule(rng.uniform(3.0, 10.0), lambda: node.kill())
+
+
+def _copy(world: World, rng: random.Random) -> None:
+    """Of a site that everybody reaches: cut off, the older daemon could vote where the newer one does not."""
+    free = [one for one in world.nodes.values() if one.alive and not one.stopped and type(one.disk) is Disk]
+    free = [one for one in free if one.connections and one.machine is not None and not world.must_live(one)]
+    if free and not world.network.cuts and not any(one.crash_at is not None for one in world.nodes.values()):
+        copy_machine(world, rng.choice(free))

@@ -1,0 +1,79 @@
+"""SIGHUP: what can be taken over is, the rest is named, and a file that cannot be used changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos_protocols.effects import Record
+from chaos_protocols.events import PeersChanged
+from chaosd.config.model import SiteConfig, load_config
+from chaosd.reloading import RELOADED, reloaded
+
+ONE, OTHER = "1" * 32, "2" * 32
+
+
+class FakeDriver:
+    """What the machine would hear, and what the history would have."""
+
+    def __init__(self) -> None:
+        self.fed: list[Any] = []
+        self.records: list[Record] = []
+
+    def feed(self, event: Any) -> None:
+        self.fed.append(event)
+
+    def record(self, record: Record) -> None:
+        self.records.append(record)
+
+
+@pytest.fixture(autouse=True)
+def level_as_before() -> Iterator[None]:
+    before = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(before)
+
+
+def again(tmp_path: Path, before: str, after: str) -> tuple[SiteConfig, FakeDriver]:
+    path, driver = tmp_path / "chaosd.toml", FakeDriver()
+    path.write_text(before)
+    config = load_config(path)
+    path.write_text(after)
+    return reloaded(config, lambda: load_config(path), driver), driver  # type: ignore[arg-type]
+
+
+def test_peers_trust_and_the_level_of_the_log_are_taken_over(tmp_path: Path) -> None:
+    after = f'log_level = "debug"\ntrust = ["{ONE}"]\n[[peers]]\nsite = "{OTHER}"\naddress = "b:1"\n'
+    config, driver = again(tmp_path, 'name = "a"\n', 'name = "a"\n' + after)
+    assert config.trust == (ONE,) and logging.getLogger().level == logging.DEBUG
+    assert driver.fed == [PeersChanged(peers=((OTHER, "b:1"),))]  # type: ignore[arg-type]
+    (record,) = driver.records
+    assert (record.kind, record.outcome) == ("reload", "done")
+    assert record.reason == "taken over: peers, trust, log_level"
+
+
+def test_what_is_read_at_the_start_alone_is_named_and_stays(tmp_path: Path) -> None:
+    config, driver = again(tmp_path, 'listen = "127.0.0.1:1"\n', 'listen = "127.0.0.1:2"\nmin_sites = 3\n')
+    assert config.listen == "127.0.0.1:1" and config.min_sites == 1 and not driver.fed
+    assert driver.records[0].reason.startswith("taken over: nothing; only at the next start: listen, ")
+    assert "min_sites" in driver.records[0].reason
+
+
+def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
+    config, driver = again(tmp_path, 'log_level = "info"\n', 'log_level = "debug"\ntrust = [\n')
+    assert config.log_level == "info" and not driver.fed
+    assert driver.records[0].outcome == "refused" and "is not valid TOML" in driver.records[0].reason
+
+
+def test_a_daemon_without_a_file_goes_on(tmp_path: Path) -> None:
+    driver, config = FakeDriver(), SiteConfig(data_dir=tmp_path)
+    assert reloaded(config, None, driver) is config  # type: ignore[arg-type]
+    assert not driver.fed and not driver.records
+
+
+def test_what_is_reloaded_are_fields() -> None:
+    assert set(RELOADED) <= set(SiteConfig.model_fields)

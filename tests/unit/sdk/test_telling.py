@@ -1,0 +1,77 @@
+"""An error of the SDK that no script catches is shown as its sentence, with the script's line; others as ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos import telling
+from chaos.connection import no_daemon_text
+from chaos.errors import ChaosError, HalfAppliedStep, NoDaemon, Refused
+
+SCRIPT = "from chaos import Coordinator\n\n\ndef main():\n    Coordinator(connect_s=0.0)\n\n\nmain()\n"
+
+
+def shown(error: BaseException, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(telling, "_before", sys.__excepthook__)
+    try:
+        raise error
+    except BaseException as raised:
+        telling.told(type(raised), raised, raised.__traceback__)
+    return capsys.readouterr().err
+
+
+def test_the_sentence_stands_alone_with_the_scripts_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = shown(Refused("the daemon refused this worker: another one trains"), capsys, monkeypatch)
+    assert told.startswith("chaos: the daemon refused this worker: another one trains [test_telling.py, line ")
+    assert told.count("\n") == 1 and "CHAOS_TRACEBACK=1" in told
+
+
+def test_the_calls_are_shown_on_request(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_TRACEBACK", "1")
+    assert "Traceback" in shown(Refused("no"), capsys, monkeypatch)
+
+
+@pytest.mark.parametrize("error", [HalfAppliedStep("failed half-way"), ValueError("of the script")])
+def test_what_the_script_itself_did_is_shown_as_ever(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Traceback" in shown(error, capsys, monkeypatch)
+
+
+def test_a_notebook_shows_the_same() -> None:
+    telling.install()
+    telling.install()
+    assert sys.excepthook is telling.told
+    render = ChaosError._render_traceback_  # type: ignore[attr-defined]
+    assert render(NoDaemon("nobody is there")) == ["chaos: nobody is there"]
+    assert "HalfAppliedStep" in "".join(render(HalfAppliedStep("failed")))
+
+
+def test_a_script_without_a_daemon_ends_with_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "CHAOS_SOCKET": str(tmp_path / "w")}
+    ended = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ended.returncode == 1 and ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("chaos: no chaosd runs beside this script: nothing is there")
+    assert line.endswith("[train.py, line 5; CHAOS_TRACEBACK=1 shows more]")
+
+
+def test_a_script_that_may_open_no_more_files_is_told_so_and_not_that_nobody_runs() -> None:
+    text = no_daemon_text(Path("/run/w"), OSError(24, "Too many open files"))
+    assert "ulimit -n" in text and "no chaosd runs" not in text
+
+
+def test_a_path_that_no_socket_can_have_is_told_as_such() -> None:
+    text = no_daemon_text(Path("/" + "x" * 120), OSError("AF_UNIX path too long"))
+    assert "121 bytes" in text and "no chaosd runs" not in text
