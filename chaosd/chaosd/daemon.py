@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import signal
 import sys
 import time
@@ -19,14 +18,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from chaos_protocols.agreement.commands import TooNew, decode_roster, encode_roster
-from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, bootstrap
 from chaos_protocols.causes import Why
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import ForcedStop, LeaveRequested, SiteRefused
-from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.site import SiteMachine
 from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX, Versions
 from chaosd.addresses import join_address, split_address
@@ -38,8 +33,9 @@ from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
-from chaosd.identity import Identity, new_run_id
+from chaosd.identity import Identity
 from chaosd.log_format import formatter
+from chaosd.machine import make_machine
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
@@ -50,12 +46,11 @@ from chaosd.monitor.watchdog import watch
 from chaosd.os_errors import raise_files_allowed
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
-from chaosd.plan_adapter import DaemonPlanner
 from chaosd.reloading import reloaded
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
 from chaosd.storage.history import History
-from chaosd.storage.journal.journal import Journal, JournalError
+from chaosd.storage.journal.journal import Journal
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
@@ -312,59 +307,6 @@ class Daemon:
 
 
 MakeDaemon = Callable[[SiteConfig, Identity, Journal, History], Daemon]
-
-
-def make_machine(
-    config: SiteConfig, identity: Identity, journal: Journal, *, address: str, now_s: float
-) -> tuple[SiteMachine, Persist | None]:
-    """The site's machine with what its journal recovered. A founder without one founds the run: what is to be durable
-    then comes with it, for when this daemon listens. Raises JournalError where a newer version has written the
-    journal."""
-    planner = DaemonPlanner(config.replication)
-    facts = SiteFacts(
-        site=identity.site,
-        name=config.name,
-        address=address,
-        public_key=identity.public_key,
-        incarnation=journal.incarnation,
-        run=config.run,
-        min_sites=config.min_sites,
-        reached=journal.recovered.reached,
-    )
-    recovered = journal.recovered
-    hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries
-    founding: Persist | None = None
-    if config.bootstrap and snapshot is None and not entries:
-        roster = bootstrap_roster(facts, planner, new_run_id(config.run, identity))
-        hard_state, snapshot = bootstrap(facts.site, encode_roster(roster))
-        founding = Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot)
-    rng = random.Random(f"{facts.site}/{facts.incarnation}")
-    raft = RaftMachine(
-        facts.site,
-        settings=RaftSettings(
-            election_timeout_s=config.settings.election_timeout_s,
-            heartbeat_interval_s=config.settings.raft_heartbeat_s,
-        ),
-        rng=rng,
-        hard_state=hard_state,
-        snapshot=snapshot,
-        entries=entries,
-        now_s=now_s,
-    )
-    try:
-        machine = SiteMachine(
-            facts,
-            settings=config.settings,
-            planner=planner,
-            rng=rng,
-            raft=raft,
-            roster=decode_roster(snapshot.state) if snapshot is not None else None,
-            entries=entries,
-            now_s=now_s,
-        )
-    except TooNew as error:
-        raise JournalError(f"the journal in {config.data_dir} cannot be used: {error}") from None
-    return machine, founding
 
 
 def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon, *, reload: Callable[[], SiteConfig] | None = None) -> int:

@@ -103,12 +103,10 @@ class Coordinator(ParallelSite, CommonDecisions):
         torch: `model` is a module or a mapping of names to modules, `optimizer` one optimizer or a mapping, `scheduler`
         one learning-rate scheduler, a list, a mapping, or None. A round averages the gradients of all parameters that
         an optimizer trains (without a gradient: zeros) and all persistent buffers; frozen parameters only belong to the
-        state. After a round `step()` runs every optimizer, then every scheduler, once: do not call their `step()`
-        yourself. on_average(update) is called before the optimizers, with the averages in the gradients (clipping),
-        on_update(update) after the schedulers (an EMA that is registered as a model, a constraint, a scheduler an
-        epoch); `update.round`, `update.optimizers` and `update.metrics` are the same on every site. Both run inside
-        the update, also at a joiner that catches up: like `apply` below they must depend on nothing but the registered
-        state and `update`.
+        state. After a round `step()` runs every optimizer, then every scheduler, once: do not call theirs yourself.
+        on_average(update) is called before the optimizers, with the averages in the gradients (clipping),
+        on_update(update) after the schedulers (an EMA, a constraint). Both run inside the update, also at a joiner that
+        catches up: like `apply` they must depend on nothing but the registered state and `update` (docs/sdk.md).
 
         numpy: `arrays` (names to arrays, updated in place) is the state; `gradients` (names to floating arrays; by
         default one of zeros for each floating array, to be found in `coordinator.gradients`) is filled by the script
@@ -120,9 +118,8 @@ class Coordinator(ParallelSite, CommonDecisions):
         A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
         `clip_norm` bounds the norm of the whole gradient; returns at once.
 
-        sync: how the sites train together, the same on all of them; default: every step is averaged
-        (`chaos.sync.EveryStep`). rounds_per_epoch: what counts as an epoch (`coordinator.epoch`), the same on all of
-        them. What may differ between sites, and what must not: docs/sdk.md.
+        sync: how the sites train together (default: `chaos.sync.EveryStep`). rounds_per_epoch: what counts as an epoch
+        (`coordinator.epoch`). Both the same on all sites. What may differ between them: docs/sdk.md.
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
@@ -133,9 +130,7 @@ class Coordinator(ParallelSite, CommonDecisions):
             self._parallel.train_with(optimizer, clip_norm)
             return
         if self._session is not None:
-            raise ValueError(
-                "register() was already called; several models go into one call, as a mapping of names to models"
-            )
+            raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         framework = framework_of(
             model,
             optimizer,

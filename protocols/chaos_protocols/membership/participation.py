@@ -19,6 +19,7 @@ from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.catch_up import CatchUp
 from chaos_protocols.membership.drift import Drift
+from chaos_protocols.membership.hello import why_not
 from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.leaving import Leaving, SchedulerRole
@@ -155,7 +156,7 @@ class Participation:
 
     def worker_ready(self, event: events.WorkerReady) -> None:
         """A worker said hello. It is judged before anything of it is taken: who is refused changes nothing here."""
-        problem = self._why_not(event)
+        problem = why_not(event, self._replica.roster.model, trains_already=self.session.present)
         if problem:
             self._outbox.record("worker", self._outbox.facts.name, "said hello", "refused", None, problem)
             self._outbox.emit([RefuseWorker(reason=problem)])
@@ -172,20 +173,6 @@ class Participation:
         reason = f"its state is that of round {event.round}"
         self._outbox.record("worker", self._outbox.facts.name, "said hello", "", None, reason)
         self._follow_up(self.state.worker_came())
-
-    def _why_not(self, event: events.WorkerReady) -> str:
-        """Why this worker is not taken, and what to do; empty: it is."""
-        model = self._replica.roster.model
-        if model is not None and event.model != model:
-            standby = "" if self.session.present else "; until then this site relays in standby"
-            other = Cause.OTHER_MODEL.told().text
-            return f"{other}; start the script again with the run's own model and optimizer{standby}"
-        if event.rival_pid is not None and self.session.present:
-            return (
-                f"another worker (process {event.rival_pid}) already trains through this daemon; stop it first, or "
-                "start a second daemon with its own data directory"
-            )
-        return ""
 
     def _follow_up(self, comes: StateComes) -> None:
         """The state comes from where it does."""

@@ -34,7 +34,8 @@ CHECK_PIECE_BYTES_MIN = 256 << 10
 CHECKED_SITES_MAX = 1024
 """With more sites the digests of all do not fit into the header of a chunk beside the weights."""
 
-QUIET_ROUNDS_MIN, QUIET_ROUNDS_MAX = 256, 1 << 16
+QUIET_ROUNDS_MIN = 256
+QUIET_ROUNDS_MAX = 1 << 16
 """The same sites that differ again are not found to for so many rounds, twice as many each time: where arithmetic
 itself differs (another kind of device), or a script does the same thing again, the state would be fetched for ever."""
 

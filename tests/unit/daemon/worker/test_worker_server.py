@@ -327,31 +327,10 @@ async def test_connection_of_another_user_is_closed(
     assert await connect().ends()
 
 
-async def test_stale_socket_file_is_replaced(socket_file: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as gone:
-        gone.bind(str(socket_file))
-    server = WorkerServer(socket_file, Recorder())
-    await server.start()
-    await server.close()
-    assert not socket_file.exists()
-
-
 async def test_live_daemon_on_the_socket_is_an_error_that_says_so(served: Served, socket_file: Path) -> None:
     with pytest.raises(UnixSocketError, match="a daemon already answers"):
         await WorkerServer(socket_file, Recorder()).start()
     assert socket_file.exists()
-
-
-async def test_other_file_in_the_sockets_place_is_never_removed(socket_file: Path) -> None:
-    socket_file.write_text("precious")
-    with pytest.raises(UnixSocketError, match="is no socket"):
-        await WorkerServer(socket_file, Recorder()).start()
-    assert socket_file.read_text() == "precious"
-
-
-async def test_too_long_path_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(UnixSocketError, match="a unix socket's at most"):
-        await WorkerServer(tmp_path / ("x" * 120), Recorder()).start()
 
 
 WORKER_WITH_CHILD = """

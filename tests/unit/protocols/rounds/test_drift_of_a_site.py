@@ -44,7 +44,8 @@ def judged(bench: Follower, said: dict[str, bytes]) -> list[object]:
     assert tag is not None
     weights = ((A, 1.0), (B, 1.0), (D, 1.0))
     checks = tuple(sorted(said.items()))
-    return bench.handle(events.ReduceFinished(tag=tag, digest="x", weights=weights, checks=checks))  # type: ignore[arg-type]
+    done = events.ReduceFinished(tag=tag, digest="x", weights=weights, checks=checks)  # type: ignore[arg-type]
+    return bench.handle(done)
 
 
 def test_digests_that_the_worker_was_asked_for_go_with_the_next_round() -> None:
