@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import sys
@@ -66,6 +65,8 @@ def run(
     if not Path(command[0]).exists() and command[0].endswith(".py"):
         fail(f"{command[0]}: no such script", EXIT_USAGE)
     given = {"workers": nproc, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
+    import asyncio  # here: the other commands start without it
+
     failed = asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit))
     if failed:
         fail(f"the training could not go on: {failed}", EXIT_FAILED)
@@ -128,6 +129,8 @@ async def _run(
 
 def _on_signals(end: Callable[[str], None]) -> None:
     """The first one asks, the second one is not caught any more."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
 
     def asked(number: signal.Signals) -> None:
