@@ -266,7 +266,7 @@ class Cause(Enum):
     )  # fmt: skip
     DISTRUSTED = Meaning(
         "peer-does-not-trust", Place.LINK,
-        "{site} does not trust this site: its operator has to add {own} to `trust` there",
+        "{site} does not trust this site: its operator can let it in with `chaosd trust {own}`",
         "the operator of the peer",
         "send them this site's id (`chaosd id`) by a way that both trust; it goes into `trust` or `[[peers]]` there",
     )  # fmt: skip
