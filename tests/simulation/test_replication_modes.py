@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from tests.simulator import node as node_module
+from tests.simulator import worker as worker_module
 from tests.simulator.faults import begin
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
@@ -63,7 +64,8 @@ def test_with_multi_source_every_member_sends_its_part_and_the_overlay_stays_as_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A state beyond what is asked for at once: a small one is here before the links to sources further away are up."""
-    monkeypatch.setattr(node_module, "STATE_BYTES", LARGE_BYTES)
+    for module in (node_module, worker_module):
+        monkeypatch.setattr(module, "STATE_BYTES", LARGE_BYTES)
     monkeypatch.setattr(node_module, "MODEL", msgspec.structs.replace(MODEL, state_bytes=LARGE_BYTES))
     world, sent, links = joined("multi_source")
     assert sent == {"a", "b", "c"}

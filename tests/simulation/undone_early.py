@@ -26,7 +26,7 @@ EARLY = (
                 "old = self.replica.install(roster); self._lift_fence()",
             ),
         ),
-        stories=("26", "50", "33"),
+        stories=("47", "66", "107"),
     ),
     Undone(
         row=3,
@@ -123,7 +123,6 @@ EARLY = (
                 "if False:",
             ),
         ),
-        stories=("105",),
         test="test_progress:test_a_leaver_whose_last_rounds_do_not_end_is_resolved_away_and_still_called_left",
     ),
     Undone(
@@ -299,7 +298,7 @@ EARLY = (
                 "if False:",
             ),
         ),
-        stories=("92",),
+        stories=("86", "114", "119"),
     ),
     Undone(
         row=30,

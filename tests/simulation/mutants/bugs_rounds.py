@@ -222,7 +222,7 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{RESTORE_POINT}.step",
-                "if roster.resolving or (roster.model is not None and facts.active) or self._reports.anybody_active():",
+                "if roster.resolving or trains or self._reports.anybody_rests():",
                 "if roster.resolving:",
             ),
             # The second fence: a worker without the newest round is not taken.
