@@ -60,10 +60,17 @@ CountsFunction: TypeAlias = Callable[[Sequence[float], Sequence[float], int], Se
 """A user's own policy: (r_s, p_s, num_shards) -> counts, one per neighbour, adding up to num_shards."""
 
 
+DELAY_MAX_S = 1.0
+"""So much later a joiner may have the state for that every neighbour sends a part of it: each further source is one
+that can take over when another is lost."""
+
+
 def chaos(facts: ReplicationFacts) -> ShardAssignment:
-    """Algorithm 1: the least possible time of the last shard over the joiner's own links. The paper's constraint that
-    every neighbour sends at least one is left out: who is so slow that it would delay the join sends none."""
-    return assign(facts.r_s, facts.p_s, facts.num_shards, at_least_one=False)
+    """Algorithm 1: the least possible time of the last shard over the joiner's own links, where each neighbour sends at
+    least one (3). Where that would delay the join by more than DELAY_MAX_S, who is too slow to help sends none."""
+    all_send = assign(facts.r_s, facts.p_s, facts.num_shards)
+    who_helps = assign(facts.r_s, facts.p_s, facts.num_shards, at_least_one=False)
+    return all_send if all_send.makespan_s <= who_helps.makespan_s + DELAY_MAX_S else who_helps
 
 
 def single(facts: ReplicationFacts) -> ShardAssignment:
