@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from enum import Enum
 from typing import TypeVar
 
 from chaos_protocols.errors import LocalProtocolError
 
 State = TypeVar("State", bound=Enum)
+Event = TypeVar("Event", bound=Enum)
 
 
 def checked_change(table: Container[tuple[State, State]], old: State, new: State, what: str) -> State:
@@ -17,3 +18,12 @@ def checked_change(table: Container[tuple[State, State]], old: State, new: State
     if new is not old and (old, new) not in table:
         raise LocalProtocolError(f"{what}: from {old.name.lower()} to {new.name.lower()}")
     return new
+
+
+def next_state(table: Mapping[tuple[State, Event], State], state: State, event: Event, who: str) -> State:
+    """The state after `event`, as the table has it. Raises LocalProtocolError where it has none; `who` says whose it
+    is."""
+    after = table.get((state, event))
+    if after is None:
+        raise LocalProtocolError(f"{who} that is {state.value} cannot be told: {event.value} ({event.name})")
+    return after

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from chaos_protocols.changes import next_state
 from chaos_protocols.effects import WorkerOverdue
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.outbox import Outbox
@@ -145,7 +146,7 @@ class WorkerAbsence:
             self._step(AbsenceEvent.CAUGHT_UP)
 
     def _step(self, event: AbsenceEvent, reason: str = "") -> None:
-        before, self.state = self.state, TABLE[self.state, event]
+        before, self.state = self.state, next_state(TABLE, self.state, event, "a script")
         if not self.away or self.state is before:
             return
         self._reason, self._since_s = reason, self._outbox.now_s

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.changes import next_state
 from chaos_protocols.names import SiteId
 
 
@@ -150,10 +150,7 @@ class Membership:
 
     def step(self, event: MembershipEvent) -> None:
         """Look the pair (state, event) up. Raises LocalProtocolError on one that the table does not have."""
-        after = TABLE.get((self.state, event))
-        if after is None:
-            raise LocalProtocolError(f"membership: {event.name} in state {self.state.value}")
-        self.state = after
+        self.state = next_state(TABLE, self.state, event, "a site")
 
     def follow(self, roster: Roster) -> None:
         """A newer committed roster."""

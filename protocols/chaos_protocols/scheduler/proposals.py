@@ -96,6 +96,19 @@ class Removal:
     reason: str
 
 
+def record_of(site: SiteId, request: JoinRequest, state: str) -> SiteRecord:
+    """What the roster gets of a site that asks to join."""
+    return SiteRecord(
+        site=site,
+        name=request.name,
+        address=request.address,
+        public_key=request.public_key,
+        incarnation=request.incarnation,
+        state=state,
+        versions=request.versions,
+    )
+
+
 def add_site(
     situation: Situation, transfer: str, joiner: SiteId, request: JoinRequest, links: Iterable[LinkRecord]
 ) -> Proposal:
@@ -110,15 +123,7 @@ def add_site(
             "none of its neighbours has the training state at the moment; connect it to a site whose worker trains",
             final=True,
         )
-    record = SiteRecord(
-        site=joiner,
-        name=request.name,
-        address=request.address,
-        public_key=request.public_key,
-        incarnation=request.incarnation,
-        state="learner",
-        versions=request.versions,
-    )
+    record = record_of(joiner, request, "learner")
     replication = _planned(situation, transfer, joiner, sources, spoken=request.versions.newest, admitted=True)
     views = changed_views(
         roster,

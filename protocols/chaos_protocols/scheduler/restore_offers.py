@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, SiteRecord
 from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.scheduler.facts import Facts
+from chaos_protocols.scheduler.proposals import record_of
 from chaos_protocols.wire.control import JoinRequest, StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts
 
@@ -130,17 +131,8 @@ class RestoreOffers:
             links = self._links(site, request.neighbours)
             if roster.record(site) is not None or not links or site not in self._facts.reachable():
                 continue
-            record = SiteRecord(
-                site=site,
-                name=request.name,
-                address=request.address,
-                public_key=request.public_key,
-                incarnation=request.incarnation,
-                state="member",
-                versions=request.versions,
-            )
             worker = Candidate(
-                record=record,
+                record=record_of(site, request, "member"),
                 links=links,
                 model=request.model,
                 round=request.worker_round,

@@ -27,15 +27,13 @@ from chaos_protocols.agreement.raft.messages import RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts, RunId
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site
-from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
+from chaos_protocols.wire.recovery import Identifier, Reason, RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.site_status import SiteStatus as SiteStatus
 from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
+from chaos_protocols.wire.waits import Seconds
 
-Reason = Annotated[str, msgspec.Meta(max_length=4096)]
-Identifier = Annotated[str, msgspec.Meta(max_length=96)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 HOPS_MAX = 32
 EVERYBODY = SiteId("*")

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import msgspec
 
+from chaos_protocols.agreement.roster import Count
 from chaos_protocols.wire.plans import Site
-
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
 STEPS_TOLD_MAX = 256
 """In one heartbeat, the newest first: with 20 sites it takes about 1 KiB."""

@@ -7,7 +7,7 @@ two-phase step and generations are this project's (docs/site.md).
 
 from __future__ import annotations
 
-from chaos_protocols.errors import LocalProtocolError
+from chaos_protocols.changes import next_state
 from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer, StepCollector
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.events import (
@@ -385,10 +385,7 @@ class WorkerGroupMachine:
         self._do(EndGroup(failed=failed))
 
     def _change(self, change: GroupChange) -> None:
-        after = TABLE.get((self.phase, change))
-        if after is None:
-            raise LocalProtocolError(f"a worker group that is {self.phase.value} cannot be told: {change.value}")
-        self.phase = after
+        self.phase = next_state(TABLE, self.phase, change, "a worker group")
 
     def _tell(self, worker: int, message: ControllerMessage) -> None:
         self._do(TellWorker(worker=worker, message=message))
