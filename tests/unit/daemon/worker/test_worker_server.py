@@ -11,8 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,6 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="memfd seals and
 @pytest.fixture(params=["asyncio", "uvloop"])
 def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
     return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
-
-
-@pytest.fixture
-def socket_file() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="cw") as folder:  # short: a socket's path may have 103 bytes
-        yield Path(folder) / "w"
 
 
 @pytest_asyncio.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,6 @@ from tests.unit.daemon.worker.worker_kit import Recorder
 
 from chaosd.unix_sockets import UnixSocketError
 from chaosd.worker.server import WorkerServer
-
-
-@pytest.fixture
-def socket_file() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="cw") as folder:  # short: a socket's path may have 103 bytes
-        yield Path(folder) / "w"
 
 
 async def test_stale_socket_file_is_replaced(socket_file: Path) -> None:
