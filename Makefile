@@ -24,7 +24,7 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help docs demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ demo-site: $(VENV)/.project  ## four workers of one site train while one is kill
 
 docker-demo: $(VENV)/.project  ## six sites in containers, one network per link (root; Docker; a minute)
 	@$(BIN)/python docker/demo.py
+
+docs: $(VENV)/.docs  ## the documentation site, without network: build/site/index.html
+	@$(BIN)/python -m tests.tidy.doc_site && echo "open build/site/index.html"
 
 test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
 	@$(TESTS) -n 2 $(IN_PROCESS); first=$$?; \
@@ -108,6 +111,11 @@ $(VENV)/.torch: $(VENV)/.made
 $(VENV)/.project: pyproject.toml $(VENV)/.torch
 	@echo "installing the project into $(VENV)"
 	@$(PIP) -e '.[torch,planner,test]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.project
+	@echo "installing the builder of the documentation into $(VENV)"
+	@$(PIP) -e '.[torch,planner,test,docs]'
 	@touch $@
 
 $(VENV)/.check: pyproject.toml $(VENV)/.project
