@@ -166,7 +166,9 @@ class Pause:
         """None is known, or no way leads to it: who has no vote takes its leader for one until an election timeout has
         passed."""
         outbox, replica = self._outbox, self._replica
-        since_s = replica.leader_seen_s if replica.raft.leader is None else replica.raft.leader_lost_s
+        since_s = replica.raft.leader_lost_s
+        if since_s is None and replica.raft.leader is None:
+            since_s = replica.leader_seen_s
         return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
 
     def _why_no_scheduler(self) -> Why:

@@ -112,6 +112,11 @@ def test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler() 
     bench.wait(SETTINGS.failure_timeout_s + 0.2)
     assert bench.machine.raft.leader == A, "it may come back"
     assert why(bench).cause is Cause.NO_QUORUM and A[:8] in why(bench).text
+    while bench.machine.raft.leader is not None:
+        bench.wait(0.25)
+        assert why(bench).cause is Cause.NO_QUORUM, "without a break"
+    bench.wait(0.25)
+    assert why(bench).cause is Cause.NO_QUORUM
     bench.up(A)
     bench.alive(0.5)
     assert bench.machine.participation.pause.why() is None
