@@ -24,7 +24,7 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help docs release demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ fuzz: $(VENV)/.project  ## a minute of coverage-guided fuzzing for each reader o
 coverage: $(VENV)/.project  ## branches of the protocols that no test without sockets reaches
 	@$(BIN)/python -m tests.coverage_of_protocols
 
+release: $(VENV)/.release  ## sdist and wheel in dist/, tried in empty environments; bill of materials, licences (minutes)
+	@$(BIN)/python -m tests.packaging.release
+
 clean:  ## remove caches and build outputs
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .lab
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
@@ -116,6 +119,11 @@ $(VENV)/.project: pyproject.toml $(VENV)/.torch
 $(VENV)/.docs: pyproject.toml $(VENV)/.project
 	@echo "installing the builder of the documentation into $(VENV)"
 	@$(PIP) -e '.[torch,planner,test,docs]'
+	@touch $@
+
+$(VENV)/.release: pyproject.toml $(VENV)/.project
+	@echo "installing what makes a release into $(VENV)"
+	@$(PIP) -e '.[torch,planner,test,release]'
 	@touch $@
 
 $(VENV)/.check: pyproject.toml $(VENV)/.project
