@@ -44,8 +44,7 @@ class Participation:
     """See the module."""
 
     def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, rounds: RoundMachine) -> None:
-        facts = outbox.facts
-        self.membership = Membership(facts.site, facts.incarnation, replica.roster)
+        self.membership = Membership(outbox.facts.site, outbox.facts.incarnation, replica.roster)
         self.client = SchedulerClient(outbox, replica, network, self.membership)
         self.links = DesiredLinks(outbox, replica, network, self.membership, self.client)
         self.session = WorkerSession(outbox)
@@ -371,10 +370,11 @@ class Participation:
         self._look_for_a_way_back()
 
     def _look_for_a_way_back(self) -> None:
-        # Inside, without a leader, its neighbours may all be outside by now.
-        lost = self._replica.raft.leader is None if self.membership.in_roster else self.session.present
-        up = bool(self._network.links.up_sites())
-        self.links.look_for_a_way_back(connected=up and not lost)
+        in_roster = self.membership.in_roster
+        waits_outside = self.session.present and not in_roster
+        leaderless = in_roster and self._replica.raft.leader is None  # its neighbours may all be outside by now
+        alone = waits_outside or leaderless or not self._network.links.up_sites()
+        self.links.look_for_a_way_back(connected=not alone)
 
     def ask(self) -> None:
         """For what this site wants of the scheduler, if there is anything, and somebody to ask."""
