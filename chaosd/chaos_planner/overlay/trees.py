@@ -54,6 +54,9 @@ TREES_MAX = 8
 """Trees kept by `pack`. Measured on random overlays of 6 to 32 sites, rates over a factor 10, in the median: all of
 the bound at mean degree 4, 0.93 to 1.00 of it at degree 6 (worst 0.82)."""
 
+ROOT_DELAY_SHARE, ROOT_DELAY_S = 0.05, 0.001
+"""A root may be so much further from the farthest site than the best one, in shares or in seconds."""
+
 REASON_CHARACTERS_MAX = 1000
 """A reason is committed with the plan, where 1024 characters are the limit."""
 
@@ -221,7 +224,8 @@ def _plan(
     else:
         edges, why, bound = choose(overlay)
     rate = overlay.rate_bytes_per_s(edges)
-    trees = [_rooted(overlay, chosen, weight) for weight, chosen in edges]
+    rooted_weight = dict.fromkeys(overlay.sites, 0.0)
+    trees = [_rooted(overlay, chosen, weight, rooted_weight) for weight, chosen in edges]
     trees, left_out = _with_learners(trees, overlay.sites, sorted(learners), usable)
     if left_out:
         why += f"; no usable link from learner {', '.join(left_out)} to a member"
@@ -234,15 +238,21 @@ def _plan(
     )
 
 
-def _rooted(overlay: Overlay, edges: Sequence[Edge], weight: float) -> WeightedTree:
-    """The tree hung up at the site with the least depth in seconds, then in hops, then by id."""
+def _rooted(overlay: Overlay, edges: Sequence[Edge], weight: float, rooted_weight: dict[str, float]) -> WeightedTree:
+    """The tree hung up at the site with the least depth in seconds. Of sites that are as good as that one, the root of
+    the least weight so far (`rooted_weight`, which grows): a root divides and hashes; then fewest hops, then by id."""
     near: dict[str, list[str]] = {site: [] for site in overlay.sites}
     for one, other in edges:
         near[one].append(other)
         near[other].append(one)
     depth_s = _depths(near, lambda one, other: overlay.links[edge_between(one, other)].latency_s)
     hops = _depths(near, lambda one, other: 1.0)
-    root = min(overlay.sites, key=lambda site: (depth_s[site], hops[site], site))
+    least_s = min(depth_s.values())
+    near_s = least_s + max(ROOT_DELAY_SHARE * least_s, ROOT_DELAY_S)
+    least_hops = min(hops[site] for site in overlay.sites if depth_s[site] <= near_s)
+    good = [site for site in overlay.sites if depth_s[site] <= near_s and hops[site] == least_hops]
+    root = min(good, key=lambda site: (rooted_weight[site], depth_s[site], site))
+    rooted_weight[root] += weight
     parent = _walk(near, root, lambda one, other: 0.0)[1]
     return WeightedTree(weight=weight, root=root, parent=tuple(sorted(parent.items())))
 
