@@ -33,6 +33,7 @@ from chaos_planner.overlay.graph import (
     overlay_of,
     usable_links,
 )
+from chaos_planner.overlay.packing import packing_of
 
 __all__ = [
     "POLICIES",
@@ -128,12 +129,10 @@ def pack(
     a site that is not named, or inf, is limited by its links alone. `learners` count for neither rate nor bound.
 
     Raises `Disconnected` where the members are not connected, `NoTree` where the policy has no plan on this overlay
-    (`ring`), `ValueError` for wrong input, `SolverMissing` (this policy alone) without scipy.
+    (`ring`), `ValueError` for wrong input.
     """
 
     def packed(overlay: Overlay) -> tuple[list[WeightedEdges], str, float]:
-        from chaos_planner.overlay.packing import packing_of  # scipy's solver: 0.3 s to import, wanted here alone
-
         packing = packing_of(overlay, trees_max=num_trees_max)
         share = packing.rate_bytes_per_s / packing.bound_bytes_per_s
         rate = packing.rate_bytes_per_s
