@@ -82,6 +82,18 @@ class AveragingCluster(WanCluster):
         site.spawn_worker(self.network.command(name, command), folder=ROOT)
 
 
+    def train_one(self, name: str, *, links: int) -> None:
+        """Start one more site; returns when it is a member with a worker, so that it has measured its links."""
+        self.start_daemon(name)
+        self.wait(lambda: self.answers(name) and self.linked(name, links), f"{name} has its {links} links")
+        self.start_worker(name)
+        self.wait(lambda: self._is_member(name), f"{name} is a member and its worker is there")
+
+    def _is_member(self, name: str) -> bool:
+        status = self.sites[name].ask()
+        return status is not None and status.state == "member" and status.worker.connected
+
+
 def whole_rounds(entries: list[dict[str, object]], sites: int, *, after_s: float) -> tuple[list[float], int]:
     """Of a site's log of rounds: seconds of each round with the weight of all sites that follows another such round,
     and the number of all other rounds. Only those that ended after `after_s` (unix time)."""
@@ -153,7 +165,7 @@ def _window(cluster: WanCluster, sites: int, rounds: int) -> _Measured:
 
 def _cpu_s(pids: list[int]) -> float:
     times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(one.user + one.system for one in times)
+    return sum(float(one.user + one.system) for one in times)
 
 
 def _faults(pids: list[int]) -> int:

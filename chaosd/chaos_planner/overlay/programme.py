@@ -111,5 +111,5 @@ class Programme:
         matrix = np.empty_like(columns)
         matrix[:, chosen] = self._uses[:, self._basis[chosen]]
         matrix[:, slack] = columns[:, self._basis[slack] + len(self._basis)]
-        self._inverse = np.linalg.inv(matrix)
+        self._inverse = np.linalg.inv(matrix).astype(np.float64)
         self._basic = self._inverse @ self._limits
