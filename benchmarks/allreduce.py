@@ -81,7 +81,6 @@ class AveragingCluster(WanCluster):
         command = [sys.executable, "-m", "benchmarks.averaging_worker", *arguments]
         site.spawn_worker(self.network.command(name, command), folder=ROOT)
 
-
     def train_one(self, name: str, *, links: int) -> None:
         """Start one more site; returns when it is a member with a worker, so that it has measured its links."""
         self.start_daemon(name)

@@ -2,7 +2,7 @@
 
 The cut depends on the contribution spec alone, never on the plan: so the digest of a result, which is made of the
 hashes of its chunks, is the same whatever trees it came along, and a site that fetches a result can check it without
-knowing the plan. Every tree carries chunks in proportion to its weight, spread over the whole vector (spec 9.30): so
+knowing the plan. Every tree carries chunks in proportion to its weight, spread over the whole vector (spec 9.25): so
 whichever part of the vector is ready first uses all trees, and a slow tree holds up all parts alike.
 """
 
@@ -103,7 +103,7 @@ def lay_out(
 @lru_cache(maxsize=64)
 def _spread(count: int, weights: tuple[float, ...], chunks_a_tree_min: int) -> tuple[tuple[int, ...], ...]:
     """Each chunk in turn goes to the tree that has had the least for its weight, the lower index between equals
-    (spec 9.30)."""
+    (spec 9.25)."""
     if count < chunks_a_tree_min * len(weights):
         return (tuple(range(count)), *(() for _ in weights[1:]))
     total = sum(weights)
