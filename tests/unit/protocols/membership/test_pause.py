@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import hello, to_worker
-from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, heartbeat, records, roster_of, sent
+from tests.unit.protocols.follower import hello, to_worker, training_member
+from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, C, D, heartbeat, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
@@ -51,7 +51,7 @@ def test_a_site_without_a_peer_is_told_that_nobody_is_named() -> None:
     [
         (Cause.NOT_RUNNING, {"site": "b", "address": "b:1"}),
         (Cause.UNREACHABLE, {"site": "b", "address": "b:1", "reason": "timed out"}),
-        (Cause.DISTRUSTED, {"site": "b", "own": D}),
+        (Cause.DISTRUSTED, {"site": "b", "own": D, "words": "acorn"}),
         (Cause.OTHER_VERSION, {"site": "b", "reason": "2 and 3"}),
         (Cause.OTHER_NAME, {"site": "b", "reason": "lungs"}),
         (Cause.OTHER_RUN, {"site": "b", "there": "11", "here": "22"}),
@@ -71,8 +71,8 @@ def test_a_joiner_without_a_link_is_told_what_came_of_its_dials(cause: Cause, fo
 def test_what_somebody_has_to_take_away_is_told_before_what_may_pass() -> None:
     bench = joiner(A, B)
     bench.handle(events.DialFailed(site=A, reason="refused", why=Cause.NOT_RUNNING.told(site=A[:8], address="a:1")))
-    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
-    assert why(bench).text.index("does not trust") < why(bench).text.index("does not run")
+    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D, words="acorn")
+    assert why(bench).text.index("waiting for the operator") < why(bench).text.index("does not run")
     assert D in why(bench).text, "the whole id, to be sent to the peer's operator"
 
 
@@ -83,14 +83,14 @@ def test_a_refusal_is_in_the_history_once_and_again_after_there_was_a_link() -> 
         return [one.cause for one in records(bench.taken(), "refused")]
 
     for _ in range(3):
-        failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+        failed(bench, Cause.DISTRUSTED, site=B[:8], own=D, words="acorn")
         bench.wait(0.6)
     assert told() == ["peer-does-not-trust"]
     failed(bench, Cause.NOT_RUNNING, site=B[:8], address="b:1")
     assert told() == [], "that passes by itself"
     bench.up(B)
     bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
-    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D, words="acorn")
     assert told() == ["peer-does-not-trust"]
 
 
@@ -99,6 +99,27 @@ def test_sites_that_all_wait_are_told_that_nobody_has_founded_the_run() -> None:
     assert why(bench).cause is Cause.ASKING, "it has not been heard yet"
     bench.hear(B, heartbeat(epoch=0, knows_you=False))
     assert why(bench).cause is Cause.NO_FOUNDER and B[:8] in why(bench).text
+
+
+def test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler() -> None:
+    """It takes the scheduler for one until an election timeout has passed, two at most (seed 252 of the simulator)."""
+    bench = training_member()
+    for site in (A, B):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+        bench.handle(events.DialFailed(site=site, reason="timed out", why=Cause.UNREACHABLE.told(
+            site=site[:8], address="x:1", reason="timed out"
+        )))  # fmt: skip
+    bench.wait(SETTINGS.failure_timeout_s + 0.2)
+    assert bench.machine.raft.leader == A, "it may come back"
+    assert why(bench).cause is Cause.NO_QUORUM and A[:8] in why(bench).text
+    while bench.machine.raft.leader is not None:
+        bench.wait(0.25)
+        assert why(bench).cause is Cause.NO_QUORUM, "without a break"
+    bench.wait(0.25)
+    assert why(bench).cause is Cause.NO_QUORUM
+    bench.up(A)
+    bench.alive(0.5)
+    assert bench.machine.participation.pause.why() is None
 
 
 def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:
