@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 from tests.integration import site_training
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.worker_group_child import worker
-from tests.integration.worker_group_rig import SCRIPT, Forked, Ran, _context, train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
+from tests.rigs.worker_group import SCRIPT, Forked, Ran, _context, train
 
 from chaos.worker_group.data import Loader
 from chaos.worker_group.interpreter import StepRun, Task
