@@ -6,6 +6,7 @@ from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
@@ -52,6 +53,6 @@ class Reporting:
             rests=self._absence.rests,
             reached_round=self._reached.of(roster),
             checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
-            unacknowledged_by=told or "",
+            unacknowledged_by=told if told is not None else SiteId(""),
             unacknowledged_s=deaf_s if told else 0.0,
         )
