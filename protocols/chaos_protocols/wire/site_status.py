@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 
 from chaos_protocols.agreement.roster import Count
-from chaos_protocols.wire.plans import CheckpointFacts, Tag
-from chaos_protocols.wire.waits import Words
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
+from chaos_protocols.wire.waits import Seconds, Words
 
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -39,3 +40,8 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Since version 4: the newest of the present lineage that its journal knows to be done."""
     checkpoint: CheckpointFacts | None = None
     """Since version 4: the newest of the run's model on its disk, while its worker does not train."""
+    unacknowledged_by: Site = SiteId("")
+    """Since version 4: the neighbour whose system has for longest acknowledged none of the bytes of averaging that wait
+    for it, a failure timeout at least; empty: there is none."""
+    unacknowledged_s: Seconds = 0.0
+    """Since version 4: for how long."""
