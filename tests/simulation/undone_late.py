@@ -45,7 +45,6 @@ LATE = (
                 "chaos_protocols.rounds.delivery:ResultDelivery.next", "if self.worker_round < completed:", "if False:"
             ),
         ),
-        stories=("120",),
         test="test_far_behind:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
     ),
     Undone(
@@ -276,6 +275,7 @@ LATE = (
                 "return True",
             ),
         ),
+        stories=("120",),
         test="test_worker_region:test_no_transfer_writes_into_a_region_from_which_the_worker_has_yet_to_load",
     ),
     Undone(
