@@ -267,7 +267,7 @@ LATE = (
         test="test_participation:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
     ),
     Undone(
-        row=59,
+        row=64,
         patches=(
             Patch(
                 "chaos_protocols.state.worker_session:WorkerSession.gives_region",
@@ -279,14 +279,14 @@ LATE = (
         test="test_worker_region:test_no_transfer_writes_into_a_region_from_which_the_worker_has_yet_to_load",
     ),
     Undone(
-        row=60,
+        row=65,
         patches=(
             Patch("chaos_protocols.state.machine:WorkerState._start_fetch", "self.memory.yield_region()", "pass"),
         ),
         test="test_worker_region:test_a_copy_of_which_a_transfer_has_overwritten_the_source_is_of_no_use",
     ),
     Undone(
-        row=61,
+        row=66,
         patches=(
             Patch(
                 "chaos_protocols.state.machine:WorkerState.worker_loaded", "self._reached.holds(loaded.lineage)", "pass"
