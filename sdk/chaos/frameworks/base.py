@@ -11,12 +11,15 @@ import enum
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chaos_protocols.wire.state_spec import Item
+
+if TYPE_CHECKING:
+    from chaos.frameworks.local import LocalTraining
 
 Bytes = NDArray[np.uint8]
 
@@ -141,6 +144,11 @@ class Framework(Protocol):
         becomes that of the end of `round`. `shares`, by optimizer: how much of the weight behind the average gave it
         gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
         all. `metrics`: for the functions of the user."""
+        ...
+
+    def local_training(self) -> LocalTraining:
+        """The same for a mode with local steps (`chaos.frameworks.local`). Raises ValueError for what such a mode
+        cannot do."""
         ...
 
     def discard(self) -> None:

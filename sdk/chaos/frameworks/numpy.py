@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos.frameworks.local import LocalTraining
 from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
@@ -50,13 +51,16 @@ class NumpyFramework:
             )
             for name, array in self.gradients.items()
         ]
-        self.items: Sequence[StateItem] = [
-            *(_array_item(name, array) for name, array in self._arrays.items()),
+        self.facts: Sequence[StateItem] = [
             *(
                 fact_item(fact(f"averaged {slot.name}: {_shape(self.gradients[slot.name])}"))
                 for slot in in_vector_order(self.slots)
             ),
             *(fact_item(fact(text)) for text in facts),
+        ]
+        self.items: Sequence[StateItem] = [
+            *(_array_item(name, array) for name, array in self._arrays.items()),
+            *self.facts,
         ]
 
     def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
@@ -83,8 +87,17 @@ class NumpyFramework:
             self.discard()
             return
         averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
-        self._apply(averaged, round)  # copies: the user may keep them
+        self.run_apply(averaged, round)  # copies: the user may keep them
         self.discard()
+
+    def run_apply(self, gradients: Mapping[str, Array], number: int) -> None:
+        """The function of the user."""
+        self._apply(gradients, number)
+
+    def local_training(self) -> LocalTraining:
+        from chaos.frameworks.numpy_local import NumpyLocalTraining
+
+        return NumpyLocalTraining(self)
 
     def discard(self) -> None:
         for gradient in self.gradients.values():
@@ -102,9 +115,13 @@ class NumpyFramework:
     def _array(self, what: What, slot: Slot) -> Array:
         if what is What.GRADIENT:
             return self.gradients[slot.name]
+        self.check_value(slot)
+        return self._arrays[slot.name]
+
+    def check_value(self, slot: Slot) -> None:
+        """Raises ValueError for a gradient that has no array."""
         if slot.name not in self._arrays:
             raise ValueError(f"the gradient {slot.name!r} belongs to no registered array, so it has no value")
-        return self._arrays[slot.name]
 
 
 def _parts(slots: Sequence[Slot], vector: Bytes) -> list[tuple[Slot, Array]]:
