@@ -1,10 +1,11 @@
-"""A small GPT over bytes, and a text that every Python has: the language's own manual of topics, 700 kB of English.
+"""A small GPT over bytes, and a text that every Python has: its own manual of topics, 400 kB and more of English.
 
 The pages are dealt to the sites, so each has a text of its own; the last tenth is held out for everybody.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pydoc_data.topics import topics
 
 import torch
@@ -92,8 +93,8 @@ def loss_of(model: nn.Module, x: torch.Tensor, wanted: torch.Tensor) -> torch.Te
     return functional.cross_entropy(model(x).flatten(0, 1), wanted.flatten())
 
 
-def _row(pages: object) -> torch.Tensor:
-    return torch.frombuffer(bytearray(b"".join(pages)), dtype=torch.uint8).long()  # type: ignore[arg-type, call-overload]
+def _row(pages: Iterable[bytes]) -> torch.Tensor:
+    return torch.frombuffer(bytearray(b"".join(pages)), dtype=torch.uint8).long()
 
 
 def _pieces(row: torch.Tensor, starts: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -101,7 +101,7 @@ class Conversation:
 
     def _give(self) -> None:
         began = self.round
-        self._level()
+        self._be_current()
         if self.phase is Phase.TRAINING and self.round == began:
             with self._signals:
                 contributed = self._replica.contribute()
@@ -120,10 +120,10 @@ class Conversation:
     def catch_up(self) -> bool:
         """Between two local steps: serve what has come. What changes the state ends the local phase. False: this site
         is out of the run."""
-        self._level()
+        self._be_current()
         return self._has_not_left()
 
-    def _level(self) -> None:
+    def _be_current(self) -> None:
         """Where this site may train, with all that has come so far applied."""
         self.resume()
         self._drain()

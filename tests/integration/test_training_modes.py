@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.site_rig import Cluster, cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import Cluster, cluster_of, wait_for
 
 TRIO = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
 EVERY = ["--every", "12"]

@@ -8,8 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
-from chaos.frameworks.local import LocalTraining
+from chaos.frameworks.base import (
+    Bytes,
+    LocalTraining,
+    MadeItem,
+    Slot,
+    SlotKind,
+    StateItem,
+    What,
+    fact_item,
+    in_vector_order,
+)
 from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
@@ -95,8 +104,6 @@ class NumpyFramework:
         self._apply(gradients, number)
 
     def local_training(self) -> LocalTraining:
-        from chaos.frameworks.numpy_local import NumpyLocalTraining
-
         return NumpyLocalTraining(self)
 
     def discard(self) -> None:
@@ -122,6 +129,37 @@ class NumpyFramework:
         """Raises ValueError for a gradient that has no array."""
         if slot.name not in self._arrays:
             raise ValueError(f"the gradient {slot.name!r} belongs to no registered array, so it has no value")
+
+
+class NumpyLocalTraining:
+    """For modes with local steps: `apply` is the optimizer of each site. Arrays with a gradient are trained; the others
+    (moments, counters) belong to `apply`, each site its own."""
+
+    def __init__(self, framework: NumpyFramework) -> None:
+        """Raises ValueError for a gradient without an array of its name: it would have no value to average."""
+        for slot in framework.slots:
+            framework.check_value(slot)
+        self._framework = framework
+        self.items: Sequence[StateItem] = framework.facts
+        self.optimizers: Sequence[str] = framework.optimizers
+
+    def step(self, number: int, optimizers: Sequence[str]) -> str:
+        """`apply(gradients, number)`, with copies."""
+        gradients = self._framework.gradients
+        odd = next((name for name, gradient in gradients.items() if not np.isfinite(gradient).all()), None)
+        if odd is None:
+            ordered = in_vector_order(self._framework.slots)
+            self._framework.run_apply({slot.name: gradients[slot.name].copy() for slot in ordered}, number)
+        self._framework.discard()
+        return "" if odd is None else f"the gradient of {odd!r} is not finite"
+
+    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+        """Arrays have no schedule: `apply` has the number of its step."""
+        self._framework.discard()
+        return ()
+
+    def restore(self) -> None:
+        self._framework.discard()
 
 
 def _parts(slots: Sequence[Slot], vector: Bytes) -> list[tuple[Slot, Array]]:

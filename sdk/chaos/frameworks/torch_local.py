@@ -1,4 +1,4 @@
-"""torch training for modes with local steps (`chaos.frameworks.local`): the registered optimizers step at home."""
+"""torch training for modes with local steps (`LocalTraining`): the registered optimizers step at home."""
 
 from __future__ import annotations
 

@@ -102,7 +102,8 @@ def test_a_phase_gives_its_way_from_the_anchor_weighted_by_its_samples(socket_fi
 
 def test_the_outer_optimizer_is_that_of_torch() -> None:
     torch = pytest.importorskip("torch")
-    for outer in (OuterSGD(), OuterSGD(lr=0.3, momentum=0.5, nesterov=False), OuterSGD(lr=1.0, momentum=0.0, nesterov=False)):  # fmt: skip  # noqa: E501
+    plain = OuterSGD(lr=1.0, momentum=0.0, nesterov=False)
+    for outer in (OuterSGD(), OuterSGD(lr=0.3, momentum=0.5, nesterov=False), plain):
         anchor = np.random.default_rng(1).normal(size=200_001)
         parameter = torch.nn.Parameter(torch.from_numpy(anchor.copy()))
         theirs = torch.optim.SGD([parameter], lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov)
@@ -122,11 +123,11 @@ def trained(mode: SyncMode, sites: int, steps: int, lr: float = 0.1) -> list[tup
     torch = pytest.importorskip("torch")
 
     def script(number: int) -> Callable[[Path], tuple[str, Any]]:
+        with torch.random.fork_rng():  # not in the scripts' threads, which share it
+            torch.manual_seed(3)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1)).double()
+
         def run(socket: Path) -> tuple[str, Any]:
-            with torch.random.fork_rng():
-                torch.manual_seed(3)
-                model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
-            model = model.double()
             generator = torch.Generator().manual_seed(number)
             with Coordinator(socket, verbose=False, handle_signals=False, sync=mode) as coordinator:
                 coordinator.register(model, torch.optim.SGD(model.parameters(), lr=lr))

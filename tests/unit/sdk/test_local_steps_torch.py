@@ -200,7 +200,8 @@ def test_averaged_weights_and_a_constraint_belong_into_on_update() -> None:
                 site.model[0].weight.clamp_(-0.1, 0.1)
             ema.update_parameters(site.model)
 
-        site.coordinator.register({"net": site.model, "ema": ema}, torch.optim.SGD(site.model.parameters(), lr=0.5), on_update=follow)  # fmt: skip  # noqa: E501
+        optimizer = torch.optim.SGD(site.model.parameters(), lr=0.5)
+        site.coordinator.register({"net": site.model, "ema": ema}, optimizer, on_update=follow)
         for number in range(4):
             loss_of(site.model, batch(number)).backward()
             assert site.coordinator.step()
