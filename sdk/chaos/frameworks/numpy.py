@@ -60,6 +60,8 @@ class NumpyFramework:
             )
             for name, array in self.gradients.items()
         ]
+        self._averaged = {slot.name: _read_only(self.gradients[slot.name]) for slot in in_vector_order(self.slots)}
+        """What `apply` gets: views, since a copy would lie in fresh memory in every round."""
         self.facts: Sequence[StateItem] = [
             *(
                 fact_item(fact(f"averaged {slot.name}: {_shape(self.gradients[slot.name])}"))
@@ -95,13 +97,12 @@ class NumpyFramework:
         if share == 0.0:
             self.discard()
             return
-        averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
-        self.run_apply(averaged, round)  # copies: the user may keep them
+        self.run_apply(round)
         self.discard()
 
-    def run_apply(self, gradients: Mapping[str, Array], number: int) -> None:
-        """The function of the user."""
-        self._apply(gradients, number)
+    def run_apply(self, number: int) -> None:
+        """The function of the user, on the gradients as they stand."""
+        self._apply(self._averaged, number)
 
     def local_training(self) -> LocalTraining:
         return NumpyLocalTraining(self)
@@ -144,12 +145,11 @@ class NumpyLocalTraining:
         self.optimizers: Sequence[str] = framework.optimizers
 
     def step(self, number: int, optimizers: Sequence[str]) -> str:
-        """`apply(gradients, number)`, with copies."""
+        """`apply(gradients, number)`."""
         gradients = self._framework.gradients
         odd = next((name for name, gradient in gradients.items() if not np.isfinite(gradient).all()), None)
         if odd is None:
-            ordered = in_vector_order(self._framework.slots)
-            self._framework.run_apply({slot.name: gradients[slot.name].copy() for slot in ordered}, number)
+            self._framework.run_apply(number)
         self._framework.discard()
         return "" if odd is None else f"the gradient of {odd!r} is not finite"
 
@@ -171,6 +171,12 @@ def _parts(slots: Sequence[Slot], vector: Bytes) -> list[tuple[Slot, Array]]:
         parts.append((slot, part))
         offset += slot.size_bytes
     return parts
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _check(name: str, array: Array) -> None:
