@@ -121,10 +121,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
 
         A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
         `clip_norm` bounds the norm of the whole gradient; returns at once.
-
-        sync: how the sites train together: `chaos.EveryStep()` (default), `chaos.LocalSGD(every=...)`,
-        `chaos.DiLoCo(every=...)`; which one when: docs/training-modes.md. rounds_per_epoch: what counts as an epoch
-        (`coordinator.epoch`). Both the same on all sites. What may differ between them: docs/sdk.md.
+        sync: `chaos.EveryStep()` (default), `chaos.LocalSGD(every=...)`, `chaos.DiLoCo(every=...)`: see
+        docs/training-modes.md. rounds_per_epoch: what counts as an epoch (`coordinator.epoch`). Both the same on all
+        sites. What may differ between them: docs/sdk.md.
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
