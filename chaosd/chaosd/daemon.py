@@ -126,6 +126,7 @@ class Daemon:
             metrics,
             listen_host=split_address(config.listen)[0],
             address_of=lambda far: machine.links.neighbours[far].address,
+            is_of_run=machine.is_trusted,
         )
         transfers = TransferSettings(stall_timeout_s=2 * config.failure_timeout_s, witness=config.verify == "witness")
         bulk = BulkStreams(

@@ -21,7 +21,7 @@ from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
-from tests.simulator.replaying import replay, replay_bulk
+from tests.simulator.replaying import replay, replay_bulk, was_taken
 from tests.simulator.strays import Doors
 
 TRAIL_KEPT = 40
@@ -205,11 +205,12 @@ class World:
             return
         site, source, kind, message, incarnation = rng.choice(list(self.delivered))
         node = self.nodes[site]
-        if source not in node.connections or node.disk.incarnation != incarnation:
+        if source not in node.connections or node.disk.incarnation != incarnation or node.machine is None:
             return
         if kind != CONTROL:
             replay_bulk(node, source, message)
-        elif message.destination in (site, EVERYBODY):  # others it would hand on once more, to be stopped there
+        elif message.destination == site or (message.destination == EVERYBODY and was_taken(node, message)):
+            # others it would hand on once more, to be stopped there
             replay(node, events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
 
     def repeat(self, rng: random.Random) -> None:
