@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from tests.integration.site_rig import Cluster, Site, wait_for
+from tests.rigs.site import Cluster, Site, wait_for
 
 from benchmarks.primitives import Figure, percentile
 from benchmarks.sites import round_times, scheduler_of, training_cluster

@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 import psutil
-from tests.integration.site_rig import Site
+from tests.rigs.site import Site
 
 from benchmarks.sites import training_cluster
 from chaos_lab.children import free_port

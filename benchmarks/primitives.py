@@ -11,7 +11,7 @@ import signal
 import statistics
 import time
 
-from tests.integration.site_rig import Cluster, Site, wait_for
+from tests.rigs.site import Cluster, Site, wait_for
 
 from benchmarks.sites import longest_gap_s, training_cluster
 

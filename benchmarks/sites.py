@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach", "swiss": "Switzerland"}
 

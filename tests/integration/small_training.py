@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.integration.site_rig import VARIABLES, Site
+from tests.rigs.site import VARIABLES, Site
 
 WORKER = Path(__file__).parent / "gated_worker.py"
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.site_rig import ROOT, Cluster, Site, cluster_of, environment, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import ROOT, Cluster, Site, cluster_of, environment, wait_for
 
 FRAMES = 2_000
 MEMORY_GROWTH_BYTES_MAX = 64 << 20

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import VARIABLES, Cluster, Site, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import VARIABLES, Cluster, Site, wait_for
 from tests.soak.network import PORT, Namespaces, NoNamespacesError, Rule
 
 from chaos_protocols.names import short

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from tests.integration.replication_rig import JOINER, SOURCES, Rig
+from tests.rigs.replication import JOINER, SOURCES, Rig
 
 from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.bulk import CELL_BYTES, BlockData, encode_bulk_header

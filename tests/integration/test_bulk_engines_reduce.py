@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from tests.integration.reduce_rig import CHAIN, SITES, Rig
+from tests.rigs.reduce import CHAIN, SITES, Rig
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree

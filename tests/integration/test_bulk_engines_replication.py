@@ -6,8 +6,8 @@ import asyncio
 import random
 
 import pytest
-from tests.integration.bulk_rig import MemoryNetwork
-from tests.integration.replication_rig import JOINER, SETTINGS, SOURCES, TIMEOUT_S, Driver, Rig
+from tests.rigs.bulk import MemoryNetwork
+from tests.rigs.replication import JOINER, SETTINGS, SOURCES, TIMEOUT_S, Driver, Rig
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId

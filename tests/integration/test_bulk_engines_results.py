@@ -6,7 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from tests.integration.reduce_rig import CHAIN, SITES, SPEC, Rig
+from tests.rigs.reduce import CHAIN, SITES, SPEC, Rig
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import Cluster, Site, environment, wait_for
+from tests.rigs.site import Cluster, Site, environment, wait_for
 
 from chaosd.daemon import EXIT_CAUSE
 

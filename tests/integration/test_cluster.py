@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.integration.reference import read_rounds, replay
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach", "swiss": "Switzerland"}
 SEED = 7

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.integration.site_rig import ROOT, environment, wait_for
+from tests.rigs.site import ROOT, environment, wait_for
 
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient, NoDaemonError

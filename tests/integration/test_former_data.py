@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.small_training import VARIABLES, WORKER
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 from chaos_protocols.agreement.commands import decode_command, decode_roster
 from chaos_protocols.agreement.raft import Persist

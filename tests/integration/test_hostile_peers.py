@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from tests.integration import transport_rig
-from tests.integration.hostile_rig import Hostile, misbehave
-from tests.integration.site_rig import cluster_of, wait_for
 from tests.integration.small_training import train
 from tests.integration.test_transport_hostile import port_of, read_frame, still_serves, tls_stranger
-from tests.integration.transport_rig import LOOPS, close, run, start, until
+from tests.rigs import transport as transport_rig
+from tests.rigs.hostile import Hostile, misbehave
+from tests.rigs.site import cluster_of, wait_for
+from tests.rigs.transport import LOOPS, close, run, start, until
 
 from chaos_protocols.links.router import UNREADABLE_KINDS_TOLD_MAX
 from chaos_protocols.wire.handshake import (

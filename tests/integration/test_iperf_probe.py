@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 
 def joined_rate(cluster: Cluster) -> tuple[Site, float]:

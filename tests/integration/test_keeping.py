@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tests.integration.gated_worker import NUMBERS, Training
 from tests.integration.reference import read_rounds
-from tests.integration.site_rig import Site, cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import Site, cluster_of, wait_for
 
 from chaos.frameworks.numpy import NumpyFramework
 from chaos.state import State

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.site_rig import ROOT, cluster_of, wait_for
+from tests.rigs.site import ROOT, cluster_of, wait_for
 from tests.unit.daemon.monitor.test_gauges import expressions
 
 from chaos_lab.children import free_port

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.integration.browser import Browser, browser, missing
-from tests.integration.site_rig import cluster_of, environment, wait_for
+from tests.rigs.site import cluster_of, environment, wait_for
 from tests.unit.daemon.api.local_api import HERE, FakeControl, record, sample_status
 from tests.unit.sdk.line import ShortFolder
 

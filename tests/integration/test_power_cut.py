@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 FIRST, STOP = (int(part) for part in os.environ.get("CHAOS_POWER_CUTS", "0:3").split(":"))
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}

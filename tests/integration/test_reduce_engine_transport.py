@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, run, start, until
+from tests.rigs.transport import LOOPS, Site, run, start, until
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import chunk_layout

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, run, start, until
+from tests.rigs.transport import LOOPS, Site, run, start, until
 
 from chaos_lab.links.shape import LinkShape
 from chaos_protocols.names import SiteId

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.site_rig import Cluster, Site, cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 PAIR = {"cleveland": "Cleveland", "hungary": "Hungary"}
 FAILURE_TIMEOUT_S = 0.5

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, run, start, until
+from tests.rigs.transport import LOOPS, Site, run, start, until
 
 from chaos_protocols.names import SiteId
 from chaosd.transport.connection import PeerConnection

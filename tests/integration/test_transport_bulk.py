@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, linked, run, until
+from tests.rigs.transport import LOOPS, Site, close, linked, run, until
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaosd.transport import LinkClosed, LinkUsageError

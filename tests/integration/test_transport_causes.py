@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, run, start, until
+from tests.rigs.transport import LOOPS, Site, close, run, start, until
 
 from chaos_protocols.causes import Cause
 from chaos_protocols.wire.versions import Versions

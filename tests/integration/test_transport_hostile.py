@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
+from tests.rigs.transport import LOOPS, Site, close, linked, run, start, until
 
 from chaos_protocols.names import BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaos_protocols.wire.handshake import Challenge, Proof

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, WAIT_S, Site, run, start, until
+from tests.rigs.transport import LOOPS, WAIT_S, Site, run, start, until
 
 from chaos_protocols.names import SiteId
 from chaosd.transport import DialError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from tests.integration.transport_rig import LOOPS, Recorder, Site, close, link, run
+from tests.rigs.transport import LOOPS, Recorder, Site, close, link, run
 
 from chaos_lab.links.shape import LinkShape
 from chaos_protocols.wire.probe import ProbeHeader, encode

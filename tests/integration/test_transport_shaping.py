@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.integration.transport_rig import LOOPS, Site, close, linked, run, start, until
+from tests.rigs.transport import LOOPS, Site, close, linked, run, start, until
 
 from chaos_lab.links.shape import LinkShape
 from chaosd.transport import DialError

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.site_rig import VARIABLES, Cluster, Site, wait_for
 from tests.integration.small_training import WORKER
+from tests.rigs.site import VARIABLES, Cluster, Site, wait_for
 
 from chaos_lab.children import environment
 

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.integration.site_rig import cluster_of, wait_for
 from tests.integration.small_training import train
+from tests.rigs.site import cluster_of, wait_for
 
 ROUNDS = 5
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.integration.site_training import STEPS
-from tests.integration.worker_group_rig import Ran, alone, train
+from tests.rigs.worker_group import Ran, alone, train
 
 from chaos_planner.pipelines.plans.layout import Policy
 

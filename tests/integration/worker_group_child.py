@@ -1,6 +1,6 @@
 """A worker's process, forked from one in which torch is loaded and an optimizer was made: both take seconds once.
 
-Imported by the process that forks (see `worker_group_rig`); nothing here starts a thread.
+Imported by the process that forks (see `tests.rigs.worker_group`); nothing here starts a thread.
 """
 
 from __future__ import annotations

@@ -32,6 +32,10 @@ def test_no_class_name_has_two_meanings() -> None:
     assert house.double_class_names() == {}
 
 
+def test_a_field_is_written_where_its_class_stands() -> None:
+    assert [f"{module}, line {line}: {target}" for module, line, target in house.outside_writes()] == []
+
+
 def test_the_figures_are_those_of_every_package() -> None:
     places = {shown(module.path) for module, _ in house.classes()}
     assert all(any(place.startswith(package + "/") for place in places) for package in PACKAGES)

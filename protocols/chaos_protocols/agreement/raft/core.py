@@ -1,6 +1,7 @@
 """What the parts of the machine share: the state of one site, its timers, and the effects of the call in progress.
 
-`election.py`, `bulk/replication/engine.py` and `follower.py` are functions on a `Core`; `machine.py` drives them.
+`election.py`, `replication.py` and `follower.py` are functions on a `Core`, whose fields its own methods change alone;
+`machine.py` drives them.
 Everything that must survive a crash is gathered during a call and leaves as one `Persist` ahead of all other effects,
 so no answer can outrun it (thesis 3.8).
 """
@@ -17,12 +18,13 @@ from chaos_protocols.agreement.raft.effects import (
     Effect,
     HardState,
     Persist,
+    RestoreSnapshot,
     Role,
     RoleChanged,
     Send,
 )
 from chaos_protocols.agreement.raft.log import Log
-from chaos_protocols.agreement.raft.messages import LogEntry, RaftMessage, Snapshot
+from chaos_protocols.agreement.raft.messages import LogEntry, RaftMessage, Snapshot, TimeoutNow
 from chaos_protocols.agreement.raft.progress import Progress
 from chaos_protocols.changes import checked_change
 from chaos_protocols.names import SiteId
@@ -84,6 +86,10 @@ class Core:
             self._hard_state_changed, self._truncate_from, self._appended, self._snapshot = False, None, (), None
         return effects
 
+    def begin_receiving(self) -> None:
+        """Only what the message to come does is told by `violation`."""
+        self.violation = None
+
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
@@ -115,6 +121,12 @@ class Core:
         self._snapshot = snapshot
         self.configuration_changed()
 
+    def restore(self, snapshot: Snapshot) -> None:
+        """The leader's snapshot stands for all that it contains; it goes beyond what is known to be committed."""
+        self.replace_prefix(snapshot)
+        self.commit_index = snapshot.index
+        self.emit(RestoreSnapshot(snapshot=snapshot))
+
     def configuration_changed(self) -> None:
         self.voters = tuple(sorted(self.log.configuration.voters))
 
@@ -140,14 +152,88 @@ class Core:
         self.progress.clear()
         self.votes.clear()
         self.heard.clear()
-        self.transfer_target = None
+        self.end_transfer()
         if announced:
             self.change_role(Role.FOLLOWER, leader, reason)
         self.restart_election_timer(now_s)
 
+    def become_candidate(self, role: Role, reason: str, now_s: float) -> None:
+        """Begins to gather votes, with its own; `role`: what for."""
+        self.change_role(role, None, reason)
+        self.campaign_started_s = now_s
+        self.heard.clear()
+        self.votes.clear()
+        self.votes.add(self.site)
+        self.restart_election_timer(now_s)
+
+    def become_leader(self, reason: str) -> None:
+        self.leader_lost_s = None
+        self.stop_election_timer()
+        self.votes.clear()
+        self.heard.clear()
+        self.progress.clear()
+        self.change_role(Role.LEADER, self.site, reason)
+
+    # --- the leader that is heard, and when to ask for votes
+
     def restart_election_timer(self, now_s: float) -> None:
         """Drawn from [1, 2) election timeouts, so that one site asks before the others do (thesis 3.4)."""
         self.election_at_s = now_s + self.settings.election_timeout_s * (1.0 + self.rng.random())
+
+    def stop_election_timer(self) -> None:
+        self.election_at_s = ENDLESS_S
+
+    def elect_at(self, at_s: float) -> None:
+        self.election_at_s = at_s
+
+    def elect_not_before(self, at_s: float) -> None:
+        self.election_at_s = max(self.election_at_s, at_s)
+
+    def elect_not_after(self, at_s: float) -> None:
+        self.election_at_s = min(self.election_at_s, at_s)
+
+    def hear_leader(self, now_s: float) -> None:
+        self.leader_contact_s = now_s
+
+    def lose_leader(self, now_s: float) -> None:
+        """It is known to be dead."""
+        self.leader_lost_s = now_s
+
+    def find_leader_alive(self) -> None:
+        self.leader_lost_s = None
+
+    def stood_still(self, late_s: float, now_s: float) -> None:
+        """This site did nothing for so long: that time is nobody's silence (spec 3.6)."""
+        self.election_at_s += late_s
+        self.leader_contact_s = min(now_s, self.leader_contact_s + late_s)
+        for progress in self.progress.values():
+            progress.hear(min(now_s, progress.contact_s + late_s))
+
+    # --- what only a leader has
+
+    def beats_next(self, now_s: float) -> None:
+        self.heartbeat_at_s = now_s + self.settings.heartbeat_interval_s
+
+    def follow(self, site: SiteId, index: int, now_s: float) -> None:
+        """A new member starts with the benefit of the doubt."""
+        self.progress[site] = Progress(next_index=index, tenure=index, contact_s=now_s)
+
+    def unfollow(self, site: SiteId) -> None:
+        del self.progress[site]
+
+    def begin_transfer(self, successor: SiteId, now_s: float) -> None:
+        """Given up after an election timeout (thesis 3.10)."""
+        self.transfer_target, self.transfer_told = successor, False
+        self.transfer_until_s = now_s + self.settings.election_timeout_s
+
+    def tell_successor(self, target: SiteId) -> None:
+        self.transfer_told = True
+        self.send(target, TimeoutNow(term=self.term))
+
+    def end_transfer(self) -> None:
+        self.transfer_target = None
+
+    # --- majorities
 
     @property
     def may_campaign(self) -> bool:

@@ -6,7 +6,7 @@ nothing), 9.6 (pre-vote), 3.10 (TimeoutNow).
 
 from __future__ import annotations
 
-from chaos_protocols.agreement.raft.core import ENDLESS_S, Core
+from chaos_protocols.agreement.raft.core import Core
 from chaos_protocols.agreement.raft.effects import Role
 from chaos_protocols.agreement.raft.messages import (
     PreVoteRequest,
@@ -29,7 +29,7 @@ def tick_election(core: Core, now_s: float) -> None:
     if core.may_campaign:
         start_pre_vote(core, silence(core, now_s), now_s)
         return
-    core.election_at_s = ENDLESS_S
+    core.stop_election_timer()
     if core.leader is not None:
         core.change_role(core.role, None, silence(core, now_s))
 
@@ -51,7 +51,7 @@ def unheard(core: Core) -> tuple[SiteId, ...]:
 
 def start_pre_vote(core: Core, reason: str, now_s: float) -> None:
     """Asks whether an election could be won, without changing anything anywhere (thesis 9.6)."""
-    open_campaign(core, Role.PRE_CANDIDATE, reason, now_s)
+    core.become_candidate(Role.PRE_CANDIDATE, reason, now_s)
     if core.has_majority(core.votes):
         campaign(core, "no other vote is needed", now_s, transfer=False)
         return
@@ -63,7 +63,7 @@ def start_pre_vote(core: Core, reason: str, now_s: float) -> None:
 
 def campaign(core: Core, reason: str, now_s: float, *, transfer: bool) -> None:
     core.set_term(core.term + 1, core.site)
-    open_campaign(core, Role.CANDIDATE, reason, now_s)
+    core.become_candidate(Role.CANDIDATE, reason, now_s)
     if core.has_majority(core.votes):
         lead(core, "no other vote is needed", now_s)
         return
@@ -72,15 +72,6 @@ def campaign(core: Core, reason: str, now_s: float, *, transfer: bool) -> None:
     for site in core.voters:
         if site != core.site:
             core.send(site, request)
-
-
-def open_campaign(core: Core, role: Role, reason: str, now_s: float) -> None:
-    core.change_role(role, None, reason)
-    core.campaign_started_s = now_s
-    core.heard.clear()
-    core.votes.clear()
-    core.votes.add(core.site)
-    core.restart_election_timer(now_s)
 
 
 def hears_leader(core: Core, now_s: float) -> bool:
@@ -110,7 +101,7 @@ def receive_pre_vote(core: Core, source: SiteId, message: PreVoteRequest, now_s:
     )
     if granted and core.role is Role.FOLLOWER:
         # Let it try first: two campaigns at once split the votes.
-        core.election_at_s = max(core.election_at_s, now_s + core.settings.heartbeat_interval_s)
+        core.elect_not_before(now_s + core.settings.heartbeat_interval_s)
     core.send(source, PreVoteResponse(term=message.term if granted else core.term, granted=granted))
 
 
@@ -179,7 +170,7 @@ def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s
             # Votes are split, or another has won and will be heard within a round trip: to ask again soon harms
             # nobody, for it begins with a pre-vote. Drawn from [1, 2) heartbeat intervals.
             retry_s = core.settings.heartbeat_interval_s * (1.0 + core.rng.random())
-            core.election_at_s = min(core.election_at_s, now_s + retry_s)
+            core.elect_not_after(now_s + retry_s)
 
 
 def receive_timeout_now(core: Core, source: SiteId, message: TimeoutNow, now_s: float) -> None:
@@ -192,6 +183,6 @@ def leader_lost(core: Core, now_s: float) -> None:
     """The leader's daemon is known to be dead: no need to wait for its silence."""
     if core.leader is None or core.role is Role.LEADER:
         return
-    core.leader_lost_s = now_s
+    core.lose_leader(now_s)
     if core.may_campaign:
-        core.election_at_s = now_s + core.rng.random() * LOST_JITTER * core.settings.heartbeat_interval_s
+        core.elect_at(now_s + core.rng.random() * LOST_JITTER * core.settings.heartbeat_interval_s)

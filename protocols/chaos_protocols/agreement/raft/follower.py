@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from chaos_protocols.agreement.raft.config import fault_of
 from chaos_protocols.agreement.raft.core import Core
-from chaos_protocols.agreement.raft.effects import RestoreSnapshot, Role
+from chaos_protocols.agreement.raft.effects import Role
 from chaos_protocols.agreement.raft.log import fault_of_entries
 from chaos_protocols.agreement.raft.messages import AppendRequest, AppendResponse, SnapshotRequest, SnapshotResponse
 from chaos_protocols.names import SiteId
@@ -42,12 +42,12 @@ def accept_leader(core: Core, source: SiteId, leader: SiteId, term: int, now_s: 
         if late and term == core.term:
             # Sent before the leader died, and overtaken by the news: worth taking, but no sign of life.
             return True
-        core.leader_lost_s = None
+        core.find_leader_alive()
     if term > core.term or core.role is not Role.FOLLOWER or core.leader != leader:
         core.become_follower(term, leader, f"{leader} leads term {term}", now_s)
     else:
         core.restart_election_timer(now_s)
-    core.leader_contact_s = now_s
+    core.hear_leader(now_s)
     return True
 
 
@@ -113,8 +113,6 @@ def receive_snapshot(core: Core, source: SiteId, message: SnapshotRequest, now_s
         if not accept_leader(core, source, message.leader, message.term, now_s):
             return
         if snapshot.index > core.commit_index:
-            core.replace_prefix(snapshot)
-            core.commit_index = snapshot.index
-            core.emit(RestoreSnapshot(snapshot=snapshot))
+            core.restore(snapshot)
         match_index = snapshot.index
     core.send(source, SnapshotResponse(term=core.term, match_index=match_index, tenure=message.tenure))

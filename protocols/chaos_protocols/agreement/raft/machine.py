@@ -86,7 +86,7 @@ class RaftMachine:
         )
         self.refusal = ""
         if self._core.voters == (site,):
-            self._core.election_at_s = now_s
+            self._core.elect_at(now_s)
         elif self._core.may_campaign:
             self._core.restart_election_timer(now_s)
 
@@ -199,7 +199,7 @@ class RaftMachine:
     def receive(self, source: SiteId, message: RaftMessage, *, now_s: float) -> list[Effect]:
         """`source`: the authenticated author of the message."""
         core = self._core
-        core.violation = None
+        core.begin_receiving()
         if source == core.site:
             core.breaks_rules(source, "a message of this site came from outside")
             return []
@@ -237,11 +237,7 @@ class RaftMachine:
     def stood_still(self, late_s: float, *, now_s: float) -> None:
         """This site did nothing for so long, and what the others said meanwhile lies unread: that time is nobody's
         silence (spec 3.6)."""
-        core = self._core
-        core.election_at_s += late_s
-        core.leader_contact_s = min(now_s, core.leader_contact_s + late_s)
-        for progress in core.progress.values():
-            progress.contact_s = min(now_s, progress.contact_s + late_s)
+        self._core.stood_still(late_s, now_s)
 
     def leader_lost(self, *, now_s: float) -> list[Effect]:
         """The leader's daemon is known to be dead (end-of-file). This site asks for votes within a few milliseconds,
@@ -310,8 +306,7 @@ class RaftMachine:
             self.refusal = f"{successor} is not another voter"
         else:
             self.refusal = ""
-            core.transfer_target, core.transfer_told = successor, False
-            core.transfer_until_s = now_s + core.settings.election_timeout_s
+            core.begin_transfer(successor, now_s)
             replication.hand_over_when_caught_up(core)
         return core.take_effects()
 

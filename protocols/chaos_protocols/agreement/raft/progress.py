@@ -35,6 +35,22 @@ class Progress:
     snapshot_sent_s: float = 0.0
     snapshot_missing: bool = False
 
+    def hear(self, now_s: float) -> None:
+        self.contact_s = now_s
+
+    def probe_sent(self) -> None:
+        self.probe_ready = False
+
+    def entries_sent(self, last_index: int) -> None:
+        self.next_index = last_index + 1
+        self.in_flight.append(last_index)
+
+    def snapshot_sent(self, index: int, now_s: float) -> None:
+        self.mode = Mode.SNAPSHOT
+        self.in_flight.clear()
+        self.next_index = index
+        self.snapshot_sent_s, self.snapshot_missing = now_s, False
+
     def matched(self, index: int) -> bool:
         """It holds the leader's log up to `index`. True: more than was known before."""
         more = index > self.match_index

@@ -8,7 +8,7 @@ is removed), 5 (snapshots), 6.2 (a leader without a majority steps down).
 from __future__ import annotations
 
 from chaos_protocols.agreement.raft.config import IN_FLIGHT_APPENDS_MAX, majority
-from chaos_protocols.agreement.raft.core import ENDLESS_S, Core
+from chaos_protocols.agreement.raft.core import Core
 from chaos_protocols.agreement.raft.effects import Role
 from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
@@ -26,14 +26,9 @@ from chaos_protocols.names import SiteId
 def lead(core: Core, reason: str, now_s: float) -> None:
     """Elected: an empty entry of the new term, so that what went before can be committed with it (thesis 3.6.2,
     6.4)."""
-    core.leader_lost_s = None
-    core.election_at_s = ENDLESS_S
-    core.votes.clear()
-    core.heard.clear()
-    core.progress.clear()
-    core.change_role(Role.LEADER, core.site, reason)
+    core.become_leader(reason)
     follow_configuration(core, core.log.last_index + 1, now_s)
-    core.heartbeat_at_s = now_s + core.settings.heartbeat_interval_s
+    core.beats_next(now_s)
     append(core, b"", None, now_s)
 
 
@@ -52,11 +47,10 @@ def append(core: Core, command: bytes, configuration: Configuration | None, now_
 
 
 def follow_configuration(core: Core, index: int, now_s: float) -> None:
-    """A new member starts with the benefit of the doubt. A removed one is served until its removal is committed
-    (`announce_commit`)."""
+    """A removed member is served until its removal is committed (`announce_commit`)."""
     configuration = core.log.configuration
     for site in sorted({*configuration.voters, *configuration.learners} - {core.site, *core.progress}):
-        core.progress[site] = Progress(next_index=index, tenure=index, contact_s=now_s)
+        core.follow(site, index, now_s)
 
 
 def send_entries(core: Core, site: SiteId, progress: Progress, now_s: float) -> bool:
@@ -75,10 +69,9 @@ def send_entries(core: Core, site: SiteId, progress: Progress, now_s: float) -> 
         send_append(core, site, progress, progress.next_index - 1, entries)
         sent = True
         if progress.mode is Mode.PROBE:
-            progress.probe_ready = False
+            progress.probe_sent()
             break
-        progress.next_index = entries[-1].index + 1
-        progress.in_flight.append(entries[-1].index)
+        progress.entries_sent(entries[-1].index)
     return sent
 
 
@@ -102,10 +95,7 @@ def send_append(
 def send_snapshot(core: Core, site: SiteId, progress: Progress, now_s: float) -> None:
     snapshot = core.log.snapshot
     assert snapshot is not None
-    progress.mode = Mode.SNAPSHOT
-    progress.in_flight.clear()
-    progress.next_index = snapshot.index
-    progress.snapshot_sent_s, progress.snapshot_missing = now_s, False
+    progress.snapshot_sent(snapshot.index, now_s)
     core.send(site, SnapshotRequest(term=core.term, leader=core.site, snapshot=snapshot, tenure=progress.tenure))
 
 
@@ -127,7 +117,7 @@ def beat(core: Core, site: SiteId, progress: Progress, now_s: float) -> None:
 
 def tick_leader(core: Core, now_s: float) -> None:
     if core.transfer_target is not None and now_s >= core.transfer_until_s:
-        core.transfer_target = None
+        core.end_transfer()
     if now_s < core.heartbeat_at_s:
         return
     if not quorum_contact(core, now_s) and not core.in_every_majority:
@@ -137,7 +127,7 @@ def tick_leader(core: Core, now_s: float) -> None:
         timeout_s = core.settings.election_timeout_s
         core.become_follower(core.term, None, f"no majority: nothing heard from {lacking} for {timeout_s} s", now_s)
         return
-    core.heartbeat_at_s = now_s + core.settings.heartbeat_interval_s
+    core.beats_next(now_s)
     for site, progress in core.progress.items():
         beat(core, site, progress, now_s)
 
@@ -167,7 +157,7 @@ def answered(core: Core, source: SiteId, term: int, tenure: int, match_index: in
     if match_index > core.log.last_index:
         core.breaks_rules(source, f"it acknowledges entry {match_index}, the leader's last is {core.log.last_index}")
         return None
-    progress.contact_s = now_s
+    progress.hear(now_s)
     return progress
 
 
@@ -226,7 +216,7 @@ def announce_commit(core: Core, now_s: float) -> None:
     members = {*configuration.voters, *configuration.learners}
     if len(members) <= len(core.progress):
         for site in [site for site in core.progress if site not in members]:
-            del core.progress[site]
+            core.unfollow(site)
     if core.site not in core.voters:
         successor = best_successor(core)
         assert successor is not None, "a configuration has at least one voter, and this site is none"
@@ -243,5 +233,4 @@ def best_successor(core: Core) -> SiteId | None:
 def hand_over_when_caught_up(core: Core) -> None:
     target = core.transfer_target
     if target is not None and not core.transfer_told and core.progress[target].match_index == core.log.last_index:
-        core.transfer_told = True
-        core.send(target, TimeoutNow(term=core.term))
+        core.tell_successor(target)

@@ -43,6 +43,10 @@ class Assignment:
             source = self.sources[site] = Source(site=site, planned_bytes=max(size_of(own), 1))
             source.todo.extend(gap for start, stop in own for gap in verified.missing(start, stop))
 
+    def start(self, now_s: float) -> None:
+        """What the plan says counts from now on."""
+        self.planned_s = now_s
+
     @property
     def usable(self) -> list[Source]:
         """Those that have a link and have not been given up."""
@@ -110,9 +114,9 @@ class Assignment:
         room = min(source.window_bytes() - source.outstanding_bytes, OUTSTANDING_BYTES_MAX - outstanding)
         block = source.block_bytes()
         if not source.asked:
-            source.progress_s = now_s  # it owed nothing: its patience begins now
+            source.hear(now_s)
             if not source.checking:
-                source.sample_s, source.sample_bytes = now_s, 0
+                source.begin_sample(now_s)
         effects: list[JoinerEffect] = []
         while source.todo and room >= min(block, source.todo[0][1] - source.todo[0][0]):
             start, stop = source.todo[0]

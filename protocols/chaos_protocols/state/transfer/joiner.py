@@ -93,13 +93,14 @@ class TransferMachine:
 
     def start(self, links: frozenset[SiteId], *, now_s: float) -> list[JoinerEffect]:
         """Begin, with the links that are up."""
-        self._all.planned_s = self._alone_since_s = now_s
+        self._alone_since_s = now_s
+        self._all.start(now_s)
         if self._settings.witness and len(self._sources) == 1 and self.plan.state_bytes:
             self.ended = True
             reason = "verify = witness needs two sources, and only one has the state; add a neighbour or set hash"
             return [FetchFailed(reason=reason)]
         for source in self._sources.values():
-            source.progress_s = now_s
+            source.hear(now_s)
             if source.site in links:
                 source.become(SourceState.READY, now_s)
         if any(not source.usable for source in self._sources.values()):
@@ -149,7 +150,7 @@ class TransferMachine:
         """This source is alive, and has its snapshot."""
         source = self._sources.get(site)
         if source is not None:
-            source.progress_s = now_s
+            source.hear(now_s)
             if source.state is SourceState.WAITING:
                 source.become(SourceState.READY, now_s)
 
@@ -160,7 +161,7 @@ class TransferMachine:
         source = self._sources[site]
         stop = source.answered(header.start)
         source.check(header.start, stop)
-        source.received_bytes += size_bytes
+        source.take(size_bytes)
         self.progressed(site, now_s=now_s)
         source.measure(size_bytes, now_s)
         effects: list[JoinerEffect] = [CheckBlock(source=site, start=header.start, stop=stop, hash=header.hash)]
@@ -179,7 +180,7 @@ class TransferMachine:
             cross_check = self._witnesses.waiting.get(start)
             if cross_check is None or self.ended:
                 return []
-            cross_check.checked = True
+            cross_check.check()
             return self._judge(cross_check, now_s)
         self._accept(site, start, stop)
         return [] if self.ended else self._go_on(now_s)
@@ -191,7 +192,7 @@ class TransferMachine:
         if self.ended:
             return []
         self._witnesses.forget(start)
-        source.wrong += 1
+        source.refute()
         self._all.return_range(start, stop)
         others = any(other.usable for other in self._sources.values() if other is not source)
         if source.wrong >= WRONG_BLOCKS_MAX or others:
@@ -255,7 +256,7 @@ class TransferMachine:
         if ends and now_s - min(ends) > self._settings.stall_timeout_s / 2:
             # This process itself stood still: what the sources sent lies unread; blame nobody yet.
             for source in self._sources.values():
-                source.progress_s = now_s
+                source.hear(now_s)
         for source in self._sources.values():
             ends_s = self._patience_ends_s(source)
             if ends_s is not None and now_s >= ends_s:
@@ -288,7 +289,7 @@ class TransferMachine:
             return self._go_on(now_s)
         source.check(start, stop)
         cross_check = self._witnesses.begin(source.site, start, stop, held.hashes[start])
-        cross_check.checked = True
+        cross_check.check()
         return [*self._seek_witness(cross_check, now_s), *self._go_on(now_s)]
 
     def _seek_witness(self, cross_check: CrossCheck, now_s: float) -> list[JoinerEffect]:
@@ -298,7 +299,7 @@ class TransferMachine:
         if witness is None:
             return []
         if not (source := self._sources[witness]).asked and witness not in owe_words:
-            source.progress_s = now_s  # it owed nothing: its patience begins now
+            source.hear(now_s)
         want = WitnessWant(transfer=self.plan.transfer, start=cross_check.start, stop=cross_check.stop)
         return [SendHeader(site=witness, header=want)]
 
@@ -326,7 +327,7 @@ class TransferMachine:
         effects: list[JoinerEffect] = []
         for site in verdict.wrong:
             source = self._sources[site]
-            source.wrong += 1
+            source.refute()
             if source.state is not SourceState.EXCLUDED and not self.ended:
                 reason = "two other sources agree on a block, and its own is another one"
                 effects += self._drop(source, SourceState.EXCLUDED, reason, now_s, wrong=True)
@@ -335,12 +336,11 @@ class TransferMachine:
     def _without_agreement(self, cross_check: CrossCheck) -> list[JoinerEffect]:
         """Nobody is left who could decide: who is right cannot be known."""
         self.ended = True
-        sites = sorted(cross_check.said)
         effects: list[JoinerEffect] = [
             SourceDropped(source=site, reason="the sources disagree on a block, and no third can decide", wrong=True)
-            for site in sites
+            for site in sorted(cross_check.said)
         ]
-        names = ", ".join(short(site) for site in sites)
+        names = ", ".join(short(site) for site in sorted(cross_check.said))
         return [*effects, FetchFailed(reason=f"the sources {names} have different states, and no third decides")]
 
     # -- deciding

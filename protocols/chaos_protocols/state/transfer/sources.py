@@ -101,6 +101,22 @@ class Source:
         elif state is SourceState.WAITING:
             self.waiting_since_s = now_s
 
+    def hear(self, now_s: float) -> None:
+        """It is alive, or owed nothing until now: its patience begins anew."""
+        self.progress_s = now_s
+
+    def begin_sample(self, now_s: float) -> None:
+        """It was idle: what it is asked for from now on is what its rate is judged by."""
+        self.sample_s, self.sample_bytes = now_s, 0
+
+    def take(self, size_bytes: int) -> None:
+        """A block of this size came, right or wrong."""
+        self.received_bytes += size_bytes
+
+    def refute(self) -> None:
+        """A block that it sent, or a hash that it named, was wrong."""
+        self.wrong += 1
+
     @property
     def usable(self) -> bool:
         return self.state in (SourceState.READY, SourceState.WAITING)

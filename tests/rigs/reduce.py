@@ -1,11 +1,11 @@
-"""Reduce engines and their drivers on the memory transport of `bulk_rig`."""
+"""Reduce engines and their drivers on the memory transport of `rigs.bulk`."""
 
 from __future__ import annotations
 
 import asyncio
 
 import numpy as np
-from tests.integration.bulk_rig import MemoryNetwork
+from tests.rigs.bulk import MemoryNetwork
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree

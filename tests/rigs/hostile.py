@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from tests.integration.site_rig import Cluster
-from tests.integration.transport_rig import Recorder, until
+from tests.rigs.site import Cluster
+from tests.rigs.transport import Recorder, until
 
 from chaos_protocols.agreement.raft.messages import AppendRequest, LogEntry, TimeoutNow, VoteRequest
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from tests.integration.bulk_rig import MemoryNetwork
+from tests.rigs.bulk import MemoryNetwork
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.state.transfer import TransferSettings
