@@ -26,6 +26,8 @@ OUTSIDERS_MAX = 64
 REPORTS_EACH_MAX = 64
 """Links that one of them may report; a site of the roster one for each site more. Beyond that its reports are
 dropped: the other ends' are enough to know of the links."""
+BROUGHT_MAX = 8
+"""Outsiders whose reports another outsider may bring: newcomers that have only each other, at first."""
 OUTSIDE_REASON_MAX = 512
 """Characters of the reason in a report of an outsider; honest ones are shorter."""
 ROUTES_CACHED_MAX = 64
@@ -95,6 +97,8 @@ class LinkStateTable:
         """Sites of the run; None: it is not known who is."""
         self._told: dict[SiteId, set[SiteId]] = {}
         """By reporter, the neighbours that it reports a link to; who had news last comes last."""
+        self._brought: dict[SiteId, set[SiteId]] = {}
+        """By outsider, those others whose reports it has brought."""
         self._agreed_keys: set[LinkKey] = set()
         self._near: dict[SiteId, list[SiteId]] = {}
         self._hops: dict[tuple[SiteId, ...], tuple[dict[SiteId, SiteId], frozenset[SiteId]]] = {}
@@ -103,14 +107,24 @@ class LinkStateTable:
         """It is not in the run, as far as is known here."""
         return self._inside is not None and site not in self._inside
 
-    def may_bring(self, neighbour: SiteId, envelope: Envelope) -> bool:
-        """Whether a neighbour may tell of this: an outsider of sites of the run, and of its own links in few words."""
-        report = envelope.message
+    def lets_in(self, neighbour: SiteId, envelope: Envelope) -> bool:
+        """Whether a neighbour may tell of this. Of outsiders in few words; and of few, if it is one itself."""
+        report, source = envelope.message, envelope.source
         assert isinstance(report, LinkStateAdvertisement)
-        if not self.is_outside(envelope.source):
+        if not self.is_outside(source):
             return True
-        fits = len(report.reason) <= OUTSIDE_REASON_MAX and len(envelope.raw) <= 4 * OUTSIDE_REASON_MAX
-        return fits and (envelope.source == neighbour or not self.is_outside(neighbour))
+        if len(report.reason) > OUTSIDE_REASON_MAX or len(envelope.raw) > 4 * OUTSIDE_REASON_MAX:
+            return False
+        if source == neighbour or not self.is_outside(neighbour):
+            return True
+        brought = self._brought.pop(neighbour, set())
+        self._brought[neighbour] = brought
+        while len(self._brought) > OUTSIDERS_MAX:
+            del self._brought[next(iter(self._brought))]
+        if source not in brought and len(brought) >= BROUGHT_MAX:
+            return False
+        brought.add(source)
+        return True
 
     def learn(self, envelope: Envelope) -> bool:
         """Take in a flooded report; True if it is news (and must be passed on)."""
@@ -165,6 +179,8 @@ class LinkStateTable:
             self._denied.discard(key)
             self._place(link_key(*key))
         self._incarnations.pop(source, None)
+        for brought in self._brought.values():
+            brought.discard(source)
 
     def _judge(self, key: LinkKey) -> None:
         """What the newest report of this end is worth now."""

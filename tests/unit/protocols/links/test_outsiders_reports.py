@@ -12,7 +12,13 @@ from tests.unit.protocols.scheduler.scheduler_kit import alive
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Dial
-from chaos_protocols.links.link_state import OUTSIDE_REASON_MAX, OUTSIDERS_MAX, REPORTS_EACH_MAX, LinkStateTable
+from chaos_protocols.links.link_state import (
+    BROUGHT_MAX,
+    OUTSIDE_REASON_MAX,
+    OUTSIDERS_MAX,
+    REPORTS_EACH_MAX,
+    LinkStateTable,
+)
 from chaos_protocols.links.router import Router
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import ConnectOrder, Envelope, LinkReady, LinkStateAdvertisement, RaftEnvelope
@@ -40,10 +46,13 @@ def test_an_outsider_reports_its_own_links_up_to_a_number() -> None:
     assert taken(one, D, report(D, site(0), up=False, sequence=1000)) == [A, C], "news of a known link is taken"
 
 
-def test_an_outsider_brings_no_reports_of_other_outsiders() -> None:
-    """It could make up as many keys as it likes."""
+def test_an_outsider_brings_the_reports_of_few_other_outsiders() -> None:
+    """It could make up as many keys as it likes; but newcomers may have only each other at first."""
     one = Router(B, b"", 1)
-    assert taken(one, D, report(E, C)) is None
+    for number in range(3 * BROUGHT_MAX):
+        told = taken(one, D, report(site(number), C))
+        assert told == ([A, C] if number < BROUGHT_MAX else None)
+    assert taken(one, D, report(site(0), A)) == [A, C], "of those that it has brought it may bring more"
     assert taken(one, D, report(C, A)) == [A], "what a site of the run has signed comes any way"
     assert taken(one, A, report(E, C)) == [C, D], "a site of the run brings what it has taken itself"
 
