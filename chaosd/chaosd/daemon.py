@@ -54,7 +54,7 @@ from chaosd.storage.journal.journal import Journal
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
-from chaosd.trust import TrustList, named_in
+from chaosd.trust import TrustList
 from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
@@ -75,7 +75,6 @@ class Daemon:
         self._ending = "the daemon gave up; its log says why"
         self.stays = False
         """Its script has left, nobody else: another life is to follow this one."""
-        self._trust = TrustList(config.data_dir, named_in(config))
         self.reload: Callable[[], SiteConfig] | None = None
         """Reads the configuration again; None: it did not come from a file."""
         host, port = split_address(config.listen)
@@ -89,6 +88,7 @@ class Daemon:
                 congestion=config.congestion,
                 unacknowledged_max_s=config.settings.unacknowledged_max_s,
                 software=version()[:SOFTWARE_CHARACTERS_MAX],
+                name_of=self.name_of,
             )
         )
         address = config.advertise if config.advertise != config.listen else join_address(host, port)
@@ -102,6 +102,7 @@ class Daemon:
             self.metrics,
             self._make_parts,
         )
+        self._trust = TrustList(config, self.driver)
         self.metrics.registry.register(Gauges(self.driver, config, version()))
 
     def _make_parts(self, driver: Driver) -> Parts:
@@ -195,7 +196,7 @@ class Daemon:
             await page.start()
             await driver.workers.start()
             self._catch_signals(loop)
-            driver.start(tuple((SiteId(peer.site), peer.address) for peer in self.config.peers))
+            driver.start(self._trust.addresses())
             self._greet()
             return await self._until_stopped(loop)
         finally:
@@ -245,8 +246,8 @@ class Daemon:
 
     def _hung_up(self) -> None:
         """SIGHUP: what can be changed while the daemon runs is; a terminal that is closed ends no run."""
-        self.config = reloaded(self.config, self.reload, self.driver)
-        self._trust.configured = named_in(self.config)
+        self.config = reloaded(self.config, self.reload, self.driver, self._trust.addresses)
+        self._trust.config = self.config
 
     def _interrupted(self) -> None:
         """The first Ctrl+C leaves gracefully, the second forces."""
@@ -267,9 +268,11 @@ class Daemon:
             return "banned from the run"
         if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
-        if self._trust.knocked(site):
-            log.warning("refused site %s: not trusted; if you know that id, let it in: chaosd trust %s", site, site[:8])
         return "not trusted by this site"
+
+    def name_of(self, site: SiteId) -> str:
+        """What it is called before people."""
+        return self._trust.called(site)
 
     def run_id(self) -> str:
         return self.driver.machine.roster.run_id

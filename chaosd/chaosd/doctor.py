@@ -32,6 +32,7 @@ from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.config.changes import read_changes
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
 from chaosd.identity import Identity, IdentityError, site_of_certificate
@@ -89,7 +90,12 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
         for line in str(error).splitlines():
             yield _fail("configuration", line, "correct the field; the other checks need the configuration")
         return
-    yield _ok("configuration", str(path) if path else "defaults (no file)")
+    try:
+        config = _with_changes(config)
+    except ConfigError as error:
+        yield _fail("configuration", str(error), "the daemon does not start before that")
+    else:
+        yield _ok("configuration", str(path) if path else "defaults (no file)")
     running = _daemon_pid(config)
     checks: list[Callable[[], Check]] = [
         lambda: check_key(config),
@@ -307,6 +313,13 @@ def _site_behind(raw: socket.socket, timeout_s: float) -> tuple[SiteId | None, s
                 return site, "from here do not arrive there"
             time.sleep(ACKNOWLEDGED_POLL_S)
     return site, ""
+
+
+def _with_changes(config: SiteConfig) -> SiteConfig:
+    """With the peers that were added and removed by command. Raises ConfigError."""
+    named = read_changes(config.data_dir).neighbours(config)
+    peers = tuple(PeerConfig(site=peer.site, address=peer.address, name=peer.name) for peer in named)
+    return config.model_copy(update={"peers": peers})
 
 
 def _daemon_pid(config: SiteConfig) -> int | None:

@@ -21,8 +21,14 @@ RELOADED = ("peers", "trust", "admission", "log_level")
 """Everything else is read at the start alone."""
 
 
-def reloaded(config: SiteConfig, read: Callable[[], SiteConfig] | None, driver: Driver) -> SiteConfig:
-    """The configuration that is in force from now on. What was done, and what was not, is in the log and the events."""
+def reloaded(
+    config: SiteConfig,
+    read: Callable[[], SiteConfig] | None,
+    driver: Driver,
+    neighbours: Callable[[SiteConfig], tuple[tuple[SiteId, str], ...]],
+) -> SiteConfig:
+    """The configuration that is in force from now on. What was done, and what was not, is in the log and the events.
+    `neighbours`: whom a site of that configuration dials, with what was changed by command."""
     if read is None:
         log.warning("SIGHUP: this daemon has no configuration file to read again; nothing has changed")
         return config
@@ -39,7 +45,7 @@ def reloaded(config: SiteConfig, read: Callable[[], SiteConfig] | None, driver: 
     if "log_level" in taken:
         logging.getLogger().setLevel(after.log_level.upper())
     if "peers" in taken:
-        driver.feed(PeersChanged(peers=tuple((SiteId(peer.site), peer.address) for peer in after.peers)))
+        driver.feed(PeersChanged(peers=neighbours(after)))
     words = [f"taken over: {', '.join(taken) or 'nothing'}"]
     if kept:
         words.append(f"only at the next start: {', '.join(kept)}")

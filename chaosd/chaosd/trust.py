@@ -1,132 +1,247 @@
-"""Which sites may connect to this one: those of the configuration, those of the roster, and those that the operator
-has let in while the daemon ran.
+"""Which sites may connect to this one and whom it dials: what the configuration says, what the operator has changed by
+command since, and every site of the roster.
 
-Who knocked in vain is remembered, so that `chaosd pending` can show it and `chaosd trust` can let it in: an id that has
-knocked is proven, the handshake has seen its key, so the operator compares it with what the other institution says and
-types nothing. What was granted is kept in a file of the data directory, one id a line, beside what the configuration
-says.
+Who knocked in vain is remembered by the machine (`links/refusals.py`, the one store of refusals): an id that has
+knocked is proven, the handshake has seen its key, so the operator compares its words with what the other institution
+reads out and types nothing but its beginning. What is changed counts at once and after a restart (`config/changes.py`).
 
 Decides who is trusted; `Daemon.admits` asks.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
-from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
-from chaosd.api.answers import json_answer, read_body
-from chaosd.api.status import Outcome, PendingSite
+from chaos_protocols.effects import Record
+from chaos_protocols.events import PeersChanged
+from chaos_protocols.fingerprint import words_of
+from chaos_protocols.names import SITES_MAX, SiteId, short
+from chaosd.addresses import split_address
+from chaosd.api.answers import Text, json_answer, read_body, refusal
+from chaosd.api.status import ListedPeer, Outcome, PendingSite, TrustedSite
+from chaosd.config.changes import CHANGES_NAME, SITE_ID, DialledPeer, ListChanges, read_changes, write_changes
 from chaosd.config.model import SiteConfig
+from chaosd.driver import Driver
 
-TRUSTED_NAME = "trusted"
-TRUSTED_BYTES_MAX = 1 << 20
-PENDING_MAX = 64
-"""Ids that knocked; the one that has been silent longest goes first."""
-REFUSALS_TOLD_MAX = 1000
-"""Ids cost nothing: whoever makes thousands of them fills nobody's log."""
-SITE_ID = rf"^[0-9a-f]{{{SITE_ID_CHARACTERS}}}$"
+NAME_CHARACTERS_MAX = 64
+BY_COMMAND, BY_CONFIGURATION, AS_PEER, IN_THE_RUN = "command", "configuration", "peer", "site of the run"
 
 
 class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`site`: an id, or the beginning of one that has knocked."""
+    """`site`: an id, or the beginning of one that has knocked (`pending`: of these alone) or is listed."""
 
     site: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4,64}$")]
+    add: bool = True
+    pending: bool = False
+
+
+class PeerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`site`: an id; to remove one, its beginning or name will do. `address`: where it listens, to add one."""
+
+    site: Text
+    add: bool
+    address: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    name: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""
 
 
 class TrustList:
-    """See the module. `configured`: peers and `trust` of the configuration."""
+    """See the module. Raises ConfigError where the file of changes cannot be used."""
 
-    def __init__(self, data_dir: Path, configured: frozenset[SiteId], clock: Callable[[], float] = time.time) -> None:
-        self._path, self._clock = data_dir / TRUSTED_NAME, clock
-        self.configured = configured
+    def __init__(self, config: SiteConfig, driver: Driver, clock: Callable[[], float] = time.time) -> None:
+        self.config = config
         """Replaced when the configuration is read again."""
-        self._granted = _read(self._path)
-        self._pending: dict[SiteId, PendingSite] = {}
-        self._told = 0
+        self._driver, self._clock = driver, clock
+        self._changes = read_changes(config.data_dir)
 
     def __contains__(self, site: object) -> bool:
-        return site in self.configured or site in self._granted
+        return site in self._changes.trusted(self.config) or any(site == peer.site for peer in self.neighbours())
 
-    def knocked(self, site: SiteId) -> bool:
-        """A proven site was refused since nobody here trusts it; True when that is news, and the log not full of it."""
-        before = self._pending.pop(site, None)
-        if before is None and len(self._pending) >= PENDING_MAX:
-            del self._pending[next(iter(self._pending))]
-        first_s = self._clock() if before is None else before.first_unix_s
-        times = 1 if before is None else before.times + 1
-        now_s = self._clock()
-        self._pending[site] = PendingSite(site=site, first_unix_s=first_s, last_unix_s=now_s, times=times)
-        self._told += before is None
-        return before is None and self._told <= REFUSALS_TOLD_MAX
+    def neighbours(self) -> list[DialledPeer]:
+        """Whom this site dials by configuration or command."""
+        return self._changes.neighbours(self.config)
 
-    def grant(self, text: str) -> Outcome:
-        """Trust a site from now on, and after a restart. Raises OSError where that cannot be written down."""
-        matches = [site for site in self._pending if site.startswith(text)]
-        if re.match(SITE_ID, text):
-            matches = [SiteId(text)]
-        if len(matches) != 1:
-            known = ", ".join(self._pending) or "none"
-            what = "more than one site" if matches else "no site"
-            return Outcome(done=False, reason=f"{what} that knocked begins so; there are: {known}", duration_s=0.0)
-        (site,) = matches
-        if site in self:
-            return Outcome(done=True, reason=f"{site} was trusted already", duration_s=0.0)
-        if len(self._granted) >= SITES_MAX:
-            return Outcome(done=False, reason=f"{SITES_MAX} sites are trusted already", duration_s=0.0)
-        _write(self._path, {*self._granted, site})
-        self._granted.add(site)
-        self._pending.pop(site, None)
-        return Outcome(done=True, reason=f"{site} may connect from now on; it tries again by itself", duration_s=0.0)
+    def addresses(self, config: SiteConfig | None = None) -> tuple[tuple[SiteId, str], ...]:
+        """Of the neighbours (of a site of that configuration), as the machine takes them."""
+        return tuple((peer.site, peer.address) for peer in self._changes.neighbours(config or self.config))
+
+    def called(self, site: SiteId) -> str:
+        """What a site is called before people: by this site's operator, else in the roster, else by its id alone."""
+        named = [peer.name for peer in self.neighbours() if peer.site == site and peer.name]
+        record = self._driver.machine.roster.record(site)
+        name = named[0] if named else record.name if record is not None else ""
+        return f"{name} ({short(site)})" if name else short(site)
 
     def pending(self) -> list[PendingSite]:
         """Who knocked in vain, the latest last."""
-        return [one for site, one in self._pending.items() if site not in self]
+        now_s, now_unix_s = self._driver.now_s(), self._clock()
+        return [
+            PendingSite(
+                site=site,
+                first_unix_s=now_unix_s - (now_s - one.first_s),
+                last_unix_s=now_unix_s - (now_s - one.last_s),
+                times=one.count,
+                words=words_of(site),
+            )
+            for site, one in self._driver.machine.network.refusals.of_strangers().items()
+            if site not in self
+        ]
+
+    def trusted(self) -> list[TrustedSite]:
+        """Everybody who may connect, with what lets it."""
+        listed = dict.fromkeys(self._changes.trusted(self.config), BY_CONFIGURATION)
+        listed |= dict.fromkeys(self._changes.trust, BY_COMMAND)
+        for peer in self.neighbours():
+            listed.setdefault(peer.site, AS_PEER)
+        own = self._driver.machine.site
+        for site in self._driver.machine.roster.site_ids():
+            if site != own:
+                listed.setdefault(site, IN_THE_RUN)
+        return [
+            TrustedSite(site=site, called=self.called(site), by=by, words=words_of(site)) for site, by in listed.items()
+        ]
+
+    def peers(self) -> list[ListedPeer]:
+        """The neighbours that this site dials."""
+        up, changed = self._driver.machine.links.up_sites(), {peer.site for peer in self._changes.peers}
+        return [
+            ListedPeer(
+                site=peer.site,
+                address=peer.address,
+                called=self.called(peer.site),
+                by=BY_COMMAND if peer.site in changed else BY_CONFIGURATION,
+                up=peer.site in up,
+            )
+            for peer in self.neighbours()
+        ]
+
+    # -- changes. Each raises OSError where it cannot be written down: then nothing has changed.
+
+    def trust(self, text: str, *, pending_only: bool = False) -> Outcome:
+        """Trust a site from now on: by its whole id, or by the beginning of one that has knocked."""
+        found = self._one_of([SiteId(one.site) for one in self.pending()], text, "knocked")
+        if SITE_ID.fullmatch(text) and not pending_only:
+            found = SiteId(text)
+        if isinstance(found, Outcome):
+            return found
+        if found in self._changes.trusted(self.config):
+            return _done(f"{found} was trusted already")
+        if len(self._changes.trust) >= SITES_MAX:
+            return _refused(f"{SITES_MAX} sites are trusted already")
+        self._take(self._changes.with_trust(found), f"{self.called(found)} is trusted")
+        return _done(f"{found} may connect from now on; it tries again by itself")
+
+    def distrust(self, text: str) -> Outcome:
+        """Take a site off the list of trusted ones."""
+        found = self._one_of(self._changes.trusted(self.config), text, "are on the list")
+        if isinstance(found, Outcome):
+            return found
+        self._take(self._changes.without_trust(found, self.config), f"{self.called(found)} is trusted no more")
+        kept = [f"is a peer (`chaosd peer remove {short(found)}`)"] if found in self else []
+        if found in self._driver.machine.roster.site_ids():
+            kept.append("is a site of the run, which all its sites let connect")
+        if kept:
+            return _done(f"{found} is off the list; it may connect all the same, since it {' and '.join(kept)}")
+        return _done(f"{found} may not connect any more; a link that it has stays until it ends")
+
+    def add_peer(self, peer: DialledPeer) -> Outcome:
+        """Dial a neighbour from now on; who is dialled may connect."""
+        if peer in self.neighbours():
+            return _done(f"{peer.site} at {peer.address} was a peer already")
+        if len(self._changes.peers) >= SITES_MAX:
+            return _refused(f"{SITES_MAX} peers are named already")
+        self._take(self._changes.with_peer(peer), f"{peer.name or short(peer.site)} at {peer.address} is a peer")
+        return _done(f"{peer.site} is dialled at {peer.address} from now on, and may connect")
+
+    def remove_peer(self, text: str) -> Outcome:
+        """Do not dial a neighbour any more. A link that the run has agreed on stays."""
+        named = [peer.site for peer in self.neighbours() if peer.name == text]
+        found = named[0] if len(named) == 1 else self._one_of([p.site for p in self.neighbours()], text, "are peers")
+        if isinstance(found, Outcome):
+            return found
+        called = self.called(found)
+        self._take(self._changes.without_peer(found, self.config), f"{called} is no peer any more")
+        if found in self._driver.machine.roster.site_ids():
+            return _done(f"{found} is no peer any more; a link of the run stays until `chaosd link remove {text}`")
+        return _done(f"{found} is not dialled any more")
+
+    def _one_of(self, sites: Collection[SiteId], text: str, what: str) -> SiteId | Outcome:
+        matches = [site for site in sites if site.startswith(text)] if re.fullmatch(r"[0-9a-f]{4,}", text) else []
+        if len(matches) == 1:
+            return matches[0]
+        known = ", ".join(sites) or "none"
+        return _refused(f"{'more than one' if matches else 'none'} of those that {what} begins so; there are: {known}")
+
+    def _take(self, changes: ListChanges, words: str) -> None:
+        write_changes(self.config.data_dir, changes)
+        before, self._changes = self.addresses(), changes
+        if self.addresses() != before:
+            self._driver.feed(PeersChanged(peers=self.addresses()))
+        told = Record(
+            kind="reload", subject=self.config.name, cause="command", outcome="done", duration_s=None, reason=words
+        )
+        self._driver.record(told)
 
     # -- the local API
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the unix socket."""
-        return [web.get("/v1/pending", self._tell_pending), web.post("/v1/trust", self._trust)]
+        return [
+            web.get("/v1/pending", self._tell_pending),
+            web.get("/v1/trust", self._tell_trusted),
+            web.post("/v1/trust", self._change_trust),
+            web.get("/v1/peers", self._tell_peers),
+            web.post("/v1/peer", self._change_peer),
+        ]
 
     async def _tell_pending(self, request: web.Request) -> web.StreamResponse:
         return json_answer(self.pending())
 
-    async def _trust(self, request: web.Request) -> web.StreamResponse:
+    async def _tell_trusted(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(self.trusted())
+
+    async def _tell_peers(self, request: web.Request) -> web.StreamResponse:
+        return json_answer(self.peers())
+
+    async def _change_trust(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, TrustBody)
+        if not asked.add:
+            return self._answer(lambda: self.distrust(asked.site))
+        return self._answer(lambda: self.trust(asked.site, pending_only=asked.pending))
+
+    async def _change_peer(self, request: web.Request) -> web.StreamResponse:
+        asked = await read_body(request, PeerBody)
+        if not asked.add:
+            return self._answer(lambda: self.remove_peer(asked.site))
+        if not SITE_ID.fullmatch(asked.site):
+            raise refusal(400, "a peer is added by its whole id, as `chaosd id` prints it over there")
+        if asked.site == self._driver.machine.site:
+            raise refusal(400, f"{asked.site} is this site itself")
+        if not (asked.address + asked.name).isprintable() or asked.name != asked.name.strip():
+            raise refusal(400, "address and name must be printable, without spaces at the ends")
         try:
-            return json_answer(self.grant(asked.site))
+            split_address(asked.address)
+        except ValueError as error:
+            raise refusal(400, f"address = {asked.address!r}: {error}") from None
+        peer = DialledPeer(site=SiteId(asked.site), address=asked.address, name=asked.name)
+        return self._answer(lambda: self.add_peer(peer))
+
+    def _answer(self, change: Callable[[], Outcome]) -> web.Response:
+        try:
+            return json_answer(change())
         except OSError as error:
-            reason = f"cannot write {self._path}: {error.strerror}; nothing has changed"
-            return json_answer(Outcome(done=False, reason=reason, duration_s=0.0))
+            path = self.config.data_dir / CHANGES_NAME
+            return json_answer(_refused(f"cannot write {path}: {error.strerror}; nothing has changed"))
 
 
-def named_in(config: SiteConfig) -> frozenset[SiteId]:
-    """Whom the configuration names."""
-    return frozenset([*config.trust, *(SiteId(peer.site) for peer in config.peers)])
+def _done(reason: str) -> Outcome:
+    return Outcome(done=True, reason=reason, duration_s=0.0)
 
 
-def _read(path: Path) -> set[SiteId]:
-    try:
-        with path.open("rb") as file:
-            lines = file.read(TRUSTED_BYTES_MAX).decode("ascii", "replace").split()
-    except FileNotFoundError:
-        return set()
-    return {SiteId(line) for line in lines if re.match(SITE_ID, line)}
-
-
-def _write(path: Path, sites: set[SiteId]) -> None:
-    """Whole or not at all: half a list would lock somebody out."""
-    temporary = path.with_name(path.name + ".new")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-        file.write("".join(f"{site}\n" for site in sorted(sites)))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+def _refused(reason: str) -> Outcome:
+    return Outcome(done=False, reason=reason, duration_s=0.0)

@@ -266,9 +266,11 @@ class Cause(Enum):
     )  # fmt: skip
     DISTRUSTED = Meaning(
         "peer-does-not-trust", Place.LINK,
-        "{site} does not trust this site: its operator can let it in with `chaosd trust {own}`",
+        "waiting for the operator of {site}, who lets this site in with `chaosd accept {own}` after comparing the "
+        "words of its id: {words}",
         "the operator of the peer",
-        "send them this site's id (`chaosd id`) by a way that both trust; it goes into `trust` or `[[peers]]` there",
+        "call them and read them the words (`chaosd id --words` prints them, too): over there `chaosd pending` shows "
+        "the same ones, and `chaosd accept ID` lets this site in. It tries again by itself",
     )  # fmt: skip
     OTHER_VERSION = Meaning(
         "peer-speaks-other-version", Place.LINK,
@@ -314,9 +316,11 @@ class Cause(Enum):
 
     UNTRUSTED = Meaning(
         "untrusted", Place.REFUSES,
-        "it is not trusted here; to admit it, add {other} to `trust`",
+        "it is not trusted here; if that institution reads out the same words, let it in with `chaosd accept {other}`: "
+        "{words}",
         "the operator of this site",
-        "compare the id with what that institution says it is; then add it to `trust` and send SIGHUP, or leave it",
+        "call that institution and compare the words of its id; then `chaosd accept ID`, at once and for good, or "
+        "leave it",
     )  # fmt: skip
     REFUSED_VERSION = Meaning(
         "refused-other-version", Place.REFUSES,

@@ -1,4 +1,4 @@
-"""The first five minutes as a new user has them: two sites and their first common rounds, without an editor."""
+"""The first five minutes as a new user has them: sites and their first common rounds, by commands alone."""
 
 from __future__ import annotations
 
@@ -57,31 +57,84 @@ def new_user(folder: Path) -> Iterator[NewUser]:
         yield NewUser(folder, stack)
 
 
-def test_two_sites_train_together_after_five_commands_and_no_editor(tmp_path: Path) -> None:
+def site_made(user: NewUser, name: str, peer: str = "") -> str:
+    """`chaosd up NAME ... -- python train.py`: one command makes a site, starts its daemon and trains. Its id."""
+    train = [sys.executable, str(SCRIPT), "--site", str(ord(name) - ord("a")), "--rounds", "100000000"]
+    where = ["--listen", f"127.0.0.1:{free_port()}", *(["--peer", peer] if peer else [])]
+    log = user.starts(name, "-m", "chaosd", "up", name, "--name", name.upper(), *where, "--", *train)
+    return wait_for(lambda: re.search(r"^site ([0-9a-f]{32}) of run", log.read_text(), re.MULTILINE), "its id")[1]
+
+
+def told(user: NewUser, name: str, pattern: str) -> str:
+    """What the daemon of a site has printed."""
+    log = user.folder / f"{name}.log"
+    return wait_for(lambda: re.search(pattern, log.read_text()), pattern)[1]
+
+
+def test_two_sites_train_after_three_commands_and_a_third_after_two_more_without_an_editor(tmp_path: Path) -> None:
     with new_user(tmp_path) as user:
-        first = user.starts("a", "-m", "chaosd", "up", "a", "--name", "A", "--listen", f"127.0.0.1:{free_port()}")
-        told = wait_for(
-            lambda: re.search(r"chaosd (up --run \S+ --peer \S+)", first.read_text()), "what the other needs"
-        )
-        words = told[1].split()
-        second = ["up", "b", "--name", "B", "--listen", f"127.0.0.1:{free_port()}", *words[1:]]
-        user.starts("b", "-m", "chaosd", *second)
-        knocked = wait_for(lambda: pending(user), "the first site shows who knocks")
-        assert "done" in user.runs("trust", knocked[:8], "--config", "a/chaosd.toml")
-        for number, site in enumerate(("a", "b")):
-            train = [str(SCRIPT), "--site", str(number), "--rounds", "100000000"]
-            user.starts(f"train-{site}", *train, config=f"{site}/chaosd.toml")
-        clients = [LocalClient(tmp_path / site / "data" / "api.sock") for site in ("a", "b")]
-        wait_for(lambda: all(client.status().round >= 3 for client in clients), "three common rounds", limit_s=90)
-        statuses = [client.status() for client in clients]
-        assert [len(status.sites) for status in statuses] == [2, 2]
-        assert all(status.state == "member" for status in statuses)
+        site_made(user, "a")
+        peer = told(user, "a", r"chaosd up --run default --peer (\S+)")
+        second = site_made(user, "b", peer)
+        words = told(user, "b", r"words, for the telephone: (.+)")
+        assert told(user, "b", r"waiting for the operator of (A \(\w+\)), who lets this site in with `chaosd accept")
+        assert told(user, "b", f"comparing the words of its id: ({words})")
+        told(user, "a", f"read.*out the same words.*({words})")
+        assert words in user.runs("pending", "--config", "a/chaosd.toml"), "both operators see the same words"
+        clients = {name: LocalClient(tmp_path / name / "data" / "api.sock") for name in "abc"}
+        assert clients["a"].status().round == 0, "the founder waits for the second"
+        assert "done" in user.runs("accept", second[:8], "--config", "a/chaosd.toml")
+        wait_for(lambda: all(clients[name].status().round >= 3 for name in "ab"), "common rounds", limit_s=90)
+
+        third = site_made(user, "c", peer)
+        told(user, "c", r"(waiting for the operator of A)")
+        assert "done" in user.runs("accept", third[:8], "--config", "a/chaosd.toml")
+        wait_for(lambda: clients["c"].status().state == "member", "the third takes part", limit_s=90)
+        assert [len(clients[name].status().sites) for name in "abc"] == [3, 3, 3]
+        assert clients["a"].pending() == []
 
 
-def pending(user: NewUser) -> str:
-    """The id that knocks at the first site; nothing while none does."""
+def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Path) -> None:
+    with new_user(tmp_path) as user:
+        for name in "ab":
+            user.runs("init", name, "--name", name.upper(), "--listen", f"127.0.0.1:{free_port()}", "--run", "default")
+        ids = {name: user.runs("id", "--config", f"{name}/chaosd.toml").strip() for name in "ab"}
+        for name in "ab":
+            user.starts(name, "-m", "chaosd", "start", "--config", f"{name}/chaosd.toml")
+        clients = {name: LocalClient(tmp_path / name / "data" / "api.sock") for name in "ab"}
+        wait_for(lambda: all(answers(client) for client in clients.values()), "both daemons")
+        address = clients["a"].status().address
+        user.runs("peer", "add", f"Cleveland={ids['a']}@{address}", "--config", "b/chaosd.toml")
+        told(user, "b", r"waiting for the operator of (Cleveland)")
+        user.runs("trust", "add", ids["b"], "--config", "a/chaosd.toml")
+        wait_for(lambda: clients["b"].peers()[0].up, "the link stands")
+        assert "linked" in user.runs("peer", "list", "--config", "b/chaosd.toml")
+
+        user.runs("leave", "--config", "b/chaosd.toml")
+        user.starts("b", "-m", "chaosd", "start", "--config", "b/chaosd.toml")
+        wait_for(lambda: answers(clients["b"]) and clients["b"].peers()[0].up, "and again after a restart")
+
+        user.runs("trust", "remove", ids["b"][:8], "--config", "a/chaosd.toml")
+        user.runs("peer", "remove", "Cleveland", "--config", "b/chaosd.toml")
+        assert clients["b"].peers() == [] and clients["a"].trusted() == []
+        user.runs("leave", "--config", "b/chaosd.toml")
+        user.starts("b", "-m", "chaosd", "start", "--config", "b/chaosd.toml", "--peer", f"{ids['a']}@{address}")
+        wait_for(lambda: [one.site for one in clients["a"].pending()] == [ids["b"]], "it is a stranger again")
+
+
+def test_a_script_that_fails_takes_its_site_out_and_gives_its_code(tmp_path: Path) -> None:
+    with new_user(tmp_path) as user:
+        words = ["-m", "chaosd", "up", "a", "--listen", f"127.0.0.1:{free_port()}", "--"]
+        failing = [sys.executable, "-c", "import os, sys; sys.exit(7 if 'CHAOS_SOCKET' in os.environ else 8)"]
+        for command, code, why in ((failing, 7, "ended with code 7"), (["./nothing-here"], 127, "cannot be started")):
+            done = subprocess.run(
+                [sys.executable, *words, *command], cwd=tmp_path, env=user.variables, capture_output=True, timeout=60
+            )
+            assert done.returncode == code and why in done.stderr.decode(), done
+
+
+def answers(client: LocalClient) -> bool:
     try:
-        found = LocalClient(user.folder / "a" / "data" / "api.sock").pending()
+        return bool(client.status().site)
     except NoDaemonError:
-        return ""
-    return found[0].site if found else ""
+        return False

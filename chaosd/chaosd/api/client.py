@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from chaosd.api.status import EventRecord, Outcome, PageAddress, PendingSite, Status
+from chaosd.api.status import EventRecord, ListedPeer, Outcome, PageAddress, PendingSite, Status, TrustedSite
 from chaosd.os_errors import explain
 
 ANSWER_TIMEOUT_S = 5.0
@@ -124,9 +124,27 @@ class LocalClient:
         """Sites that knocked and are not trusted."""
         return self.ask("GET", "/v1/pending", list[PendingSite])
 
-    def trust(self, site: str) -> Outcome:
-        """Let `site` (id, or the beginning of one that knocked) connect from now on."""
-        return self.ask("POST", "/v1/trust", Outcome, {"site": site})
+    def trusted(self) -> list[TrustedSite]:
+        """Sites that may connect."""
+        return self.ask("GET", "/v1/trust", list[TrustedSite])
+
+    def trust(self, site: str, *, add: bool = True, pending: bool = False) -> Outcome:
+        """Let `site` (id, or the beginning of one that knocked; `pending`: of these alone) connect from now on, or
+        (not `add`) no more."""
+        return self.ask("POST", "/v1/trust", Outcome, {"site": site, "add": add, "pending": pending})
+
+    def peers(self) -> list[ListedPeer]:
+        """Neighbours that the daemon dials."""
+        return self.ask("GET", "/v1/peers", list[ListedPeer])
+
+    def add_peer(self, site: str, address: str, name: str = "") -> Outcome:
+        """Dial that neighbour from now on."""
+        body = {"site": site, "address": address, "name": name, "add": True}
+        return self.ask("POST", "/v1/peer", Outcome, body)
+
+    def remove_peer(self, site: str) -> Outcome:
+        """Dial it no more."""
+        return self.ask("POST", "/v1/peer", Outcome, {"site": site, "add": False})
 
     def ask(
         self,

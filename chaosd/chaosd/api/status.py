@@ -168,12 +168,33 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PendingSite(msgspec.Struct, frozen=True, kw_only=True):
-    """A site that proved its id to this one and was refused, since nobody here trusts it."""
+    """A site that proved its id to this one and was refused, since nobody here trusts it. `words`: its id, to be
+    compared with what that institution reads out."""
 
     site: str
     first_unix_s: float
     last_unix_s: float
     times: int
+    words: str = ""
+
+
+class TrustedSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that may connect. `by`: command, configuration, peer, site of the run; the first that holds."""
+
+    site: str
+    called: str
+    by: str
+    words: str
+
+
+class ListedPeer(msgspec.Struct, frozen=True, kw_only=True):
+    """A neighbour that this site dials. `by`: command or configuration; `up`: there is a link now."""
+
+    site: str
+    address: str
+    called: str
+    by: str
+    up: bool
 
 
 class PageAddress(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,10 +10,10 @@ import importlib.util
 
 import typer
 
-from chaosd.cli import doctor, events, init, leave, link, metrics, page, recover, start, status, trust, up
+from chaosd.cli import doctor, events, init, leave, link, metrics, page, peer, recover, start, status, trust, up
 from chaosd.cli.plug_ins import installed, plug_in
 
-FURTHER_COMMANDS = ("plan", "simulate", "checkpoints", "checkpoint", "run")
+FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run")
 """Modules of this package with a `register(app)` of their own, added where they are installed."""
 
 app = typer.Typer(
@@ -30,13 +30,11 @@ app = typer.Typer(
 def chaosd() -> None:
     """Institutions train one model together; this daemon keeps the run alive.
 
-    A first run on one machine, in two terminals:
+    A first run on one machine:
 
-      $ chaosd init a --bootstrap                # key, a/chaosd.toml
-      $ chaosd init b --listen 127.0.0.1:7401    # key, b/chaosd.toml
-      (put each site's id and address into the other's file, as init tells)
-      $ chaosd start --config a/chaosd.toml      # terminal 1
-      $ chaosd start --config b/chaosd.toml      # terminal 2
+      $ chaosd up a -- python train.py           # terminal 1: key, a/chaosd.toml, daemon and script
+      $ chaosd up b --peer ... -- python train.py    # terminal 2, with what the first one has printed
+      $ chaosd accept c428fe34 --config a/chaosd.toml    # lets the second in, by the id that it prints
       $ chaosd status --config a/chaosd.toml --watch
 
     The other commands talk to the daemon that --config, --data-dir or --api-socket selects; without any of them it is
@@ -46,7 +44,7 @@ def chaosd() -> None:
     """
 
 
-for module in (up, init, start, status, events, page, metrics, link, trust, leave, recover, doctor):
+for module in (up, init, start, status, events, page, metrics, link, peer, trust, leave, recover, doctor):
     module.register(app)
 
 for further in FURTHER_COMMANDS:

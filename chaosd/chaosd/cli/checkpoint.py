@@ -1,4 +1,4 @@
-"""`chaosd checkpoint export` and `import`: checkpoints as plain safetensors, out of this site's folder and into it.
+"""`chaosd checkpoint list`, `export` and `import`: what lies in this site's folder, and copies out of it and into it.
 
 Need no daemon; one that runs sees what was imported at its next start.
 """
@@ -10,18 +10,22 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.checkpoints import checkpoint_folder
+from chaosd.cli.checkpoints import checkpoint_folder, checkpoints
 from chaosd.cli.options import ConfigOption, DataDirOption, config_path, fail
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
 FolderOption = Annotated[Path | None, typer.Option("--folder", help="this folder instead of that of the configuration")]
 
-checkpoint_app = typer.Typer(no_args_is_help=True, help="Copy checkpoints out as plain safetensors, or bring them in.")
+checkpoint_app = typer.Typer(
+    no_args_is_help=True, help="List and verify checkpoints, copy them out as plain safetensors, or bring them in."
+)
 
 
 def register(app: typer.Typer) -> None:
+    checkpoint_app.command("list")(checkpoints)
     app.add_typer(checkpoint_app, name="checkpoint")
+    app.command("checkpoints", hidden=True)(checkpoints)  # its former name
 
 
 @checkpoint_app.command("export")

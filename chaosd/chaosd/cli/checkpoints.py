@@ -1,4 +1,4 @@
-"""`chaosd checkpoints`: what lies in this site's folder of checkpoints, and whether every byte is as it was written.
+"""`chaosd checkpoint list`: what lies in this site's folder of checkpoints, and whether every byte is as written.
 
 Needs no daemon: this is for the time when there is none.
 """
@@ -17,10 +17,6 @@ from chaosd.config.file import CHECKPOINT_DIR_NAME, ConfigError, read_config_fil
 EXIT_DAMAGED, EXIT_USAGE = 1, 2
 
 
-def register(app: typer.Typer) -> None:
-    app.command()(checkpoints)
-
-
 def checkpoints(
     folder: Annotated[
         Path | None, typer.Option("--folder", help="look here instead of where the configuration says")
@@ -32,8 +28,8 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of this site, newest first, and verify them. Exit code 1 if one is damaged.
 
-    $ chaosd checkpoints
-    $ chaosd checkpoints --folder /backup/run7 --no-verify
+    $ chaosd checkpoint list
+    $ chaosd checkpoint list --folder /backup/run7 --no-verify
     """
     place = folder or checkpoint_folder(config, data_dir)
     if not place.is_dir():

@@ -8,7 +8,14 @@ from typing import Annotated
 import typer
 
 from chaosd.cli.options import EXIT_USAGE, ConfigOption, DataDirOption, fail, selected
-from chaosd.config.file import CONFIG_FILE_NAME, DEFAULT_LISTEN, DEFAULT_RUN, FIELD_TEXTS, ConfigError
+from chaosd.config.file import (
+    CONFIG_FILE_NAME,
+    DEFAULT_LISTEN,
+    DEFAULT_RUN,
+    FIELD_TEXTS,
+    FOUNDER_WAITS_FOR,
+    ConfigError,
+)
 from chaosd.config.making import DATA_FOLDER, make_site
 
 NEXT = """\
@@ -41,9 +48,12 @@ def init(
     listen: Annotated[str, typer.Option(help="host:port to listen on")] = DEFAULT_LISTEN,
     advertise: Annotated[str | None, typer.Option(help=FIELD_TEXTS["advertise"])] = None,
     bootstrap: Annotated[bool, typer.Option("--bootstrap", help=FIELD_TEXTS["bootstrap"])] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="a founder that begins without waiting for others")] = False,
     found: Annotated[bool, typer.Option("--found", hidden=True)] = False,
 ) -> None:
     """Make a site: its key and a commented TOML file. Overwrites neither; a key that is there is kept.
+
+    A founder (--bootstrap) waits for a second site before it trains, unless --alone.
 
     $ chaosd init                                    # in the working directory
     $ chaosd init cleveland --name Cleveland --run heart --bootstrap
@@ -57,6 +67,7 @@ def init(
         "advertise": advertise,
         "bootstrap": bootstrap or None,
         "found": found or None,
+        "min_sites": FOUNDER_WAITS_FOR if (bootstrap or found) and not alone else None,
     }
     given = {field: value for field, value in fields.items() if value is not None}
     try:
@@ -69,15 +80,22 @@ def init(
     typer.echo(NEXT.format(site=site, key=key, file=path, file_name=CONFIG_FILE_NAME, address=config.advertise))
 
 
-def identify(config: ConfigOption = None, data_dir: DataDirOption = None) -> None:
+def identify(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    words: Annotated[bool, typer.Option("--words", help="in words, to be read out on the telephone")] = False,
+) -> None:
     """Print this site's id, for the configuration of the others.
 
     $ chaosd id --config cleveland/chaosd.toml
+    $ chaosd id --words
     """
+    from chaos_protocols.fingerprint import words_of
     from chaosd.identity import Identity, IdentityError
 
     try:
-        typer.echo(Identity.load(selected(config, data_dir, None)[0]).site)
+        site = Identity.load(selected(config, data_dir, None)[0]).site
+        typer.echo(words_of(site) if words else site)
     except (ConfigError, IdentityError) as error:
         fail(str(error), EXIT_USAGE)
 

@@ -34,7 +34,7 @@ def start(
     listen: Annotated[str | None, _flag("listen")] = None,
     advertise: Annotated[str | None, _flag("advertise")] = None,
     bootstrap: Annotated[bool | None, _flag("bootstrap")] = None,
-    peer: Annotated[list[str] | None, _flag("peers", ": SITE@HOST:PORT, repeatable")] = None,
+    peer: Annotated[list[str] | None, _flag("peers", ": SITE@HOST:PORT or NAME=SITE@HOST:PORT, repeatable")] = None,
     trust: Annotated[list[str] | None, _flag("trust", "; repeatable")] = None,
     admission: Annotated[str | None, _flag("admission")] = None,
     min_sites: Annotated[int | None, _flag("min_sites")] = None,
@@ -111,7 +111,7 @@ def overrides_of(given: dict[str, Any]) -> dict[str, object]:
     """The flags that were given, as fields: `--peer` texts taken apart. Raises ConfigError."""
     fields = {field: value for field, value in given.items() if value is not None and value != []}
     if "peer" in fields:
-        fields["peers"] = [_peer(text) for text in fields.pop("peer")]
+        fields["peers"] = [peer_of(text, "--peer (command line)") for text in fields.pop("peer")]
     return fields
 
 
@@ -121,8 +121,10 @@ def _load(path: Path | None, given: dict[str, Any]) -> Any:
     return load_config(path, overrides_of(given))
 
 
-def _peer(text: str) -> dict[str, str]:
-    site, at, address = text.partition("@")
+def peer_of(text: str, place: str) -> dict[str, str]:
+    """`NAME=SITE@HOST:PORT` taken apart; the name may be missing. Raises ConfigError, which names the `place`."""
+    called, at, address = text.rpartition("@")
+    name, _, site = called.rpartition("=")
     if not at:
-        raise ConfigError(f"--peer (command line) = {text!r}: must be SITE@HOST:PORT")
-    return {"site": site, "address": address}
+        raise ConfigError(f"{place} = {text!r}: must be SITE@HOST:PORT or NAME=SITE@HOST:PORT")
+    return {"site": site, "address": address, **({"name": name} if name else {})}

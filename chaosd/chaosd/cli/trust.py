@@ -1,18 +1,34 @@
-"""`chaosd pending` and `chaosd trust SITE`: who knocked at this site, and letting it in while the daemon runs."""
+"""`chaosd pending`, `chaosd accept ID`, `chaosd trust`: who may connect, changed while the daemon runs."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, tell
 
 
+class FormerForm(TyperGroup):
+    """`chaosd trust SITE` is the former form of `chaosd trust add SITE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and not {*args} & {*self.commands, "--help", "-h"}:
+            args = ["add", *args]
+        return super().parse_args(ctx, args)
+
+
+trust_app = typer.Typer(
+    cls=FormerForm, no_args_is_help=True, help="Add to, take off or list the sites that may connect to this one."
+)
+
+
 def register(app: typer.Typer) -> None:
     app.command()(pending)
-    app.command()(trust)
+    app.command()(accept)
+    app.add_typer(trust_app, name="trust")
 
 
 def pending(
@@ -21,7 +37,7 @@ def pending(
     api_socket: ApiSocketOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show the sites that knocked at this one and are not trusted: their ids, proven by their keys, and when.
+    """Show the sites that knocked at this one and are not trusted: their ids, proven by their keys, in words, and when.
 
     $ chaosd pending
     """
@@ -34,24 +50,88 @@ def pending(
         return
     for one in found:
         first, last = (datetime.fromtimestamp(at).strftime("%H:%M:%S") for at in (one.first_unix_s, one.last_unix_s))
-        typer.echo(f"{one.site}  knocked {one.times} times, first {first}, last {last}")
-    if not found:
+        typer.echo(f"{one.site}  knocked {one.times} times, first {first}, last {last}\n    {one.words}")
+    if found:
+        typer.echo("Does that institution read out the same words? Then: chaosd accept ID")
+    else:
         typer.echo("nobody knocks that is not trusted")
 
 
-def trust(
+def accept(
+    site: Annotated[str, typer.Argument(help="its id as `chaosd pending` shows it, or the beginning of it")],
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    api_socket: ApiSocketOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let a site in that waits, from now on: no restart, nothing to type but the beginning of its id.
+
+    Call that institution first and have them read out the words of its id (`chaosd pending` shows them here,
+    `chaosd status` there): they are all that tells it from an impostor. A member that it can connect to admits it to
+    the run.
+
+      $ chaosd accept c428fe34
+    """
+    with daemon(config, data_dir, api_socket) as client:
+        outcome = client.trust(site, pending=True)
+    tell(outcome, f"accept {site}", as_json=json)
+
+
+@trust_app.command()
+def add(
     site: Annotated[str, typer.Argument(help="its id, or the beginning of an id that `chaosd pending` shows")],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     api_socket: ApiSocketOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Let a site connect to this one, from now on: no restart. A member that it can connect to admits it to the run.
+    """Let a site connect to this one from now on, whether it has knocked already or not.
 
-    Compare the id with what that institution tells you by another way: it is all that tells it from an impostor.
-
-      $ chaosd trust c428fe34
+    $ chaosd trust add c428fe341c9c7edd59ab5b2ebc29859d
     """
     with daemon(config, data_dir, api_socket) as client:
         outcome = client.trust(site)
-    tell(outcome, f"trust {site}", as_json=json)
+    tell(outcome, f"trust add {site}", as_json=json)
+
+
+@trust_app.command()
+def remove(
+    site: Annotated[str, typer.Argument(help="its id, or the beginning of it")],
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    api_socket: ApiSocketOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Take a site off the list of those that may connect. A peer, and a site of the run, may connect all the same.
+
+    $ chaosd trust remove c428fe34
+    """
+    with daemon(config, data_dir, api_socket) as client:
+        outcome = client.trust(site, add=False)
+    tell(outcome, f"trust remove {site}", as_json=json)
+
+
+@trust_app.command("list")
+def list_trusted(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    api_socket: ApiSocketOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show who may connect to this site, and what lets them: a command, the configuration, the run.
+
+    $ chaosd trust list
+    """
+    from chaosd.cli.render import printable
+
+    with daemon(config, data_dir, api_socket) as client:
+        found = client.trusted()
+    if json:
+        import msgspec
+
+        typer.echo(msgspec.json.encode(found).decode())
+        return
+    for one in found:
+        typer.echo(f"{one.site}  {printable(one.called)}, by {one.by}\n    {one.words}")
+    if not found:
+        typer.echo("nobody: `chaosd pending` shows who knocks")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from chaosd.cli.options import EXIT_USAGE, fail
 from chaosd.cli.start import become, overrides_of
@@ -15,26 +17,41 @@ from chaosd.config.file import (
     DEFAULT_LISTEN,
     DEFAULT_RUN,
     FIELD_TEXTS,
+    FOUNDER_WAITS_FOR,
     ConfigError,
     default_data_dir,
 )
 
-FOUNDER_WAITS_FOR = 2
-"""A founder that begins alone trains a model of its own until the others come."""
+COMMAND = "chaosd.up.command"
+"""Where the command line leaves what follows `--`."""
 
 JOIN = """\
-site {site} of run '{run}', at {address}
+site {site} of run {run}, at {address}
+its words, for the telephone: {words}
 Another site joins with:
-  chaosd up --run {run} --peer {site}@{address}
-and is let in here with `chaosd trust` and its id, which `chaosd pending` shows.
+  chaosd up --run {run} --peer {name}={site}@{address}
+and is let in here with `chaosd accept` and its id, which `chaosd pending` shows with its words.
 """
 
 
 def register(app: typer.Typer) -> None:
-    app.command()(up)
+    app.command(cls=EndsWithCommand)(up)
+
+
+class EndsWithCommand(TyperCommand):
+    """What follows `--` is a command of its own, and no directory."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[COMMAND] = args[at + 1 :]
+        return super().parse_args(ctx, args[:at])
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- COMMAND]"]
 
 
 def up(
+    context: typer.Context,
     directory: Annotated[
         Path | None, typer.Argument(help="where the site lies, or is made; default: the site made last, else a new one")
     ] = None,
@@ -45,7 +62,10 @@ def up(
     ] = None,
     advertise: Annotated[str | None, typer.Option(help=FIELD_TEXTS["advertise"])] = None,
     peer: Annotated[
-        list[str] | None, typer.Option(help="a site of the run, SITE@HOST:PORT; without one, this site founds the run")
+        list[str] | None,
+        typer.Option(
+            help="a site of the run, SITE@HOST:PORT or NAME=SITE@HOST:PORT; without one, this site founds the run"
+        ),
     ] = None,
     trust: Annotated[list[str] | None, typer.Option(help=FIELD_TEXTS["trust"])] = None,
     page: Annotated[str | None, typer.Option(help=FIELD_TEXTS["page"])] = None,
@@ -53,16 +73,21 @@ def up(
 ) -> None:
     """Make a site if there is none, and run its daemon in the foreground: init and start in one.
 
+    With -- COMMAND the training script is run beside it: both end together, and Ctrl+C has both leave the run.
+
     Without --peer a new site founds a run and waits until a second site is there. For a site that is made already the
     flags count for this start alone; its file keeps what it says.
 
       $ chaosd up                                               # the founder
       $ chaosd up --peer c428fe341c9c7edd59ab5b2ebc29859d@hospital.example:7400
+      $ chaosd up cleveland -- python train.py                  # daemon and script
       $ chaosd up hungary --name Hungary                        # a further site on this machine
     """
+    from chaos_protocols.fingerprint import words_of
     from chaosd.config.model import load_config
     from chaosd.identity import Identity, IdentityError
 
+    command: list[str] = context.meta.get(COMMAND, [])
     fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
@@ -71,16 +96,23 @@ def up(
             place = default_data_dir() if path is None else path.parent
             path = _make(place, {**given}, founds="peers" not in given, alone=alone)
             given = {"page": page} if page is not None else {}
+        if command:
+            given["exit_with_worker"] = True
         config = load_config(path, given)
         site = Identity.load(config.data_dir).site
     except (ConfigError, IdentityError) as error:
         fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"cannot make a site: {error}", EXIT_USAGE)
-    typer.echo(JOIN.format(site=site, run=config.run, address=config.advertise), nl=False)
+    run, name = shlex.quote(config.run), shlex.quote(config.name)
+    typer.echo(JOIN.format(site=site, run=run, name=name, address=config.advertise, words=words_of(site)), nl=False)
+    from chaosd.cli.beside import ScriptBeside
     from chaosd.daemon import run_daemon
 
-    become(lambda: run_daemon(config))
+    def daemon() -> int:
+        return run_daemon(config, reload=lambda: load_config(path, given))
+
+    become(daemon if not command else lambda: ScriptBeside(command, config).run(daemon))
 
 
 def overrides_of_up(given: dict[str, Any]) -> dict[str, object]:

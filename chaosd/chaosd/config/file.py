@@ -21,6 +21,9 @@ DEFAULT_PAGE = "127.0.0.1:7480"
 """Where `chaosd page` opens the page when the configuration names no place."""
 
 DEFAULT_RUN = "default"
+FOUNDER_WAITS_FOR = 2
+"""`min_sites` of a founder that is made by command: one that begins alone trains a model of its own until the others
+come."""
 API_SOCKET_NAME = "api.sock"
 WORKER_SOCKET_NAME = "worker.sock"
 CHECKPOINT_DIR_NAME = "checkpoints"

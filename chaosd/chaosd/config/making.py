@@ -13,7 +13,7 @@ from chaosd.config.contexts import remember
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError
 
 if TYPE_CHECKING:
-    from chaosd.config.model import SiteConfig
+    from chaosd.config.model import PeerConfig, SiteConfig
 
 DATA_FOLDER = "data"
 PORTS_TRIED_MAX = 100
@@ -105,6 +105,7 @@ PEER_EXAMPLE = """\
 # [[peers]]
 # site = "0123456789abcdef0123456789abcdef"
 # address = "host.example:7400"
+# name = "Example"
 """
 
 
@@ -141,11 +142,16 @@ def free_address(listen: str) -> str:
     return listen
 
 
+def _peer_table(peer: PeerConfig) -> str:
+    name = f"name = {json.dumps(peer.name, ensure_ascii=False)}\n" if peer.name else ""
+    return f'[[peers]]\nsite = "{peer.site}"\naddress = "{peer.address}"\n{name}'
+
+
 def _text(path: Path, site: str, config: SiteConfig) -> str:
     shown = ("name", "run", "listen", "advertise", "bootstrap")
     fields = {field: json.dumps(getattr(config, field), ensure_ascii=False) for field in shown}
     mark = "# " if config.advertise == config.listen else ""
-    peers = "".join(f'[[peers]]\nsite = "{one.site}"\naddress = "{one.address}"\n' for one in config.peers)
+    peers = "".join(_peer_table(one) for one in config.peers)
     trust = json.dumps(list(config.trust)) if config.trust else ""
     return TEMPLATE.format(
         file=path,

@@ -112,6 +112,7 @@ class PeerConfig(_Frozen):
 
     site: Id = Field(description="id of the neighbour, as its `chaosd id` prints it")
     address: Address = Field(description="host:port where the neighbour listens")
+    name: Label | Literal[""] = Field(default="", description="what the neighbour is called here, before people")
 
 
 class SiteConfig(_Frozen):

@@ -52,7 +52,7 @@ def newest_in(folder: Path, round_number: int | None) -> Path:
     known = [(head.facts, path) for path, head in _heads(folder) if round_number in (None, head.facts.round)]
     if not known:
         wanted = "no checkpoint" if round_number is None else f"no checkpoint of round {round_number}"
-        raise CheckpointError(f"there is {wanted} in {folder}; `chaosd checkpoints` lists what there is")
+        raise CheckpointError(f"there is {wanted} in {folder}; `chaosd checkpoint list` lists what there is")
     return max(known, key=lambda one: one[0])[1]
 
 
@@ -143,7 +143,7 @@ def _heads(folder: Path) -> list[tuple[Path, Head]]:
             with path.open("rb") as file:
                 found.append((path, read_head(file)))
         except (CheckpointError, OSError):
-            continue  # `chaosd checkpoints` says what is wrong with it
+            continue  # `chaosd checkpoint list` says what is wrong with it
     return sorted(found, key=lambda one: one[1].facts, reverse=True)
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chaos_protocols.causes import Cause, Why
+from chaos_protocols.fingerprint import words_of
 from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
@@ -111,7 +112,7 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
 def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verdict) -> Why | None:
     """What the operator of this site is told of it; None: nothing that anybody has to take away."""
     if facts.distrust is not None:
-        return Cause.UNTRUSTED.told(other=site)
+        return Cause.UNTRUSTED.told(other=site, words=words_of(site))
     if verdict.code == REFUSED_VERSION:
         return Cause.REFUSED_VERSION.told(reason=verdict.reason)
     if verdict.code == REFUSED_RUN and verdict.run_id:

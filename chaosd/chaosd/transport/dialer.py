@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from chaos_protocols.causes import Cause, Why
+from chaos_protocols.fingerprint import words_of
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
@@ -36,6 +37,7 @@ from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
+from chaosd.transport.settings import TransportSettings
 from chaosd.transport.sockets import SocketOptions
 from chaosd.transport.starts import Start, Starts
 from chaosd.transport.tls import TlsChannel
@@ -59,8 +61,8 @@ class DialerContext:
     address_seen_from: Callable[[PeerConnection], str]
     """Where we listen, for the peer at the other end of a connection."""
     track: Callable[[PeerConnection], None]
-    options: SocketOptions
-    """Of the connections."""
+    settings: TransportSettings
+    """Of all links of this daemon."""
 
 
 def let_go(error: BaseException) -> None:
@@ -232,7 +234,8 @@ class Attempt:
             return Cause.OLDER_START.told(site=site, reason=verdict.reason)
         match verdict.code:
             case code if code == REFUSED:
-                return Cause.DISTRUSTED.told(site=site, own=context.identity.site)
+                called, own = context.settings.name_of(self.site), context.identity.site
+                return Cause.DISTRUSTED.told(site=called, own=own, words=words_of(own))
             case code if code == REFUSED_VERSION:
                 return Cause.OTHER_VERSION.told(site=site, reason=verdict.reason)
             case code if code == REFUSED_RUN and verdict.run_id:
@@ -271,7 +274,7 @@ class Attempt:
     @property
     def options(self) -> SocketOptions:
         """Of the connections."""
-        return self._context.options
+        return self._context.settings.socket_options
 
     @property
     def identity(self) -> Identity:

@@ -5,11 +5,12 @@ Decides nothing; every limit of the transport stands here or in `chaos_protocols
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from chaos_protocols.causes import Why
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.handshake import STREAMS_MAX
 from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
@@ -64,6 +65,9 @@ class TransportSettings:
     """Protocol versions that this daemon speaks: all that it knows, but in tests."""
     handshake_timeout_s: float = 5.0
     """Accepted connection to proven identity, and first connection to complete link. TLS over a slow path takes 1 s."""
+
+    name_of: Callable[[SiteId], str] = short
+    """What a site is called before people."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.listen_port <= 65535:

@@ -73,7 +73,7 @@ class Transport:
             run_id=events.run_id,
             address_seen_from=self._listener.address_seen_from,
             track=self._track,
-            options=settings.socket_options,
+            settings=settings,
         )
         self._links: dict[SiteId, Link] = {}
         self._attempts: dict[SiteId, Attempt] = {}

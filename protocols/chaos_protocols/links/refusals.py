@@ -29,6 +29,7 @@ class Refusal:
 
     why: Why
     count: int
+    first_s: float
     last_s: float
     told_s: float
 
@@ -46,7 +47,7 @@ class Refusals:
         """It was not let in."""
         site, now_s = event.site, self._outbox.now_s
         known = self.sites.pop(site, None)
-        one = known or Refusal(event.why, 0, now_s, float("-inf"))
+        one = known or Refusal(event.why, 0, now_s, now_s, float("-inf"))
         self.sites[site] = one
         if event.why.cause is not one.why.cause:
             one.told_s = float("-inf")
@@ -57,8 +58,12 @@ class Refusals:
             one.told_s = now_s
             self._outbox.record("refused", short(site), event.why.cause.code, "refused", None, event.why.text)
 
+    def of_strangers(self) -> dict[SiteId, Refusal]:
+        """Those of sites that nobody here trusts, which an operator may let in; who tried last comes last."""
+        return {site: one for site, one in self.sites.items() if one.why.cause is Cause.UNTRUSTED}
+
     def admitted(self, site: SiteId) -> None:
-        """It has a link now: what was before is over."""
+        """It has a link now, or may have one: what was before is over."""
         self.sites.pop(site, None)
 
     def _may_tell(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from chaos_protocols.effects import Record
 from chaos_protocols.events import PeersChanged
+from chaos_protocols.names import SiteId
 from chaosd.config.model import SiteConfig, load_config
 from chaosd.reloading import RELOADED, reloaded
 
@@ -38,12 +39,17 @@ def level_as_before() -> Iterator[None]:
     logging.getLogger().setLevel(before)
 
 
+def configured(config: SiteConfig) -> tuple[tuple[SiteId, str], ...]:
+    """Nothing was changed by command."""
+    return tuple((SiteId(peer.site), peer.address) for peer in config.peers)
+
+
 def again(tmp_path: Path, before: str, after: str) -> tuple[SiteConfig, FakeDriver]:
     path, driver = tmp_path / "chaosd.toml", FakeDriver()
     path.write_text(before)
     config = load_config(path)
     path.write_text(after)
-    return reloaded(config, lambda: load_config(path), driver), driver  # type: ignore[arg-type]
+    return reloaded(config, lambda: load_config(path), driver, configured), driver  # type: ignore[arg-type]
 
 
 def test_peers_trust_and_the_level_of_the_log_are_taken_over(tmp_path: Path) -> None:
@@ -71,7 +77,7 @@ def test_a_file_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_daemon_without_a_file_goes_on(tmp_path: Path) -> None:
     driver, config = FakeDriver(), SiteConfig(data_dir=tmp_path)
-    assert reloaded(config, None, driver) is config  # type: ignore[arg-type]
+    assert reloaded(config, None, driver, configured) is config  # type: ignore[arg-type]
     assert not driver.fed and not driver.records
 
 

@@ -1,100 +1,239 @@
-"""Who may connect: what was configured, what the operator lets in while the daemon runs, and who knocked in vain."""
+"""Who may connect and who is dialled: the configuration, what the operator changed by command, who knocked in vain."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.daemon.api.local_api import FakeControl, served
+from tests.unit.protocols.one_site import A, B, Bench, C, D, roster_of
 from tests.unit.sdk.line import ShortFolder
 from typer.testing import CliRunner
 
+from chaos_protocols import events
+from chaos_protocols.causes import Cause
+from chaos_protocols.effects import Record
+from chaos_protocols.fingerprint import words_of
+from chaos_protocols.links.refusals import REFUSALS_KEPT
 from chaos_protocols.names import SiteId
-from chaosd import trust as module
 from chaosd.api.client import LocalClient, RequestRefusedError
 from chaosd.cli.app import app
-from chaosd.trust import PENDING_MAX, TrustList
+from chaosd.config.changes import CHANGES_NAME, DialledPeer, read_changes
+from chaosd.config.file import ConfigError
+from chaosd.config.model import PeerConfig, SiteConfig
+from chaosd.trust import TrustList
 
-A, B = SiteId("a" * 32), SiteId("b" * 32)
+OTHER = SiteId("b" * 31 + "c")
+
+
+class OneDriver:
+    """What a driver has that the list asks: a machine, a clock, the door for events, the history."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self.machine = bench, bench.machine
+        self.fed: list[events.Event] = []
+        self.records: list[Record] = []
+
+    def now_s(self) -> float:
+        return self._bench.now_s
+
+    def feed(self, event: events.Event) -> None:
+        self.fed.append(event)
+
+    def record(self, record: Record) -> None:
+        self.records.append(record)
+
+
+class Rig:
+    """A list of trusted sites of site A."""
+
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.bench = Bench(A)
+        self.driver = OneDriver(self.bench)
+        self.config = SiteConfig(name="a", data_dir=folder, **config)
+        self.again()
+
+    def again(self) -> TrustList:
+        """As after a restart."""
+        self.trust = TrustList(self.config, self.driver, lambda: 1000.0 + self.bench.now_s)  # type: ignore[arg-type]
+        return self.trust
+
+    def knocks(self, site: SiteId) -> None:
+        why = Cause.UNTRUSTED.told(other=site, words=words_of(site))
+        self.bench.handle(events.SiteRefused(site=site, why=why))
+
+    def pending(self) -> list[str]:
+        return [one.site for one in self.trust.pending()]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def peer(site: SiteId, *, name: str = "") -> DialledPeer:
+    return DialledPeer(site=site, address="b.example:7400", name=name)
 
 
 def test_only_what_was_configured_is_trusted_at_first(tmp_path: Path) -> None:
-    trust = TrustList(tmp_path, frozenset({A}))
-    assert A in trust and B not in trust and trust.pending() == []
+    rig = Rig(tmp_path, trust=(C,), peers=(PeerConfig(site=B, address="b:1"),))
+    assert B in rig.trust and C in rig.trust and D not in rig.trust and rig.pending() == []
 
 
-def test_who_knocked_is_shown_until_it_is_let_in_for_good(tmp_path: Path) -> None:
-    now_s = [100.0]
-    trust = TrustList(tmp_path, frozenset(), lambda: now_s[0])
-    assert trust.knocked(A)
-    now_s[0] = 105.0
-    assert not trust.knocked(A)
-    (one,) = trust.pending()
-    assert (one.site, one.first_unix_s, one.last_unix_s, one.times) == (A, 100.0, 105.0, 2)
-    assert trust.grant(A[:8]).done and A in trust and trust.pending() == []
-    assert A in TrustList(tmp_path, frozenset())
-    assert (tmp_path / "trusted").stat().st_mode & 0o777 == 0o600
+def test_who_knocked_is_shown_with_words_until_it_is_let_in_for_good(rig: Rig) -> None:
+    rig.knocks(B)
+    begun_s = rig.bench.now_s
+    rig.bench.now_s += 5.0
+    rig.knocks(B)
+    (one,) = rig.trust.pending()
+    assert (one.site, one.times, one.words) == (B, 2, words_of(B))
+    assert (one.first_unix_s, one.last_unix_s) == (1000.0 + begun_s, 1000.0 + begun_s + 5.0)
+    assert rig.trust.trust(B[:8], pending_only=True).done and B in rig.trust and rig.pending() == []
+    assert B in rig.again()
+    assert (rig.config.data_dir / CHANGES_NAME).stat().st_mode & 0o777 == 0o600
+    assert [one.reason for one in rig.driver.records] == [f"{B[:8]} is trusted"]
 
 
-def test_only_a_whole_id_is_let_in_that_has_not_knocked(tmp_path: Path) -> None:
-    trust = TrustList(tmp_path, frozenset())
-    refused = trust.grant("aaaa")
-    assert not refused.done and "no site that knocked" in refused.reason and A not in trust
-    assert trust.grant(A).done and A in trust
-    assert "already" in trust.grant(A).reason
+def test_a_site_refused_for_another_cause_is_not_pending(rig: Rig) -> None:
+    rig.bench.handle(events.SiteRefused(site=B, why=Cause.REFUSED_VERSION.told(reason="2 and 3")))
+    assert rig.pending() == []
 
 
-def test_a_beginning_that_two_share_lets_neither_in(tmp_path: Path) -> None:
-    trust = TrustList(tmp_path, frozenset())
-    other = SiteId("a" * 31 + "b")
-    trust.knocked(A)
-    trust.knocked(other)
-    assert "more than one" in trust.grant("aaaa").reason
-    assert A not in trust and other not in trust
+def test_only_a_whole_id_is_let_in_that_has_not_knocked(rig: Rig) -> None:
+    refused = rig.trust.trust("bbbb")
+    assert not refused.done and "none of those that knocked" in refused.reason and B not in rig.trust
+    assert not rig.trust.trust(B, pending_only=True).done
+    assert rig.trust.trust(B).done and B in rig.trust
+    assert "already" in rig.trust.trust(B).reason
 
 
-def test_a_list_that_cannot_be_written_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trust = TrustList(tmp_path / "gone", frozenset())
+def test_a_beginning_that_two_share_lets_neither_in(rig: Rig) -> None:
+    rig.knocks(B)
+    rig.knocks(OTHER)
+    assert "more than one" in rig.trust.trust("bbbb").reason
+    assert B not in rig.trust and OTHER not in rig.trust
+
+
+def test_a_list_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "gone")
     with pytest.raises(OSError, match="gone"):
-        trust.grant(A)
-    assert A not in trust
+        rig.trust.trust(B)
+    assert B not in rig.trust and rig.driver.records == []
 
 
-def test_a_torn_or_foreign_file_lets_nobody_in(tmp_path: Path) -> None:
-    (tmp_path / "trusted").write_bytes(f"{A}\n{B[:20]}\n../../x\n\xff\n".encode("latin-1"))
-    trust = TrustList(tmp_path, frozenset())
-    assert A in trust and B not in trust and B[:20] not in trust
+def test_ids_that_cost_nothing_fill_no_memory(rig: Rig) -> None:
+    sites = [SiteId(f"{number:032x}") for number in range(300)]
+    for site in sites:
+        rig.knocks(site)
+    assert rig.pending() == sites[-REFUSALS_KEPT:]
 
 
-def test_ids_that_cost_nothing_fill_neither_memory_nor_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REFUSALS_TOLD_MAX", 100)
-    trust = TrustList(tmp_path, frozenset())
-    told = [trust.knocked(SiteId(f"{number:032x}")) for number in range(300)]
-    assert sum(told) == 100 and all(told[:100])
-    assert [one.site for one in trust.pending()] == [f"{number:032x}" for number in range(300 - PENDING_MAX, 300)]
+def test_a_configured_site_can_be_struck_out_and_named_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, trust=(B,))
+    assert rig.trust.distrust("bbbb").done and B not in rig.trust and B not in rig.again()
+    assert rig.trust.trust(B).done and B in rig.trust and B in rig.again()
+    assert rig.trust.distrust(B).done and B not in rig.trust
+    rig.config = rig.config.model_copy(update={"trust": (C,)})
+    assert B not in rig.again() and rig.trust.trust(D).done
+    assert rig.trust.distrust(C).done and read_changes(rig.config.data_dir).trust_removed == (C,)
 
 
-def test_the_commands_show_who_knocks_and_let_it_in() -> None:
+def test_a_member_stays_trusted_and_the_answer_says_so(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, trust=(B,))
+    rig.bench = Bench(A, roster_of(A, B))
+    rig.driver = OneDriver(rig.bench)
+    rig.again()
+    outcome = rig.trust.distrust(B)
+    assert outcome.done and "site of the run" in outcome.reason
+    assert [(one.called, one.by) for one in rig.trust.trusted()] == [("site b (bbbbbbbb)", "site of the run")]
+
+
+def test_a_peer_is_dialled_at_once_and_after_a_restart_and_may_connect(rig: Rig) -> None:
+    assert rig.trust.add_peer(peer(B, name="Hungary")).done
+    assert rig.driver.fed == [events.PeersChanged(peers=((B, "b.example:7400"),))]
+    assert B in rig.trust and rig.again().addresses() == ((B, "b.example:7400"),)
+    assert rig.trust.called(B) == "Hungary (bbbbbbbb)" and rig.trust.called(C) == C[:8]
+    assert "already" in rig.trust.add_peer(peer(B, name="Hungary")).reason
+    assert rig.trust.remove_peer("Hungary").done and rig.again().addresses() == () and B not in rig.trust
+    assert not rig.trust.remove_peer(B).done
+
+
+def test_a_configured_peer_gets_another_address_and_can_be_removed(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, peers=(PeerConfig(site=B, address="old:1"), PeerConfig(site=C, address="c:1")))
+    assert rig.trust.add_peer(peer(B)).done
+    assert rig.again().addresses() == ((C, "c:1"), (B, "b.example:7400"))
+    assert rig.trust.remove_peer("bbbb").done and rig.trust.remove_peer("cccc").done
+    assert rig.again().addresses() == ()
+    assert rig.trust.add_peer(DialledPeer(site=C, address="c:1")).done and rig.again().addresses() == ((C, "c:1"),)
+
+
+@pytest.fixture
+def commands() -> Iterator[tuple[Rig, Any]]:
     with ShortFolder() as name:
-        folder = Path(name)
-        trust = TrustList(folder, frozenset())
-        trust.knocked(A)
-        with served(folder / "api.sock", FakeControl(), further=trust.local_routes()):
+        rig = Rig(Path(name))
+        with served(Path(name) / "api.sock", FakeControl(), further=rig.trust.local_routes()):
 
             def run(*words: str) -> tuple[int, str]:
                 done = CliRunner().invoke(app, [*words, "--data-dir", name], catch_exceptions=False)
                 return done.exit_code, done.output
 
-            code, text = run("pending")
-            assert code == 0 and A in text and "knocked 1 times" in text
-            assert run("trust", "bbbb")[0] == 1
-            assert run("trust", A[:4]) == (0, f"trust aaaa: done after 0.000 s: {A} may connect from now on; "
-                                              "it tries again by itself\n")  # fmt: skip
-            assert run("pending") == (0, "nobody knocks that is not trusted\n")
-            assert run("pending", "--json") == (0, "[]\n")
-            with pytest.raises(RequestRefusedError, match="TrustBody"):
-                LocalClient(folder / "api.sock").trust("../x")
-            (folder / "trusted").unlink()
-            (folder / "trusted.new").mkdir()
-            code, text = run("trust", B)
-            assert code == 1 and "cannot write" in text and B not in trust
+            yield rig, run
+
+
+def test_the_commands_show_who_knocks_and_let_it_in(commands: tuple[Rig, Any]) -> None:
+    rig, run = commands
+    rig.knocks(B)
+    code, text = run("pending")
+    assert code == 0 and B in text and "knocked 1 times" in text and words_of(B) in text
+    assert run("accept", "cccc")[0] == 1 and run("accept", C)[0] == 1
+    assert run("accept", B[:4]) == (0, f"accept bbbb: done after 0.000 s: {B} may connect from now on; "
+                                       "it tries again by itself\n")  # fmt: skip
+    assert run("pending") == (0, "nobody knocks that is not trusted\n")
+    assert run("pending", "--json") == (0, "[]\n")
+    assert run("trust", C)[0] == 0 and C in rig.trust, "the former form of `trust add`"
+    code, text = run("trust", "list")
+    assert code == 0 and "by command" in text and words_of(B) in text
+    assert run("trust", "remove", "cccc")[0] == 0 and C not in rig.trust
+    assert run("trust", "remove", "cccc")[0] == 1
+    with pytest.raises(RequestRefusedError, match="TrustBody"):
+        LocalClient(rig.config.data_dir / "api.sock").trust("../x")
+    (rig.config.data_dir / (CHANGES_NAME + ".new")).mkdir()
+    code, text = run("trust", "add", D)
+    assert code == 1 and "cannot write" in text and D not in rig.trust
+
+
+def test_the_commands_change_peers_and_refuse_what_is_none(commands: tuple[Rig, Any]) -> None:
+    rig, run = commands
+    assert run("peer", "add", f"Hungary={B}@b.example:7400")[0] == 0
+    assert run("peer", "list") == (0, f"{B}@b.example:7400  Hungary (bbbbbbbb), by command, no link\n")
+    for wrong, why in (
+        (B, "SITE@HOST:PORT"),
+        ("bbbb@b:1", "whole id"),
+        (f"{B}@b", "host:port"),
+        (f"{A}@a:1", "this site itself"),
+        (f"H\x07={B}@b:1", "printable"),
+    ):
+        code, text = run("peer", "add", wrong)
+        assert code in (1, 2) and why in text, text
+    assert run("peer", "remove", "Hungary")[0] == 0 and rig.trust.peers() == []
+    assert run("peer", "list") == (0, "no peers: this site waits until others dial it\n")
+
+
+@pytest.mark.parametrize(
+    "text", ["trust = [1]", 'trust = ["abc"]', "x = 1", "[[peers]]\nsite = 1", "\x00", "peers = 3"]
+)
+def test_a_file_of_changes_that_cannot_be_used_stops_the_start_with_its_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / CHANGES_NAME).write_text(text)
+    with pytest.raises(ConfigError, match=CHANGES_NAME):
+        Rig(tmp_path)
+
+
+def test_the_file_of_an_earlier_release_counts_until_the_first_change(tmp_path: Path) -> None:
+    former = tmp_path / "trusted"
+    former.write_bytes(f"{B}\n{C[:20]}\n../../x\n\xff\n".encode("latin-1"))
+    rig = Rig(tmp_path)
+    assert B in rig.trust and C not in rig.trust
+    assert rig.trust.trust(D).done and not former.exists()
+    assert B in rig.again() and D in rig.trust

@@ -1,4 +1,4 @@
-"""`chaosd checkpoints`: the list that an operator looks at when no daemon runs."""
+"""`chaosd checkpoint list`: the list that an operator looks at when no daemon runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def written(folder: Path) -> list[Path]:
 
 
 def run(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["checkpoints", *words])
+    result = CliRunner().invoke(app, ["checkpoint", "list", *words])
     return result.exit_code, result.output
 
 

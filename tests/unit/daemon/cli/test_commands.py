@@ -285,6 +285,9 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
         "page",
         "metrics",
         "link",
+        "peer",
+        "pending",
+        "accept",
         "trust",
         "leave",
         "recover",
@@ -293,7 +296,7 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
         "version",
     ):
         assert f" {command} " in text
-        assert "$ chaosd" in run(command, "add" if command == "link" else "--help", "--help").output
+        assert "$ chaosd" in run(command, "add" if command in ("link", "peer", "trust") else "--help", "--help").output
 
 
 def test_every_field_of_the_configuration_is_a_flag_of_start_and_no_other_is() -> None:

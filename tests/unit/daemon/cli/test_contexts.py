@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[SiteConfig]:
     """Configurations of the daemons that were started, instead of daemons."""
     found: list[SiteConfig] = []
 
-    def run_daemon(config: SiteConfig) -> int:
+    def run_daemon(config: SiteConfig, **how: Any) -> int:
         found.append(config)
         return 0
 
@@ -150,7 +150,7 @@ def test_up_makes_a_founder_that_waits_for_a_second_site_and_tells_how_that_join
     run("up", tmp_path / "b", *words)
     joiner = started[1]
     assert (joiner.bootstrap, joiner.min_sites, joiner.run) == (False, 1, "heart")
-    assert [f"{peer.site}@{peer.address}" for peer in joiner.peers] == [words[-1]]
+    assert [f"{peer.name}={peer.site}@{peer.address}" for peer in joiner.peers] == [words[-1]]
     assert load_config(tmp_path / "b" / "chaosd.toml").peers == joiner.peers
 
 
@@ -202,5 +202,5 @@ def test_up_says_what_is_wrong_and_starts_nothing(
 
 def test_every_new_command_explains_itself() -> None:
     words: Any
-    for words in (["up"], ["page"], ["metrics"], ["pending"], ["trust"]):
+    for words in (["up"], ["page"], ["metrics"], ["pending"], ["accept"], ["trust", "add"], ["peer", "add"]):
         assert "$ chaosd" in run(*words, "--help").output

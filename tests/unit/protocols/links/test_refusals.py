@@ -9,7 +9,7 @@ from chaos_protocols.causes import Cause
 from chaos_protocols.links.refusals import REFUSALS_KEPT, REFUSALS_TOLD_MAX, REFUSALS_WINDOW_S
 from chaos_protocols.names import SiteId
 
-UNTRUSTED = Cause.UNTRUSTED.told(other=B)
+UNTRUSTED = Cause.UNTRUSTED.told(other=B, words="acorn")
 
 
 def refuse(bench: Bench, site: SiteId = B, why: object = UNTRUSTED) -> None:

@@ -51,7 +51,7 @@ def test_a_site_without_a_peer_is_told_that_nobody_is_named() -> None:
     [
         (Cause.NOT_RUNNING, {"site": "b", "address": "b:1"}),
         (Cause.UNREACHABLE, {"site": "b", "address": "b:1", "reason": "timed out"}),
-        (Cause.DISTRUSTED, {"site": "b", "own": D}),
+        (Cause.DISTRUSTED, {"site": "b", "own": D, "words": "acorn"}),
         (Cause.OTHER_VERSION, {"site": "b", "reason": "2 and 3"}),
         (Cause.OTHER_NAME, {"site": "b", "reason": "lungs"}),
         (Cause.OTHER_RUN, {"site": "b", "there": "11", "here": "22"}),
@@ -71,8 +71,8 @@ def test_a_joiner_without_a_link_is_told_what_came_of_its_dials(cause: Cause, fo
 def test_what_somebody_has_to_take_away_is_told_before_what_may_pass() -> None:
     bench = joiner(A, B)
     bench.handle(events.DialFailed(site=A, reason="refused", why=Cause.NOT_RUNNING.told(site=A[:8], address="a:1")))
-    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
-    assert why(bench).text.index("does not trust") < why(bench).text.index("does not run")
+    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D, words="acorn")
+    assert why(bench).text.index("waiting for the operator") < why(bench).text.index("does not run")
     assert D in why(bench).text, "the whole id, to be sent to the peer's operator"
 
 
@@ -83,14 +83,14 @@ def test_a_refusal_is_in_the_history_once_and_again_after_there_was_a_link() -> 
         return [one.cause for one in records(bench.taken(), "refused")]
 
     for _ in range(3):
-        failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+        failed(bench, Cause.DISTRUSTED, site=B[:8], own=D, words="acorn")
         bench.wait(0.6)
     assert told() == ["peer-does-not-trust"]
     failed(bench, Cause.NOT_RUNNING, site=B[:8], address="b:1")
     assert told() == [], "that passes by itself"
     bench.up(B)
     bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
-    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D)
+    failed(bench, Cause.DISTRUSTED, site=B[:8], own=D, words="acorn")
     assert told() == ["peer-does-not-trust"]
 
 

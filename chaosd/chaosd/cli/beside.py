@@ -1,0 +1,94 @@
+"""The training script that `chaosd up ... -- COMMAND` runs beside its daemon: started when the daemon answers, ended
+with it.
+
+The daemon runs in the main thread as always; one thread waits for the script. Ctrl+C in the terminal reaches both, and
+both leave the run gracefully. A script that ends takes its site out of the run, however it ended: nobody is there to
+start another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+
+if TYPE_CHECKING:
+    from chaosd.config.model import SiteConfig
+
+SOCKET_VARIABLE = "CHAOS_SOCKET"
+DAEMON_WAIT_S = 60.0
+"""A journal that is read anew after a crash may take seconds."""
+POLL_S = 0.05
+GRACE_S = 30.0
+"""After the daemon's end a script saves what it wants to save; then it is terminated, and at last killed."""
+EXIT_NOT_FOUND = 127
+"""As a shell says it."""
+
+
+class ScriptBeside:
+    """See the module."""
+
+    def __init__(self, command: Sequence[str], config: SiteConfig) -> None:
+        self._command, self._config = list(command), config
+        self._client = LocalClient(config.api_socket)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="training script", daemon=True)
+        self.code = 0
+        """The exit code of the script; 128 + N for signal N."""
+
+    def run(self, daemon: Callable[[], int]) -> int:
+        """Be the daemon, with the script beside it; the daemon's exit code, or the script's where that one failed."""
+        self._thread.start()
+        try:
+            code = daemon()
+        finally:
+            self._over.set()
+            self._end()
+        return code or self.code
+
+    def _live(self) -> None:
+        if not self._daemon_answers():
+            return
+        variables = {**os.environ, SOCKET_VARIABLE: str(self._config.worker_socket)}
+        try:
+            self._process = subprocess.Popen(self._command, env=variables)
+            code = self._process.wait()
+        except OSError as error:
+            typer.echo(f"{self._command[0]} cannot be started: {error.strerror}; this site leaves", err=True)
+            code = EXIT_NOT_FOUND
+        self.code = code if code >= 0 else 128 - code
+        if code and not self._over.is_set():
+            typer.echo(f"the script has ended with code {self.code}; this site leaves the run", err=True)
+        with contextlib.suppress(NoDaemonError, RequestRefusedError):
+            self._client.leave(f"its script has ended with code {self.code}")
+
+    def _daemon_answers(self) -> bool:
+        end_s = time.monotonic() + DAEMON_WAIT_S
+        while not self._over.is_set() and time.monotonic() < end_s:
+            with contextlib.suppress(NoDaemonError, RequestRefusedError):
+                if self._client.status().pid == os.getpid():
+                    return True
+            time.sleep(POLL_S)
+        return False
+
+    def _end(self) -> None:
+        """The daemon has ended: so does the script."""
+        self._thread.join(GRACE_S)
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._thread.join(POLL_S)
