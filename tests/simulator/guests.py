@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import events
 from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
 from tests.simulator.lies import Liar
 from tests.simulator.node import Node
@@ -107,8 +108,8 @@ def _is_bounded(node: Node, guest: str) -> None:
     assert node.machine is not None
     machine = node.machine
     overlay = machine.network.router.overlay
-    kept = len(overlay._told.get(guest, ()))  # type: ignore[arg-type]
-    if machine.roster.record(node.site) is not None and kept > REPORTS_EACH_MAX:  # type: ignore[arg-type]
+    kept = len(overlay._told.get(SiteId(guest), ()))
+    if machine.roster.record(SiteId(node.site)) is not None and kept > REPORTS_EACH_MAX:
         node.world.oracles.fail(11, f"{node.name} keeps {kept} reports of a guest")
     outsiders = [one for one in overlay._told if overlay.is_outside(one)]
     if len(outsiders) > OUTSIDERS_MAX:
