@@ -9,7 +9,7 @@ before it lets anybody in. Limits: spec 4.17, 4.18.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,7 @@ class Conduct:
         self._is_of_run, self._clock = is_of_run, clock
         self._buckets: dict[SiteId, Bucket] = {}
         self._offences: dict[SiteId, Offence] = {}
+        self._blocked: frozenset[SiteId] = frozenset()
 
     def heard(self, site: SiteId) -> float:
         """It has said one more thing; for how many seconds nothing more is to be read from it."""
@@ -85,6 +86,17 @@ class Conduct:
         _make_room(self._offences)
         self._offences[site] = Offence(count, now_s, now_s + wait_s)
         return wait_s
+
+    def block(self, sites: Iterable[SiteId]) -> None:
+        """No link with these from now on, and with no others."""
+        self._blocked = frozenset(sites)
+
+    def why_not(self, site: SiteId) -> str:
+        """Why there is to be no link with a site now; empty: there may be."""
+        if site in self._blocked:
+            return "blocked by this site's operator"
+        wait_s = self.waits_s(site)
+        return f"it broke the rules; not let in for {wait_s:.0f} s more" if wait_s else ""
 
     def waits_s(self, site: SiteId) -> float:
         """For how many seconds more it stays outside; 0: it may come in."""

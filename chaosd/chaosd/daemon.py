@@ -267,8 +267,8 @@ class Daemon:
         roster = self.driver.machine.roster
         if site in roster.banned:
             return "banned from the run"
-        if wait_s := self.driver.conduct.waits_s(site):
-            return f"it broke the rules; not let in for {wait_s:.0f} s more"
+        if refusal := self.driver.conduct.why_not(site):
+            return refusal
         if not self.driver.conduct.has_room(site, self.driver.machine.links.up_sites()):
             return f"{GUESTS_LINKED_MAX} sites outside the run are linked already"
         if self.config.admission == "open" or site in self._trust or site in roster.site_ids():

@@ -275,9 +275,8 @@ class Driver:
         self.recorder.record(record)
 
     async def _dial(self, site: SiteId, address: str, timeout_s: float) -> None:
-        if wait_s := self.conduct.waits_s(site):
-            await asyncio.sleep(min(timeout_s, wait_s))
-            self.feed(events.DialFailed(site=site, reason="it broke the rules a short while ago"))
+        if refusal := self.conduct.why_not(site):
+            self.feed(events.DialFailed(site=site, reason=refusal))
             return
         try:
             await self.transport.dial(site, address, timeout_s=timeout_s)

@@ -290,7 +290,14 @@ def _in_roster(world: World, node: Node) -> bool:
 
 
 def run_seed(
-    seed: int, *, sites: int = 5, trouble_s: float = 0.0, heal_s: float = HEAL_S, verbose: bool = False
+    seed: int,
+    *,
+    sites: int = 5,
+    trouble_s: float = 0.0,
+    heal_s: float = HEAL_S,
+    verbose: bool = False,
+    guest: bool = False,
 ) -> World:
     """One seed with all its strikes."""
-    return run_trial(Trial(seed=seed, sites=sites, trouble_s=trouble_s, heal_s=heal_s), verbose=verbose)
+    trial = Trial(seed=seed, sites=sites, trouble_s=trouble_s, heal_s=heal_s, guest=guest)
+    return run_trial(trial, verbose=verbose)

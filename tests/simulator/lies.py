@@ -118,8 +118,9 @@ class Liar:
         )
 
     def _report(self) -> messages.Message:
+        made_up = SiteId(f"{self._rng.randrange(10**6)}nobody")
         return messages.LinkStateAdvertisement(
-            neighbour=self._someone(),
+            neighbour=made_up if self._yes() else self._someone(),
             incarnation=self._near(1),
             up=self._yes(),
             rtt_s=0.0,

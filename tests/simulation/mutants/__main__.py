@@ -45,7 +45,7 @@ def hunt(bug: Bug, *, first: int = 0) -> Finding:
         with planted(bug):
             for seed in range(first, bug.seeds):
                 try:
-                    run_seed(seed, sites=sites_of(seed))
+                    run_seed(seed, sites=sites_of(seed), guest=bug.guest)
                 except Violation as found:
                     took_s = time.monotonic() - began_s
                     return Finding(

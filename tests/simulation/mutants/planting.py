@@ -30,12 +30,14 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """`breaks`: the invariants that may be seen broken first. `seeds`: it is caught within so many."""
+    """`breaks`: the invariants that may be seen broken first. `seeds`: it is caught within so many. `guest`: a hostile
+    guest is there to use it."""
 
     name: str
     patches: tuple[Patch, ...]
     breaks: tuple[int, ...]
     seeds: int = 60
+    guest: bool = False
 
 
 class DoesNotApply(Exception):
