@@ -111,9 +111,10 @@ class Coordinator(ParallelSite, CommonDecisions):
         numpy: `arrays` (names to arrays, updated in place) is the state; `gradients` (names to floating arrays; by
         default one of zeros for each floating array, to be found in `coordinator.gradients`) is filled by the script
         before each `step()` and set to zero after it. `apply(averaged, round)` gets the weighted average over all sites
-        as a dict from the names of `gradients` to new arrays of their shapes and dtypes, and the number of the round (1
-        for the first); it must update `arrays` in place, and depend on nothing but its arguments and `arrays`: it must
-        do the same on every site, bit for bit, also on a joiner that catches up without having contributed.
+        as a dict from the names of `gradients` to arrays of their shapes and dtypes, read only and valid until it
+        returns (copy what you keep), and the number of the round (1 for the first); it must update `arrays` in place,
+        and depend on nothing but its arguments and `arrays`: it must do the same on every site, bit for bit, also on a
+        joiner that catches up without having contributed.
 
         A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
         `clip_norm` bounds the norm of the whole gradient; returns at once.
