@@ -89,6 +89,7 @@ class Participation:
             rests=self.absence.rests,
             reached_round=self.reached.of(roster),
             checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
+            rates=self._network.rates,
         )
 
     def round_status(self) -> RoundStatusReply:
