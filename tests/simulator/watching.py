@@ -38,7 +38,7 @@ def watch_links(node: Node) -> None:
 
 
 def _tell_rates(node: Node, told: list[float]) -> None:
-    """Where trees are drawn, so are the rates that the links are said to have, anew every few looks of the scheduler."""
+    """Where trees are drawn, so are the rates of links, anew every few looks of the scheduler."""
     world = node.world
     if world.planner.trees == 1 or world.now_s < told[0]:
         return

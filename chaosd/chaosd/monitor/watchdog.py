@@ -15,7 +15,6 @@ from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.driver import Driver
 from chaosd.transport.settings import ConnectionCounters
 
-
 RATES_EVERY_S = 10.0
 """So often the machine hears what the links carry: rates are to be compared over rounds, not over looks."""
 

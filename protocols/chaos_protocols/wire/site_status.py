@@ -13,7 +13,6 @@ from chaos_protocols.agreement.roster import Count
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.wire.waits import Words
 
-
 RATES_TOLD_MAX = 64
 """Of a site with more links those of the lowest ids are told."""
 
