@@ -52,8 +52,8 @@ class RecoveryOracle:
                 continue
             since_s = max(self._heard_s.get((here, site), 0.0), awake_s)
             limit_s = machine.links.silence_limit_s(site)  # what the link has shown, within the range of the rule
-            if now_s <= neighbour.watch.bulk_s + limit_s + self._beat_s + SLACK_S:
-                limit_s *= BEHIND_BULK_FACTOR  # what this site sent was acknowledged lately
+            if now_s <= neighbour.watch.received_s + limit_s + self._beat_s + SLACK_S:
+                limit_s *= BEHIND_BULK_FACTOR  # bulk came lately: words may queue behind it
             if now_s - since_s > limit_s + self._beat_s + SLACK_S:
                 self._fail(
                     8, f"{node.name} still calls its link to {site} up, {now_s - since_s:.2f} s after its last word"

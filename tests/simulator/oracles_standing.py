@@ -1,8 +1,8 @@
 """Who stands says why, and for whom: nothing waits in silence (invariant 8).
 
 Judged from what was done, not from what a machine believes: when no round was done for a while, every site that takes
-part and was awake all the time has, or had until a moment ago, a reason to tell its user; and where a round waits for
-hung scripts alone, a site that has given its part names only sites that have not.
+part and was awake all the time has, or had until a moment ago, a reason to tell its user; and whom it names has not
+given its part, or has given it a moment ago.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from chaos_protocols.site import SiteMachine
+    from chaos_protocols.wire.plans import Tag
     from tests.simulator.node import Node
     from tests.simulator.world import World
 
@@ -22,6 +23,12 @@ LOOK_S = 0.5
 STAND_S = 6.0
 """So long may a run stand before every site must say why: what is told takes two timeouts until it is told, one more
 until it is told again, and as long again with a new scheduler."""
+
+TOLD_OF_S = 3.5
+"""So long after a site has given its part others may still name it: its report goes out with a beat, the scheduler
+says at the next that it is waited for no more, and where that word does not come through, what was said before lasts
+`waits_stale_s` (spec 9.22). A scheduler that names sites that have given is found as before: hung scripts stand for
+longer, and so do those who wait for them."""
 
 
 class StandingOracle:
@@ -35,6 +42,8 @@ class StandingOracle:
         self._lives: dict[str, int] = {}
         self._told_s: dict[str, float] = {}
         """When each site last had a reason: one that has just ended is not silence yet."""
+        self._gave_s: dict[str, tuple[Tag, float]] = {}
+        """To which tag each site has given its part, and since when that is seen."""
         self.judged = 0
         """So often a site that stood was asked."""
 
@@ -48,6 +57,7 @@ class StandingOracle:
         done = sum(node.machine.rounds.completed_round for node in world.nodes.values() if node.machine is not None)
         if done != self._rounds:
             self._rounds, self._done_s = done, world.now_s
+        self._note_given()
         for node in world.nodes.values():
             machine = node.machine
             again = self._lives.get(node.site) != node._generation
@@ -56,6 +66,15 @@ class StandingOracle:
                 self._awake_s[node.site] = world.now_s
             else:
                 self._judge(node, machine)
+
+    def _note_given(self) -> None:
+        given: dict[str, tuple[Tag, float]] = {}
+        for node in self._world.nodes.values():
+            tag = node.machine.rounds.running if node.machine is not None and node.machine.rounds.own.given else None
+            if tag is not None:
+                before = self._gave_s.get(node.site)
+                given[node.site] = before if before is not None and before[0] == tag else (tag, self._world.now_s)
+        self._gave_s = given
 
     def _all_compute(self) -> bool:
         """Nobody has given its part, and somebody is at it: nobody waits yet."""
@@ -73,6 +92,6 @@ class StandingOracle:
         if now_s - self._told_s.get(node.site, -STAND_S) >= STAND_S:
             self._fail(8, f"{node.name} stands for {STAND_S:g} s, and does not say why")
         for wait in machine.participation.waits.waited_for:
-            far = self._world.nodes[wait.site].machine
-            if far is not None and far.rounds.own.given and far.rounds.running == machine.rounds.running:
+            given = self._gave_s.get(wait.site)
+            if given is not None and given[0] == machine.rounds.running and now_s - given[1] > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")

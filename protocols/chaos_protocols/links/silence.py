@@ -2,7 +2,8 @@
 
 Driven by `LinkTable`. Heartbeats are small and pass where bulk does not (a path that swallows full-size packets); bulk
 passes where the control connection is dead. So neither vouches for the other: bulk that moves excuses late heartbeats
-for a bounded time, since they queue behind it, and heartbeats do not excuse bulk that stands still.
+for a bounded time, since they queue behind it, and heartbeats do not excuse bulk that stands still. Bytes that the far
+end's system acknowledges excuse echoes alone: it acknowledges those for a daemon that is stopped, too.
 
 The limit of silence follows what the link has shown: gaps between the neighbour's words, and how late it says that it
 is itself. On a link without such gaps it is the failure timeout.
@@ -37,6 +38,8 @@ class LinkWatch:
     echoed_s: float = 0.0
     bulk_s: float = 0.0
     """When bulk bytes last moved, in either direction."""
+    received_s: float = 0.0
+    """When bulk bytes last came from the neighbour."""
     echo_sequence: int = 0
     """The highest of our beats that the neighbour has named."""
     gap_s: float = 0.0
@@ -50,7 +53,7 @@ class LinkWatch:
 
     def connected(self, *, now_s: float) -> None:
         """A connection is ready; what was seen of the link before still counts."""
-        self.heard_s = self.echoed_s = self.bulk_s = now_s
+        self.heard_s = self.echoed_s = self.bulk_s = self.received_s = now_s
         self.standing.clear()
 
     def restarted(self) -> None:
@@ -79,6 +82,8 @@ class LinkWatch:
             if connection.acknowledged:
                 self.echoed_s = now_s
             return
+        if connection.received:
+            self.received_s = now_s
         if connection.received or connection.acknowledged:
             self.bulk_s = now_s
         if connection.waiting and not connection.acknowledged:
@@ -91,6 +96,7 @@ class LinkWatch:
         self.heard_s = min(now_s, self.heard_s + late_s)
         self.echoed_s = min(now_s, self.echoed_s + late_s)
         self.bulk_s = min(now_s, self.bulk_s + late_s)
+        self.received_s = min(now_s, self.received_s + late_s)
         for stream, since_s in self.standing.items():
             self.standing[stream] = min(now_s, since_s + late_s)
 
@@ -102,10 +108,10 @@ class LinkWatch:
     def silence(self, failure_timeout_s: float, *, now_s: float) -> str:
         """Why the neighbour counts as silent; empty: it does not."""
         limit_s = self.limit_s(failure_timeout_s)
-        silent_s, unheard_s, still_s = now_s - self.heard_s, now_s - self.echoed_s, now_s - self.bulk_s
-        if min(silent_s, still_s) > limit_s:
+        silent_s, unheard_s = now_s - self.heard_s, now_s - self.echoed_s
+        if min(silent_s, now_s - self.received_s) > limit_s:
             return f"silent for {silent_s:.2f} s"
-        if min(unheard_s, still_s) > limit_s:
+        if min(unheard_s, now_s - self.bulk_s) > limit_s:
             return f"does not hear us for {unheard_s:.2f} s"
         return ""
 

@@ -163,9 +163,13 @@ class Pause:
         return Cause.STATE_AWAITED.told(reason=reason)
 
     def _is_without_scheduler(self) -> bool:
+        """None is known, or no way leads to it: who has no vote takes its leader for one until an election timeout has
+        passed."""
         outbox, replica = self._outbox, self._replica
-        silent_s = outbox.now_s - replica.leader_seen_s
-        return replica.raft.leader is None and silent_s > outbox.settings.failure_timeout_s
+        since_s = replica.raft.leader_lost_s
+        if since_s is None and replica.raft.leader is None:
+            since_s = replica.leader_seen_s
+        return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
 
     def _why_no_scheduler(self) -> Why:
         reachable = self._network.reachable()

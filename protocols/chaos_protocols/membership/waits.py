@@ -48,7 +48,9 @@ class Waits:
             return
         self._told, self._told_s = message, self._outbox.now_s
         own = next((one for one in message.waits if one.site == self._replica.site), None)
-        if own is not None and 0 < message.limit_s <= own.seconds and self._is_missing(message.round):
+        if own is None or own.reason:
+            return  # nothing is held against a script whose daemon was behind
+        if 0 < message.limit_s <= own.seconds and self._is_missing(message.round):
             self._absence.overdue(own.seconds)
 
     def _is_missing(self, round_number: int) -> bool:
@@ -67,9 +69,10 @@ class Waits:
 
     @property
     def waited_for(self) -> tuple[SiteWait, ...]:
-        """As of now; nothing while rounds go on."""
+        """As of now; nothing while rounds go on. A joiner counts from the round of its snapshot, which may be the very
+        one that waits: only what was seen to be done is over."""
         message = self._fresh()
-        return () if message is None or self._rounds.completed_round >= message.round else message.waits
+        return () if message is None or self._rounds.known_round >= message.round else message.waits
 
     @property
     def resting(self) -> tuple[SiteWait, ...]:
@@ -90,18 +93,27 @@ class Waits:
         waits = self.waited_for
         if not waits:
             return self._why_empty()
-        number, longest_s = self._rounds.completed_round + 1, max(one.seconds for one in waits)
+        assert self._told is not None
+        scripts, daemons = [one for one in waits if not one.reason], [one for one in waits if one.reason]
+        parts = [self._why_scripts(scripts)] if scripts else []
+        parts += [f"{self._named(daemons)} {_lasting(_longest_s(daemons))}: {daemons[0].reason}"] if daemons else []
+        return f"round {self._told.round} waits for {'; and for '.join(parts)}"
+
+    def _why_scripts(self, waits: list[SiteWait]) -> str:
+        lasting = _lasting(_longest_s(waits))
         if any(one.site == self._replica.site for one in waits):
             doing = "nothing comes from it; what it does on purpose belongs into `with coordinator.evaluating():`"
-            return f"round {number} waits for this site's script {_lasting(longest_s)}: {doing}"
+            return f"this site's script {lasting}: {doing}"
+        return f"{self._named(waits)} {lasting}: the script there gives nothing"
+
+    def _named(self, waits: list[SiteWait]) -> str:
         names = [self.name_of(one.site) for one in waits[:NAMED_MAX]]
         others = [f"{len(waits) - NAMED_MAX} others"] if len(waits) > NAMED_MAX else []
-        whom = ", ".join([*names, *others])
-        return f"round {number} waits for {whom} {_lasting(longest_s)}: the script there gives nothing"
+        return ", ".join([*names, *others])
 
     def _why_empty(self) -> str:
         message = self._fresh()
-        if message is None or not message.empty or self._rounds.completed_round >= message.round:
+        if message is None or not message.empty or self._rounds.known_round >= message.round:
             return ""
         resting = [self.name_of(one.site) for one in message.rests[:NAMED_MAX]]
         who = f"the scripts of {', '.join(resting)} pause or are late" if resting else "no site's script has the state"
@@ -111,6 +123,10 @@ class Waits:
         """Of a site of the roster."""
         record = self._replica.roster.record(SiteId(site))
         return record.name if record is not None else short(site)
+
+
+def _longest_s(waits: list[SiteWait]) -> float:
+    return max(one.seconds for one in waits)
 
 
 def _lasting(seconds: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import assert_never
 
-from chaos_protocols.agreement.commands import Command, RoundResolved, SetVoters
+from chaos_protocols.agreement.commands import AddSite, Command, RoundResolved, SetRestorePoint, SetVoters
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
 from chaos_protocols.scheduler.decisions import Decision
@@ -210,6 +210,8 @@ class SchedulerMachine:
             term.negotiations.feed(flight.negotiation, Committed(last_round=last_round))
         if isinstance(command, RoundResolved):
             term.negotiations.round_resolved()
+        if isinstance(command, AddSite | SetRestorePoint):
+            term.restore_point.offers.came_inside(command.record.site)
 
     def _last_round_of(self, identifier: str) -> int:
         """Of the site that this negotiation has removed, as the roster says."""

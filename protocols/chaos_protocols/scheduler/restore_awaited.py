@@ -39,7 +39,7 @@ class AwaitedSites:
         could bring it; `stood_s`: for how long the run has stood."""
         roster = self._facts.roster
         found = [self._inside(one, best, now_s, stood_s) for one in roster.sites if not self._offers.has_spoken(one)]
-        found += [self._outside(gone) for gone in self._departed(best) if gone.site not in here]
+        found += [self._outside(gone, best) for gone in self._departed(best) if gone.site not in here]
         return tuple(one for one in found if one is not None)
 
     def _inside(self, record: SiteRecord, best: Age | None, now_s: float, stood_s: float) -> Awaited | None:
@@ -72,6 +72,11 @@ class AwaitedSites:
             if best is None or (gone.lineage, gone.newest_round) > best:
                 yield gone
 
-    def _outside(self, gone: Departure) -> Awaited:
-        why = "no link leads to it" if gone.site in self._offers.join_requests else "it is away, or its worker is"
-        return Awaited(site=gone.site, name=gone.name or short(gone.site), why=why)
+    def _outside(self, gone: Departure, best: Age | None) -> Awaited | None:
+        """What it said since counts, though no member has a link to it yet: who lost what it had brings nothing."""
+        name, offered = gone.name or short(gone.site), self._offers.newest_of(gone.site)
+        if offered is None:
+            return Awaited(site=gone.site, name=name, why="it is away, or its worker is")
+        if offered[1] and (best is None or offered > best):
+            return Awaited(site=gone.site, name=name, why="no link leads to it")
+        return None

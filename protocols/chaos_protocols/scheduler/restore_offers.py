@@ -79,6 +79,10 @@ class RestoreOffers:
         """It does not want to join any more."""
         self._join_requests.pop(site, None)
 
+    def came_inside(self, site: SiteId) -> None:
+        """It is in the roster: if it fails again, what it said before is of no worth."""
+        self._join_requests.pop(site, None)
+
     def taken(self, site: SiteId) -> None:
         """The run goes on from what it offered: if it asks again, that came to nothing."""
         self._state_requests.pop(site, None)
@@ -92,6 +96,18 @@ class RestoreOffers:
         """This start of a site of the roster has said what its worker and its disk have."""
         request = self._state_requests.get(record.site)
         return request is not None and request.incarnation == record.incarnation
+
+    def newest_of(self, site: SiteId) -> Age | None:
+        """The newest state that a site outside says it has, whether or not a member has a link to it; None: it has said
+        nothing since it was inside."""
+        request = self._join_requests.get(site)
+        if request is None:
+            return None
+        worker = (request.lineage or self._facts.roster.restore_epoch, request.worker_round)
+        stored = request.checkpoint
+        if stored is None or stored.spec_digest != request.model.spec_digest:
+            return worker
+        return max(worker, (stored.lineage, stored.round))
 
     # -- what could be gone on from
 

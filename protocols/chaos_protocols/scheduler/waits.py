@@ -1,7 +1,8 @@
 """Whom a round waits for, and since when: seen by the scheduler, which hears from every site, and told to all of them.
 
-A site that has not given its part to a round that others have given to is waited for from the first of them on. How
-long at most is agreed by being told: `straggler_timeout` times the usual round, as the scheduler has it (spec 9.22,
+A site that has not given its part to a round that others have given to is waited for from the first of them on; and so
+is one whose daemon has not the roster yet that the round belongs to, since no round is done without everybody's daemon.
+How long at most is agreed by being told: `straggler_timeout` times the usual round, as the scheduler has it (spec 9.22,
 9.23).
 """
 
@@ -17,6 +18,9 @@ from chaos_protocols.wire.control import SiteStatus
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.waits import SITES_NAMED_MAX, RoundWaits, SiteWait
 
+BEHIND = "its daemon does not follow the last change of the run yet: its links are slow, or it lacks a processor"
+"""Why a site gives nothing though its script may have."""
+
 
 class WaitsWatch:
     """Of one term of the scheduler."""
@@ -26,8 +30,12 @@ class WaitsWatch:
         self._round = 0
         self._since: dict[SiteId, float] = {}
         """Of those that this round waits for."""
+        self._behind: dict[SiteId, float] = {}
+        """Members whose daemons have not the newest roster, and since when without a break."""
         self._resting: dict[SiteId, float] = {}
         """Since when others give nothing, though they could."""
+        self._named: frozenset[str] = frozenset()
+        """Who was said to be waited for."""
         self._look_s = self._tell_s = float("-inf")
         self._empty_since_s: float | None = None
         self._nobody_gave = False
@@ -40,16 +48,21 @@ class WaitsWatch:
         self._look_s = now_s + facts.settings.beat_s
         reports = self._reports.of_members()
         self._note_rests(reports, now_s)
-        self._note_waits(reports, now_s)
-        waits = _named(self._since, {}, now_s)
+        self._note_behind(reports, now_s)
+        tag = self._note_waits(reports, now_s)
+        held_up_by = self._held_up_by(tag, reports)
+        waits = _named({**self._since, **held_up_by}, dict.fromkeys(held_up_by, BEHIND), now_s)
         told_s = facts.settings.waits_told_s
         if self._nobody_gave:  # all compute: no more than long is what takes as long as a straggler may
             told_s = max(self.limit_s, facts.settings.straggler_min_s)
         overdue = any(one.seconds >= told_s for one in waits)
         empty = self._is_empty(now_s)
-        if now_s < self._tell_s or not (overdue or empty or self._resting):
+        named = frozenset(one.site for one in waits) if overdue else frozenset[str]()
+        over = tag is not None and bool(self._named - named)  # what was said of them is not true any more
+        if not over and (now_s < self._tell_s or not (overdue or empty or self._resting)):
             return None
         self._tell_s = now_s + facts.settings.failure_timeout_s
+        self._named = named
         rests = _named(self._resting, {site: report.rests for site, report in reports.items()}, now_s)
         number = facts.done_round + 1 if empty else self._round
         told = waits if overdue else ()
@@ -77,7 +90,20 @@ class WaitsWatch:
         resting = [site for site, report in reports.items() if report.rests]
         self._resting = {site: self._resting.get(site, now_s) for site in resting}
 
-    def _note_waits(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> None:
+    def _note_behind(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> None:
+        roster = self._facts.roster
+        behind = [one for one in roster.member_ids() if one not in reports or reports[one].epoch < roster.epoch]
+        self._behind = {site: self._behind.get(site, now_s) for site in behind}
+
+    def _held_up_by(self, tag: Tag | None, reports: Mapping[SiteId, SiteStatus]) -> dict[SiteId, float]:
+        """Whose daemons do not know of the round to which others have given, and since when."""
+        if tag is None or self._nobody_gave:
+            return {}
+        there = (site for site, report in reports.items() if report.epoch >= tag.epoch)
+        return {site: self._behind[site] for site in self._behind.keys() - set(there)}
+
+    def _note_waits(self, reports: Mapping[SiteId, SiteStatus], now_s: float) -> Tag | None:
+        """The tag that is waited for; None: no round waits."""
         training = [report for report in reports.values() if report.active]
         begun = [report.open for report in training if report.open is not None]
         given = [report.open for report in training if report.open is not None and report.gave]
@@ -85,12 +111,13 @@ class WaitsWatch:
         newest: Tag | None = max(given or begun, key=lambda tag: (tag.round, tag.epoch), default=None)
         if newest is None or self._facts.roster.resolving or newest.round <= self._facts.done_round:
             self._since.clear()
-            return
+            return None
         if newest.round != self._round:
             self._since.clear()
-            self._round = newest.round
+            self._round, self._named = newest.round, frozenset()
         missing = [site for site, report in reports.items() if _is_missing(report, newest)]
         self._since = {site: self._since.get(site, now_s) for site in missing}
+        return newest
 
 
 def _is_missing(report: SiteStatus, tag: Tag) -> bool:

@@ -1,5 +1,5 @@
 """All planted bugs: those of the agreement and of its promises, of rounds and states, of the roster and of leaves,
-of the bulk path."""
+of the bulk path, of what is said while a run stands."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from tests.simulation.mutants.bugs_agreement import AGREEMENT
 from tests.simulation.mutants.bugs_bulk import BULK
 from tests.simulation.mutants.bugs_rosters import ROSTERS
 from tests.simulation.mutants.bugs_rounds import ROUNDS
+from tests.simulation.mutants.bugs_standing import STANDING
 
-BUGS = (*AGREEMENT, *ROUNDS, *ROSTERS, *BULK)
+BUGS = (*AGREEMENT, *ROUNDS, *ROSTERS, *BULK, *STANDING)

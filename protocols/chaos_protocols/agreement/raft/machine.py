@@ -110,6 +110,11 @@ class RaftMachine:
         return self._core.leader
 
     @property
+    def leader_lost_s(self) -> float | None:
+        """Since when no way leads to that leader; None: one does, or it was heard since (spec 5.9)."""
+        return self._core.leader_lost_s
+
+    @property
     def commit_index(self) -> int:
         return self._core.commit_index
 

@@ -181,6 +181,27 @@ def test_bulk_that_moves_excuses_late_heartbeats_for_a_bounded_time() -> None:
     assert list(links.neighbours) == [B], "who is no neighbour does not become one by speaking"
 
 
+def test_bytes_that_the_system_of_a_stopped_daemon_acknowledges_do_not_excuse_its_silence() -> None:
+    """A stopped process has a kernel that still takes what is sent to it (seeds 473 and 599 of the simulator)."""
+    links = linked()
+    found: list[object] = []
+    while not found and links.deadline_s < 60.0:
+        now_s = links.deadline_s
+        links.progressed(B, (bulk(acknowledged=True, waiting=True),), now_s=now_s)
+        found = links.tick(now_s=now_s)
+    assert [one.reason for one in found if isinstance(one, CloseLink)] == ["silent for 1.25 s"]
+
+
+def test_bytes_that_are_acknowledged_excuse_echoes_that_come_late() -> None:
+    """Our own beats queue behind what we send."""
+    links = linked()
+    while links.deadline_s < BEHIND_BULK_FACTOR * SETTINGS.failure_timeout_s:
+        now_s = links.deadline_s
+        links.heard(B, now_s=now_s)
+        links.progressed(B, (bulk(acknowledged=True, waiting=True),), now_s=now_s)
+        assert links.tick(now_s=now_s) == []
+
+
 def test_a_long_control_frame_that_arrives_slowly_is_a_sign_of_life() -> None:
     links = linked()
     moves = Progress(stream=None, received=True, acknowledged=True)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import Follower, finish_round, hello, of, to_worker, training_member
-from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, sent
+from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, training_member
+from tests.unit.protocols.one_site import SETTINGS, A, B, D, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult, WorkerOverdue
@@ -61,6 +61,12 @@ def test_what_makes_a_worker_late_is_its_own_open_round_only() -> None:
     bench.machine.rounds.fence(9)
     bench.handle(events.WorkerContributed(round=2, weight=1.0))
     assert not of(waits(bench, late()), WorkerOverdue), "its part is given"
+
+
+def test_nothing_is_held_against_a_script_whose_daemon_was_behind() -> None:
+    bench = training_member()
+    behind = SiteWait(site=D, seconds=99.0, reason="its daemon has not heard of it")
+    assert not of(waits(bench, behind), WorkerOverdue)
 
 
 def test_results_wait_for_it_and_when_it_speaks_it_applies_them_and_trains_on() -> None:
@@ -149,6 +155,24 @@ def test_what_the_round_waits_for_is_told_in_steps_and_ends_with_the_round() -> 
     finish_round(bench)
     assert reason() == ""
     assert to_worker(bench.alive(0.3), RunResumed)
+
+
+def test_a_joiner_says_whom_the_round_of_its_snapshot_waits_for() -> None:
+    """It counts from that round, which nobody has done yet (seeds 227 and 629 of the simulator)."""
+    bench = Follower(D, roster_of(A, B, learners=(D,), replication=plan(D, B, round_number=2)))
+    hello(bench)
+    waits(bench, SiteWait(site=B, seconds=5.0))
+    assert bench.machine.rounds.completed_round == 2
+    assert bench.machine.participation.pause.reason().startswith("round 2 waits for site b (for more than 5 s)")
+
+
+def test_a_daemon_that_is_behind_is_named_with_that_beside_the_scripts() -> None:
+    bench = training_member()
+    behind = SiteWait(site=A, seconds=3.0, reason="its daemon has not heard of it")
+    waits(bench, SiteWait(site=B, seconds=5.0), behind)
+    told = bench.machine.participation.pause.reason()
+    assert told.startswith("round 2 waits for site b (for more than 5 s): the script there gives nothing; and for ")
+    assert told.endswith("site a (for more than 2 s): its daemon has not heard of it")
 
 
 def test_old_words_of_a_scheduler_are_no_reason_any_more() -> None:

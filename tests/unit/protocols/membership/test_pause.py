@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.protocols.follower import hello, to_worker
-from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, heartbeat, records, roster_of, sent
+from tests.unit.protocols.follower import hello, to_worker, training_member
+from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, C, D, heartbeat, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
@@ -99,6 +99,27 @@ def test_sites_that_all_wait_are_told_that_nobody_has_founded_the_run() -> None:
     assert why(bench).cause is Cause.ASKING, "it has not been heard yet"
     bench.hear(B, heartbeat(epoch=0, knows_you=False))
     assert why(bench).cause is Cause.NO_FOUNDER and B[:8] in why(bench).text
+
+
+def test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler() -> None:
+    """It takes the scheduler for one until an election timeout has passed, two at most (seed 252 of the simulator)."""
+    bench = training_member()
+    for site in (A, B):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+        bench.handle(events.DialFailed(site=site, reason="timed out", why=Cause.UNREACHABLE.told(
+            site=site[:8], address="x:1", reason="timed out"
+        )))  # fmt: skip
+    bench.wait(SETTINGS.failure_timeout_s + 0.2)
+    assert bench.machine.raft.leader == A, "it may come back"
+    assert why(bench).cause is Cause.NO_QUORUM and A[:8] in why(bench).text
+    while bench.machine.raft.leader is not None:
+        bench.wait(0.25)
+        assert why(bench).cause is Cause.NO_QUORUM, "without a break"
+    bench.wait(0.25)
+    assert why(bench).cause is Cause.NO_QUORUM
+    bench.up(A)
+    bench.alive(0.5)
+    assert bench.machine.participation.pause.why() is None
 
 
 def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:

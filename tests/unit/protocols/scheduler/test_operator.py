@@ -224,6 +224,31 @@ def test_a_site_that_asks_and_cannot_be_reached_is_still_waited_for() -> None:
     assert "site d (no link leads to it)" in waits(bench, B)
 
 
+def test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_link_leads_to_it() -> None:
+    """It asks by way of a site that is outside as well (seed 771 of the simulator)."""
+    bench = standing(B, departed=(failed(),), restore_epoch=3)
+    asks(bench, B, checkpoint=disk(LATEST - 3, lineage=3))
+    hello(bench)
+    alive(bench, B, seconds=1.0)
+    assert "site d (it is away" in waits(bench, B)
+    request = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=2, neighbours=(C,), model=MODEL, worker_round=0,
+        checkpoint=disk(LATEST - 3, lineage=3), versions=SPOKEN,
+    )  # fmt: skip
+    bench.hear(D, request, by=B, incarnation=2)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) == (B, LATEST - 3)
+
+
+def test_what_a_site_offered_before_it_was_let_in_says_nothing_when_it_has_failed() -> None:
+    bench = standing(B, departed=(failed(),), restore_epoch=3)
+    restore_point = bench.machine.scheduler.term.restore_point
+    comes_back(bench)
+    assert restore_point.offers.newest_of(D) is not None
+    restore_point.offers.came_inside(D)
+    assert restore_point.offers.newest_of(D) is None
+
+
 def test_a_removed_site_takes_along_what_may_be_known_of_it() -> None:
     """By what a daemon remembers that was there; where all were restarted, anything."""
     for lived, newest in ((True, LATEST), (False, ROUNDS_MAX)):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, moving, roster_of, sent
 
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
+from chaos_protocols.scheduler.waits import BEHIND
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
 from chaos_protocols.wire.plans import Tag
 
@@ -57,10 +59,28 @@ def test_who_is_waited_for_is_told_to_all_but_not_at_once() -> None:
     assert len(found) <= 2 * 3, "once a failure timeout, to each"
 
 
-def test_when_the_part_is_there_nothing_more_is_told() -> None:
+def test_when_the_part_is_there_that_is_said_once_and_nothing_more() -> None:
     bench = scheduler(A, B, C)
     assert told(bench, 4.0, b=report(gave=True), c=report(gave=False))
-    assert not told(bench, 4.0, b=report(gave=True), c=report(gave=True))
+    found = told(bench, 4.0, b=report(gave=True), c=report(gave=True))
+    assert [(site, one.round, one.waits) for site, one in found] == [(B, 1, ()), (C, 1, ())]
+
+
+def test_a_member_whose_daemon_has_not_the_rosters_newest_entry_is_waited_for_with_that_reason() -> None:
+    """No round is done without it, whether its worker trains or not (seed 647 of the simulator)."""
+    bench = scheduler(A, B, C)
+    behind = msgspec.structs.replace(report(gave=False, active=False, open=None), epoch=EPOCH - 1)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True), c=behind)
+    assert {(one.site, one.reason) for one in found[-1][1].waits} == {(C, BEHIND)}
+    assert found[-1][1].waits[0].seconds >= SETTINGS.waits_told_s
+    assert told(bench, 2.0, b=report(gave=True), c=report(gave=False, active=False))[-1][1].waits == ()
+    assert not told(bench, 4.0, b=report(gave=False), c=behind), "nobody has given: all compute"
+
+
+def test_a_member_that_has_not_reported_is_waited_for_too() -> None:
+    bench = scheduler(A, B, C)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, b=report(gave=True))
+    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, BEHIND)]
 
 
 def test_a_site_in_standby_or_of_a_release_that_does_not_say_is_not_waited_for() -> None:
