@@ -277,8 +277,8 @@ EARLY = (
         patches=(
             Patch(
                 "chaos_protocols.state.machine:WorkerState.worker_loaded",
-                "if not self.is_coming and loading == round_number:",
-                "if False:",
+                "if loaded is None:",
+                "if loaded is None or not fetch.is_running(loaded.transfer):",
             ),
         ),
         stories=("102",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.mutants.planting import Patch
-from tests.simulation.undoing import LEAVING, PARTICIPATION, WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
+from tests.simulation.undoing import LEAVING, WAITS_ALONE, WAITS_FOR_EVER, WITHOUT_MIRRORS, Undone
 
 RESOLUTION = "test_round_resolution"
 OUTSIDERS = "test_outsiders"
@@ -189,7 +189,7 @@ LATE = (
     ),
     Undone(
         row=48,
-        patches=(Patch(f"{PARTICIPATION}.beat", "self.lost_results.give_up_listening()", "pass"),),
+        patches=(Patch("chaos_protocols.rounds.lost_results:LostResults.look", "self.give_up_listening()", "pass"),),
         stories=("115",),
         test="test_rounds_of_a_site:test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up",
     ),
@@ -266,5 +266,32 @@ LATE = (
             ),
         ),
         test="test_participation:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
+    ),
+    Undone(
+        row=59,
+        patches=(
+            Patch(
+                "chaos_protocols.state.worker_session:WorkerSession.gives_region",
+                "return self.region.free",
+                "return True",
+            ),
+        ),
+        test="test_worker_region:test_no_transfer_writes_into_a_region_from_which_the_worker_has_yet_to_load",
+    ),
+    Undone(
+        row=60,
+        patches=(
+            Patch("chaos_protocols.state.machine:WorkerState._start_fetch", "self.memory.yield_region()", "pass"),
+        ),
+        test="test_worker_region:test_a_copy_of_which_a_transfer_has_overwritten_the_source_is_of_no_use",
+    ),
+    Undone(
+        row=61,
+        patches=(
+            Patch(
+                "chaos_protocols.state.machine:WorkerState.worker_loaded", "self._reached.holds(loaded.lineage)", "pass"
+            ),
+        ),
+        test="test_lineage:test_a_state_in_which_no_round_was_done_since_is_offered_as_one_of_its_own_history",
     ),
 )

@@ -102,6 +102,10 @@ class Oracles:
         if node.stray:
             if node.stray == OLDER and kind is effects.SendEnvelope:
                 self._sent(node, effect)  # what it promises is promised in its site's name
+            elif node.stray == OLDER and kind is effects.Contribute:
+                # Until somebody has seen the newer daemon the older one may be let in again (spec 2.14), and then it is
+                # the member that a round counts. Both in one round would still be two contributions under one tag.
+                self.rounds.contributed(node, effect)
             return
         if kind is not Persist:
             self.agreement.look(node, final=False)

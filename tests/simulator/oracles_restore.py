@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import Roster
+from tests.simulator.oracles_rounds import ROUNDS_KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ class RestoreOracle:
         """`before`: the roster to which the command is applied."""
         if command.operator or before.model is None:
             return
-        chosen = command.round if self._is_of_the_run(command) else 0
+        chosen = self._worth(command)
         for node in self._members(before):
             for number, state in self._held(node):
                 if number > chosen + 1 and self._state(number) == state:
@@ -58,10 +59,29 @@ class RestoreOracle:
             era = era.previous
         return None
 
-    def _is_of_the_run(self, command: SetRestorePoint) -> bool:
-        """Where the worker that offered it has died since, its word was as good."""
+    def _worth(self, command: SetRestorePoint) -> int:
+        """The newest round of the run's history that the chosen state is made of: its own where that is of the run, and
+        where the worker that offered it has died since, whose word was as good; otherwise that at which they part.
+
+        A site that was cut off may have done one round more than the others knew, which they did again (spec 10.5). Its
+        state has everything up to that round: it is not older than what parted from there, so it is measured by the
+        round before, and not as if it had nothing. What others did beyond that still counts against it."""
         states = {state for number, state in self._held(self._nodes[command.record.site]) if number == command.round}
-        return not states or self._state(command.round) in states
+        if not states or self._state(command.round) in states:
+            return command.round
+        return max((self._parted(era, command.round) for era in self._rounds.eras if self._has(era, states)), default=0)
+
+    def _has(self, era: Era, states: set[str]) -> bool:
+        return any(state in states for state in era.states.values())
+
+    def _parted(self, era: Era, newest: int) -> int:
+        """The last round at which the run as it stands and as that era had it have the same state; 0: none that is
+        remembered."""
+        for number in range(newest, max(0, newest - ROUNDS_KEPT), -1):
+            known = self._rounds.state(era, number)
+            if known is not None and known == self._state(number):
+                return number
+        return 0
 
     def _members(self, roster: Roster) -> Iterator[Node]:
         """Those of the roster that want to stay, and those that failed and did not come back."""

@@ -44,8 +44,7 @@ class Participation:
     """See the module."""
 
     def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, rounds: RoundMachine) -> None:
-        facts = outbox.facts
-        self.membership = Membership(facts.site, facts.incarnation, replica.roster)
+        self.membership = Membership(outbox.facts.site, outbox.facts.incarnation, replica.roster)
         self.client = SchedulerClient(outbox, replica, network, self.membership)
         self.links = DesiredLinks(outbox, replica, network, self.membership, self.client)
         self.session = WorkerSession(outbox)
@@ -149,8 +148,7 @@ class Participation:
             self.leaving.out_says_a_neighbour()
         elif membership.in_roster:
             membership.evict(beat.epoch)
-            name, cause = self._outbox.facts.name, "removed while cut off"
-            self._outbox.record("scale-in", name, cause, "", None, "joins again")
+            self._outbox.record("scale-in", self._outbox.facts.name, "removed while cut off", "", None, "joins again")
             self.state.leave_run()
 
     # -- the worker
@@ -216,10 +214,16 @@ class Participation:
     def worker_loaded(self, event: events.WorkerLoaded) -> None:
         """It has a state that it was given."""
         self.absence.spoke()
-        if self.state.worker_loaded(event.round):
+        given, comes = self.state.worker_loaded(event.round)
+        if given:
             self.catch_up.loaded(event.round)
             self._outbox.emit(self._rounds.worker_loaded(event.round))
             self._after_worker()
+        self._follow_up(comes)
+
+    def worker_copied(self, event: events.WorkerSnapshotTaken | events.WorkerSnapshotMissed) -> None:
+        """It has copied its state of a round into its region, or cannot any more."""
+        self._follow_up(self.state.worker_copied(event))
 
     def worker_applied(self, event: events.WorkerApplied) -> None:
         """It has done one more round."""
@@ -363,16 +367,15 @@ class Participation:
         self.pause.tell()
         self.leaving.finish_if_done()
         self.leaving.give_up(role)
-        self.lost_results.give_up_fetching()
-        self.lost_results.give_up_listening()
+        self.lost_results.look()
         self._look_for_a_way_back()
 
     def _look_for_a_way_back(self) -> None:
         in_roster = self.membership.in_roster
         waits_outside = self.session.present and not in_roster
         leaderless = in_roster and self._replica.raft.leader is None  # its neighbours may all be outside by now
-        up = bool(self._network.links.up_sites())
-        self.links.look_for_a_way_back(connected=up and not waits_outside and not leaderless)
+        alone = waits_outside or leaderless or not self._network.links.up_sites()
+        self.links.look_for_a_way_back(connected=not alone)
 
     def ask(self) -> None:
         """For what this site wants of the scheduler, if there is anything, and somebody to ask."""

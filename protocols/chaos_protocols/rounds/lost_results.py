@@ -21,6 +21,11 @@ class LostResults:
         self._rounds = rounds
         self._fetching_since_s = outbox.now_s
 
+    def look(self) -> None:
+        """At every beat."""
+        self.give_up_fetching()
+        self.give_up_listening()
+
     def give_up_fetching(self) -> None:
         """Whoever holds a resolved result is no neighbour: the others must not wait for this site's contribution."""
         outbox = self._outbox

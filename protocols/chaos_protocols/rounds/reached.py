@@ -7,10 +7,16 @@ in a note is exact: that the worker trains. It is taken back, durably, before th
 worker. So where a note says so, and the worker outlives its daemon, nobody has a state that is more than a round newer:
 no round is done without its part.
 
+It also says of which history the state is that the worker has: a worker outlives its daemon, and knows no more of its
+state than the round. That history need not be the one of which a round was last done here: that may have been without
+the worker, or before it got its state.
+
 Driven by `Participation`. Source: spec 13.8.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import NoteReached
@@ -45,13 +51,25 @@ class ReachedRound:
         noted = self._outlived
         return noted is not None and noted.lineage == roster.restore_epoch and worker_round >= noted.round
 
+    @property
+    def held(self) -> int:
+        """The lineage of the state that this site's worker has, if it has one; 0: not known."""
+        return self.noted.held or self.noted.lineage  # a journal of a release before has no other word
+
+    def holds(self, lineage: int) -> None:
+        """This site's worker has a state of that history from now on."""
+        if lineage != self.noted.held:
+            self.noted = msgspec.structs.replace(self.noted, held=lineage)
+            self._outbox.emit([NoteReached(reached=self.noted)])
+
     def completed(self, roster: Roster, round_number: int) -> None:
         """A round is done here: it is noted now and then."""
         outbox, active = self._outbox, self._rounds.active
         self._outlived = None
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
         if news or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
-            self.noted = Reached(lineage=roster.restore_epoch, round=round_number, active=active)
+            lineage, held = roster.restore_epoch, self.held
+            self.noted = Reached(lineage=lineage, round=round_number, active=active, held=held)
             self._noted_s = outbox.now_s
             outbox.emit([NoteReached(reached=self.noted)])
 
@@ -60,5 +78,5 @@ class ReachedRound:
         anything is given to it."""
         noted, rounds = self.noted, self._rounds
         if noted.active and not rounds.active and rounds.running is not None:
-            self.noted = Reached(lineage=noted.lineage, round=noted.round, active=False)
+            self.noted = msgspec.structs.replace(noted, active=False)
             self._outbox.emit_first(NoteReached(reached=self.noted))

@@ -5,12 +5,23 @@ Driven by `WorkerState`; the bytes are the transfer engine's affair (`transfer/`
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import CancelTransfer, FetchState
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import ReplicationPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A state that the worker has taken over."""
+
+    transfer: str
+    """By which it came; empty: it lay in this site."""
+    lineage: int
 
 
 class StateFetch:
@@ -26,23 +37,28 @@ class StateFetch:
         self._links = links
         self._session = session
         self._tried = ""
-        self._loading: int | None = None
-        """The round whose transferred state the worker was told to load."""
+        self._loading: tuple[int, Loaded] | None = None
+        """The state that the worker was told to load: its round, and whence it came."""
+        self._lineage = 0
+        """Of what the plan brings."""
+        self._waits = False
+        """The plan is taken, and not begun: there is no worker, or its region is not free yet."""
 
     def is_new(self, plan: ReplicationPlan) -> bool:
         """It was not tried yet."""
         return plan.transfer != self._tried
 
-    def take(self, plan: ReplicationPlan) -> None:
-        """Follow this plan; `start` begins."""
-        self.plan, self.verified_bytes, self._tried = plan, 0, plan.transfer
+    def take(self, plan: ReplicationPlan, lineage: int) -> None:
+        """Follow this plan, for a state of that history; `start` begins."""
+        self._lineage = lineage
+        self.plan, self.verified_bytes, self._tried, self._waits = plan, 0, plan.transfer, True
         self._links.reach({part.source for part in plan.ranges})
 
     def start(self) -> bool:
-        """Begin, if there is a plan and a worker. Nobody else may write into the worker's region now."""
-        if not self._session.present or self.plan is None:
+        """Begin, if there is a plan, and a worker that gives its region."""
+        if not self._session.present or self.plan is None or not self._session.gives_region():
             return False
-        self._loading = None
+        self._waits = False
         self._outbox.emit([FetchState(plan=self.plan, have=self.region_filled)])
         self.region_filled = True
         return True
@@ -52,8 +68,9 @@ class StateFetch:
         self.region_filled = True
 
     def new_worker(self) -> None:
-        """What the one before was told to load concerns nobody."""
+        """What the one before was told to load concerns nobody; a plan begins anew."""
         self._loading = None
+        self._waits = self.plan is not None
 
     def cancel(self) -> None:
         """The state comes from elsewhere, or is not wanted any more."""
@@ -85,7 +102,7 @@ class StateFetch:
         """All bytes are there, verified: the worker loads them."""
         self.verified_bytes = plan.state_bytes
         self._session.load(plan.round)
-        self._loading = plan.round
+        self._loading = (plan.round, Loaded(transfer=plan.transfer, lineage=self._lineage))
 
     def failed(self) -> None:
         """It cannot be had by this plan."""
@@ -95,7 +112,17 @@ class StateFetch:
         """It is this site's present one."""
         return self.plan is not None and self.plan.transfer == transfer
 
-    def loaded(self) -> int | None:
-        """The worker has loaded: the round that it was told to by a transfer, however that ended. It asks once."""
-        loading, self._loading = self._loading, None
-        return loading
+    @property
+    def waits(self) -> bool:
+        """For the worker's region, or for a worker."""
+        return self.plan is not None and self._waits
+
+    def loaded(self, round_number: int) -> Loaded | None:
+        """The worker has the state of that round: whence it had come, however that transfer ended; None: by none. It
+        counts once, but for one that says so again, whose state is behind what it was given since."""
+        if self._loading is None or self._loading[0] != round_number:
+            return None
+        loaded = self._loading[1]
+        if not self.is_running(loaded.transfer):
+            self._loading = None
+        return loaded

@@ -15,14 +15,13 @@ from __future__ import annotations
 import math
 
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, ToWorker, WriteCheckpoint
+from chaos_protocols.effects import DropMemoryCheckpoint, SaveMemoryCheckpoint, WriteCheckpoint
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.smoothing import smoothed
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import CheckpointFacts
-from chaos_protocols.wire.worker import TakeSnapshot
 
 OFFERS_MAX = 64
 """Checkpoints that a site remembers having; it keeps fewer (`checkpoints_kept`)."""
@@ -76,7 +75,7 @@ class MemoryCheckpoint:
     def ask_for(self, round_number: int) -> None:
         """Before the worker gets the result of that round: it is to copy its state then."""
         self._due = round_number
-        self._outbox.emit([ToWorker(message=TakeSnapshot(round=round_number))])
+        self._session.copy(round_number)
 
     def yield_region(self) -> None:
         """The worker's region is wanted for a transfer: no copy is taken from it any more."""

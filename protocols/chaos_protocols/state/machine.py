@@ -20,7 +20,7 @@ from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
-from chaos_protocols.state.fetch import StateFetch
+from chaos_protocols.state.fetch import Loaded, StateFetch
 from chaos_protocols.state.local_checkpoint import CheckpointFiles, MemoryCheckpoint
 from chaos_protocols.state.restore import StateRestore
 from chaos_protocols.state.snapshot_source import SnapshotSource
@@ -51,7 +51,7 @@ class WorkerState:
     ) -> None:
         self.session = session
         self.fetch = StateFetch(outbox, links, session)
-        self.source = SnapshotSource(outbox)
+        self.source = SnapshotSource(outbox, session)
         self.memory = MemoryCheckpoint(outbox, rounds, session)
         self.files = CheckpointFiles(outbox)
         self.restore = StateRestore(outbox, rounds, session, self.memory, self.files)
@@ -76,7 +76,7 @@ class WorkerState:
 
     def lineage(self) -> int:
         """Of the worker's state, as far as this site's journal and disk know."""
-        return self.files.lineage(self._reached.noted.lineage)
+        return self.files.lineage(self._reached.held)
 
     def request(self) -> StateRequest | None:
         """What a member asks the scheduler for; None: its worker has the state, or it is on its way."""
@@ -115,6 +115,7 @@ class WorkerState:
         self._membership.begin(begun=in_roster)
         rounds.learn(roster)
         if own and session.present and session.round == roster.resolved_round:
+            self._reached.holds(roster.restore_epoch)
             self._outbox.emit(rounds.begin_from_worker(roster.resolved_round))
         elif in_roster:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))
@@ -133,7 +134,7 @@ class WorkerState:
                 self._outbox.emit(rounds.collect_from(plan.round))
             membership.begin()
             self.restore.abandon()
-            self.fetch.take(plan)
+            self.fetch.take(plan, roster.restore_epoch)
             return self._start_fetch()
         if not membership.begun and membership.is_member and not roster.resolving:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))
@@ -141,8 +142,17 @@ class WorkerState:
         return False
 
     def _start_fetch(self) -> bool:
-        """Begin, unless a thread still writes into the place where the state belongs: then when it has ended."""
-        return not self.restore.region_is_written and self.fetch.start()
+        """Begin, unless a thread or the worker may still touch the place where the state belongs: then when they have
+        ended."""
+        if self.restore.region_is_written or not self.fetch.start():
+            return False
+        self.memory.yield_region()
+        return True
+
+    def _region_given(self) -> StateComes:
+        """The worker has answered what it was asked of its region: what waits for that may begin."""
+        self.restore.go_on()
+        return StateComes.BY_TRANSFER if self.fetch.waits and self._start_fetch() else StateComes.FROM_HERE
 
     def serve(self, roster: Roster) -> None:
         """Be a source where the plan says so."""
@@ -199,16 +209,18 @@ class WorkerState:
         self.source.release()
         self._outbox.emit(self._rounds.worker_lost())
 
-    def worker_loaded(self, round_number: int) -> bool:
-        """The worker has the state of the end of that round. Whether it is one that it was given to go on from."""
-        transferred = self.fetch.plan is not None and self.fetch.plan.round == round_number
-        loading = self.fetch.loaded()
-        if not transferred and not self.restore.loaded(round_number):
-            if not self.is_coming and loading == round_number:
-                self.session.has(round_number)  # given up meanwhile, but whole: it may be the newest state there is
-            return False
-        self.session.has(round_number)
-        return True
+    def worker_loaded(self, round_number: int) -> tuple[bool, StateComes]:
+        """The worker has the state of the end of that round. Whether it is one that it was given to go on from; and
+        what begins now that its region is free."""
+        self.session.region.loaded(round_number)
+        loaded, fetch = self.fetch.loaded(round_number), self.fetch
+        if self.restore.loaded(round_number):
+            loaded = Loaded(transfer="", lineage=self._membership.roster.restore_epoch)
+        if loaded is None:
+            return False, self._region_given()
+        self.session.has(round_number)  # also if it was given up meanwhile: it may be the newest state there is
+        self._reached.holds(loaded.lineage)
+        return not loaded.transfer or fetch.is_running(loaded.transfer), self._region_given()
 
     def worker_applied(self, round_number: int) -> None:
         """The worker's state is that of the end of that round; before it gets the next result, say whether to keep a
@@ -223,15 +235,16 @@ class WorkerState:
         if self.memory.is_due(following) or self.files.is_due(following, self.memory.pause_s):
             self.memory.ask_for(following)
 
-    def snapshot_taken(self, event: events.WorkerSnapshotTaken) -> None:
-        """Its region holds its state of that round: for a joiner, or for a checkpoint."""
-        self.source.snapshot_taken(event.round)
-        self.memory.snapshot_taken(event.round)
-
-    def snapshot_missed(self, event: events.WorkerSnapshotMissed) -> None:
-        """It has gone on already."""
-        self.source.snapshot_missed(event.round, event.now)
-        self.memory.snapshot_missed(event.round)
+    def worker_copied(self, event: events.WorkerSnapshotTaken | events.WorkerSnapshotMissed) -> StateComes:
+        """Its region holds its state of that round, for a joiner or for a checkpoint; or it has gone on already."""
+        self.session.region.answered(event.round)
+        if isinstance(event, events.WorkerSnapshotTaken):
+            self.source.snapshot_taken(event.round)
+            self.memory.snapshot_taken(event.round)
+        else:
+            self.source.snapshot_missed(event.round, event.now)
+            self.memory.snapshot_missed(event.round)
+        return self._region_given()
 
     # -- the transfer to this site
 

@@ -30,6 +30,8 @@ class Restoring:
     """None: the one in memory."""
     cause: str
     started_s: float
+    begun: bool = False
+    """A thread writes it into the worker's region; before, that is not free yet."""
     ready: bool = False
     """It lies in the worker's region, verified."""
     loaded: bool = False
@@ -63,7 +65,7 @@ class StateRestore:
     @property
     def region_is_written(self) -> bool:
         """A thread still writes into the worker's region: nothing else may."""
-        return self.running is not None and not self.running.ready
+        return self.running is not None and self.running.begun and not self.running.ready
 
     def worker_lost(self, reason: str) -> None:
         """Nothing is restored to a worker that is gone; the next one is told why."""
@@ -82,28 +84,38 @@ class StateRestore:
         if self._tries >= MEMORY_ATTEMPTS_MAX or not self._rounds.replay_after(memory.round):
             return False
         self._tries += 1
-        attempt = self._begin(memory.round, None, self._lost_because)
-        self._outbox.emit([RestoreMemoryCheckpoint(attempt=attempt)])
+        self._begin(memory.round, None, self._lost_because)
         return True
 
     def from_disk(self, round_number: int) -> None:
         """The run was agreed to go on from this site's checkpoint of that round."""
         checkpoint = self._files.best(self._session.spec_digest, round_number) if self._session.present else None
         if checkpoint is not None:
-            attempt = self._begin(round_number, checkpoint, "no site has the training state")
-            self._outbox.emit([LoadCheckpoint(attempt=attempt, checkpoint=checkpoint)])
+            self._begin(round_number, checkpoint, "no site has the training state")
 
-    def _begin(self, round_number: int, checkpoint: CheckpointFacts | None, cause: str) -> int:
+    def _begin(self, round_number: int, checkpoint: CheckpointFacts | None, cause: str) -> None:
         self._attempts += 1
         self.running = Restoring(self._attempts, round_number, checkpoint, cause, self._outbox.now_s)
-        return self._attempts
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Begin what has not begun, if the worker gives its region."""
+        restoring = self.running
+        if restoring is None or restoring.begun or not self._session.gives_region():
+            return
+        restoring.begun = True
+        attempt, checkpoint = restoring.attempt, restoring.checkpoint
+        if checkpoint is None:
+            self._outbox.emit([RestoreMemoryCheckpoint(attempt=attempt)])
+        else:
+            self._outbox.emit([LoadCheckpoint(attempt=attempt, checkpoint=checkpoint)])
 
     def abandon(self) -> None:
         """The state comes from elsewhere; what is being copied ends first (see `ready`)."""
         if self.running is None:
             return
         self.running.cancelled = True
-        if self.running.ready:
+        if self.running.ready or not self.running.begun:
             self.running = None
 
     def is_running(self, attempt: int) -> bool:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import ReleaseState, ServeState, ToWorker
+from chaos_protocols.effects import ReleaseState, ServeState
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import ReplicationPlan
-from chaos_protocols.wire.worker import TakeSnapshot
 
 
 class SnapshotSource:
     """See the module."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, session: WorkerSession) -> None:
         self.plan: ReplicationPlan | None = None
         """What is being served."""
         self._outbox = outbox
+        self._session = session
         self._snapshot_due: ReplicationPlan | None = None
 
     @property
@@ -40,7 +41,7 @@ class SnapshotSource:
         if plan is None or self._site not in {part.source for part in plan.ranges} or self.busy or not has_state:
             return False
         self._snapshot_due = plan
-        self._outbox.emit([ToWorker(message=TakeSnapshot(round=plan.round, alone=True))])
+        self._session.copy(plan.round, alone=True)
         return True
 
     def snapshot_taken(self, round_number: int) -> None:

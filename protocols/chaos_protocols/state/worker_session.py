@@ -9,7 +9,8 @@ from __future__ import annotations
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.effects import ToWorker
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.wire.worker import DaemonMessage, LoadState
+from chaos_protocols.state.worker_region import WorkerRegion
+from chaos_protocols.wire.worker import DaemonMessage, LoadState, TakeSnapshot
 
 
 class WorkerSession:
@@ -22,6 +23,8 @@ class WorkerSession:
         """Whose end its state belongs to; 0: it is fresh, or its state is half overwritten."""
         self.since_s = outbox.now_s
         """When the last session began."""
+        self.region = WorkerRegion()
+        """Of its arena, the one in which states lie."""
         self._outbox = outbox
         self._stopped: tuple[float, str] | None = None
         """Since when it stands still, and what was seen; None: it runs."""
@@ -45,6 +48,7 @@ class WorkerSession:
         self.model, self.round = model, round_number
         self.since_s = self._outbox.now_s
         self._stopped = None
+        self.region.began()
 
     def ended(self) -> None:
         """It is gone, or was sent away."""
@@ -69,7 +73,22 @@ class WorkerSession:
     def load(self, round_number: int) -> None:
         """A state lies ready for it. What it has is half overwritten until it says that it has loaded."""
         self.round = 0
+        self.region.to_load(round_number)
         self.tell(LoadState(round=round_number))
+
+    def copy(self, round_number: int, *, alone: bool = False) -> None:
+        """It is to copy its state of the end of that round into the region; `alone`: and none that it was asked for
+        before."""
+        self.region.to_copy(round_number, alone=alone)
+        self.tell(TakeSnapshot(round=round_number, alone=alone))
+
+    def gives_region(self) -> bool:
+        """Whether the region is the daemon's to write into. If not, it will be when the worker has answered, which it
+        is asked for here where it may have no reason to."""
+        question = self.region.question()
+        if question is not None:
+            self.copy(question.round, alone=question.alone)
+        return self.region.free
 
     def has(self, round_number: int) -> None:
         """Its state is that of the end of this round."""

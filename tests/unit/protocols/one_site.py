@@ -22,6 +22,7 @@ from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import NEWEST
 from chaosd.plan_adapter import DaemonPlanner
 
@@ -29,6 +30,7 @@ A, B, C, D, E = (SiteId(letter * 32) for letter in "abcde")
 MODEL = ModelFacts(spec_digest="5e" * 32, state_bytes=1 << 20, shard_bytes=4096)
 SETTINGS = SiteSettings()
 PLANNER = DaemonPlanner(averaging="tree")
+NOTHING_NOTED = Reached()
 EPOCH = 7
 """Log index of the snapshot that a site starts from."""
 
@@ -105,9 +107,10 @@ class Bench:
         seed: int = 1,
         peers: tuple[SiteId, ...] = (),
         settings: SiteSettings = SETTINGS,
+        reached: Reached = NOTHING_NOTED,
     ) -> None:
         """Without a roster: a site that was never admitted. `voters`: all members where left out; the sole voter leads
-        as soon as it has started."""
+        as soon as it has started. `reached`: what its journal says."""
         self.site, self.now_s = site, 100.0
         self.sequence = 0
         snapshot, term = None, 0
@@ -126,6 +129,7 @@ class Bench:
                 public_key=b"",
                 incarnation=incarnation,
                 run="hearts",
+                reached=reached,
             ),
             settings=settings,
             planner=PLANNER,

@@ -62,8 +62,9 @@ def test_a_site_that_was_told_of_its_removal_is_in_again_with_the_next_roster_th
         views=views(bench, 4, add_listener=D, links=(link(A, B), link(A, D))),
         replication=plan(D, A, transfer="again", round_number=3),
     )
-    out = bench.agreed(again)
+    bench.agreed(again)
     assert bench.machine.membership.state.value == "learner"
+    out = bench.handle(events.WorkerSnapshotMissed(round=0, now=1))  # it was to copy its state for a checkpoint
     assert [one.plan.transfer for one in of(out, FetchState)] == ["again"]
 
 

@@ -203,9 +203,10 @@ def test_a_memory_checkpoint_that_lies_in_the_region_already_is_given_up_for_a_t
     bench.agreed(
         Replicate(views=views(bench, bench.machine.rounds.completed_round + 2), replication=plan(D, B, transfer="u"))
     )
-    assert of(bench.out, FetchState)[-1].plan.transfer == "u"
+    assert not of(bench.out, FetchState), "its worker has yet to load what lies there"
     bench.handle(events.WorkerLoaded(round=number))
-    assert not records(bench.out, "restore"), "the state that it loaded is overwritten by now"
+    assert of(bench.out, FetchState)[-1].plan.transfer == "u"
+    assert not records(bench.out, "restore"), "that state is not what the run goes on from here"
 
 
 def test_a_worker_that_comes_after_its_transfer_was_agreed_gets_that_and_no_memory_checkpoint() -> None:

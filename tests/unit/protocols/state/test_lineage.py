@@ -1,0 +1,82 @@
+"""Of which history a worker's state is: what its site says of it when a run needs one to go on from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, views
+from tests.unit.protocols.one_site import MODEL, A, B, D, record, roster_of, sent
+
+from chaos_protocols import events
+from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.effects import NoteReached
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import StateRequest
+from chaos_protocols.wire.plans import Reached
+
+OLD, NEW = 3, 5
+"""Restore epochs."""
+
+
+def fetched(reached: Reached, round_number: int = 4) -> Follower:
+    """D's worker has loaded a state of the history NEW; its journal was at `reached` before."""
+    bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=reached)
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 5), replication=plan(D, B, round_number=round_number)))
+    bench.handle(events.TransferFinished(transfer="t"))
+    bench.handle(events.WorkerLoaded(round=round_number))
+    return bench
+
+
+def adopted(bench: Follower, site: SiteId, round_number: int) -> list[Any]:
+    """The run goes on from the state of that round at `site`."""
+    view = make_view(
+        bench.machine.planner, first_round=round_number + 1, members=(A, B, D), listeners=(), links=bench.roster.links
+    )
+    return bench.agreed(SetRestorePoint(record=record(site), links=(), round=round_number, model=MODEL, views=(view,)))
+
+
+def test_a_state_in_which_no_round_was_done_since_is_offered_as_one_of_its_own_history() -> None:
+    bench = fetched(Reached(lineage=OLD, round=9))
+    assert bench.machine.state.lineage() == NEW
+    (noted,) = of(bench.taken(), NoteReached)
+    assert noted.reached == Reached(lineage=OLD, round=9, held=NEW), "no round of it was done here"
+
+
+def test_what_was_noted_of_a_workers_state_holds_for_it_when_its_daemon_is_another_one() -> None:
+    bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=Reached(lineage=OLD, held=NEW))
+    (_, asked), *_ = sent(hello(bench, 4) + bench.alive(1.0), StateRequest)
+    assert (asked.worker_round, asked.lineage) == (4, NEW)
+
+
+def test_a_worker_that_missed_the_newest_history_does_not_offer_its_state_as_one_of_that() -> None:
+    """Its site takes part in the new history without it, and notes that one."""
+    bench = fetched(Reached(lineage=OLD, round=9))
+    adopted(bench, B, 2)
+    finish_round(bench)
+    noted = of(bench.out, NoteReached)[-1].reached
+    assert (noted.lineage, noted.round, noted.held) == (bench.roster.restore_epoch, 3, NEW)
+    assert bench.machine.state.session.round == 4 and bench.machine.state.lineage() == NEW
+
+
+def test_the_state_that_the_run_goes_on_from_is_of_its_history_at_once() -> None:
+    bench = fetched(Reached(lineage=OLD, round=9))
+    adopted(bench, D, 4)
+    assert bench.machine.state.lineage() == bench.roster.restore_epoch > NEW
+
+
+def test_a_state_whose_transfer_was_given_up_is_of_the_history_in_which_that_was_agreed() -> None:
+    bench = Follower(D, roster_of(A, B, D, first_round=4, restore_epoch=NEW), reached=Reached(lineage=OLD, round=9))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 5), replication=plan(D, B, round_number=4)))
+    bench.handle(events.TransferFinished(transfer="t"))
+    adopted(bench, B, 2)
+    bench.handle(events.WorkerLoaded(round=4))
+    assert (bench.machine.state.session.round, bench.machine.state.lineage()) == (4, NEW)
+
+
+def test_a_journal_of_a_release_before_says_one_lineage_for_both() -> None:
+    bench = Follower(D, roster_of(A, B, D, restore_epoch=NEW), reached=Reached(lineage=OLD, round=9))
+    hello(bench, 9)
+    assert bench.machine.state.lineage() == OLD

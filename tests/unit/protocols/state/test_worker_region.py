@@ -1,0 +1,133 @@
+"""The worker's state region belongs to one thing at a time: what a worker that is slow to answer may still do there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
+from tests.unit.protocols.one_site import MODEL, A, B, D, record
+from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
+
+from chaos_protocols import events
+from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.effects import FetchState, LoadCheckpoint
+from chaos_protocols.membership.own import MembershipState
+from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.worker import LoadState, TakeSnapshot
+
+
+def loading() -> Follower:
+    """D's worker was told to load the state of round 2, and has not answered; then its transfer is given up."""
+    bench = keeper(checkpoint="off")
+    finish_round(bench)
+    bench.handle(events.WorkerApplied(round=2))
+    bench.machine.participation.state_lost("it fell behind")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="u", round_number=2)))
+    bench.handle(events.TransferFinished(transfer="u"))
+    assert [one.round for one in to_worker(bench.taken(), LoadState)] == [2]
+    bench.machine.participation.state_lost("it fell behind once more")
+    return bench
+
+
+def another(bench: Follower, round_number: int) -> list[Any]:
+    """A second transfer to D is agreed."""
+    told = plan(D, B, transfer="v", round_number=round_number)
+    bench.agreed(Replicate(views=views(bench, 3), replication=told))
+    return bench.taken()
+
+
+def test_no_transfer_writes_into_a_region_from_which_the_worker_has_yet_to_load() -> None:
+    bench = loading()
+    assert not of(another(bench, 3), FetchState), "it would load a mixture"
+    assert bench.machine.state.is_coming, "nothing else is asked for"
+    out = bench.handle(events.WorkerLoaded(round=2))
+    assert [one.plan.transfer for one in of(out, FetchState)] == ["v"]
+    assert bench.machine.rounds.worker_round is None, "what it loaded is not what the run goes on from"
+    assert bench.machine.state.session.round == 2, "but it is whole"
+
+
+def test_a_state_of_the_same_round_that_came_before_does_not_count_as_the_one_that_was_agreed() -> None:
+    bench = loading()
+    another(bench, 2)
+    out = bench.handle(events.WorkerLoaded(round=2))
+    assert of(out, FetchState) and bench.machine.rounds.worker_round is None
+    bench.handle(events.TransferFinished(transfer="v"))
+    bench.handle(events.WorkerLoaded(round=2))
+    assert bench.machine.rounds.worker_round == 2
+
+
+def test_what_a_worker_that_is_gone_was_told_holds_up_nobody() -> None:
+    bench = loading()
+    another(bench, 3)
+    bench.handle(events.WorkerLost(reason="killed"))
+    hello(bench)
+    out = bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="w", round_number=3)))
+    assert [one.plan.transfer for one in of(out, FetchState)] == ["w"]
+
+
+def test_no_transfer_begins_while_the_worker_may_copy_its_own_state_there() -> None:
+    """It was to be a source, and hangs with that unread; it is asked for something that it answers in any case."""
+    bench = keeper(checkpoint="off")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
+    bench.machine.participation.state_lost("it fell behind")
+    bench.taken()
+    out = another(bench, 3)
+    assert not of(out, FetchState)
+    assert to_worker(out, TakeSnapshot) == [TakeSnapshot(round=0, alone=True)]
+    out = bench.handle(events.WorkerSnapshotMissed(round=2, now=3))
+    assert not of(out, FetchState), "an answer to what was asked before says nothing of what it will still read"
+    out = bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="w", round_number=3)))
+    assert not of(out, FetchState) and not to_worker(out, TakeSnapshot), "it is asked once"
+    assert of(bench.handle(events.WorkerSnapshotMissed(round=0, now=2)), FetchState)
+
+
+def test_a_snapshot_that_was_answered_holds_up_nothing() -> None:
+    bench = keeper(checkpoint="off")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
+    bench.handle(events.WorkerSnapshotMissed(round=2, now=3))
+    bench.machine.participation.state_lost("it fell behind")
+    bench.taken()
+    out = another(bench, 3)
+    assert of(out, FetchState) and not to_worker(out, TakeSnapshot)
+
+
+def test_no_checkpoint_is_read_into_a_region_from_which_the_worker_has_yet_to_load() -> None:
+    bench = loading()
+    stored = CheckpointFacts(lineage=0, round=1, spec_digest=MODEL.spec_digest)
+    bench.handle(events.CheckpointsFound(checkpoints=(stored,)))
+    bench.taken()
+    view = make_view(bench.machine.planner, first_round=2, members={A, B, D}, listeners=(), links=bench.roster.links)
+    own = bench.roster.record(D)
+    assert own is not None and bench.machine.membership.state is MembershipState.MEMBER
+    bench.agreed(SetRestorePoint(record=own, links=(), round=1, model=MODEL, views=(view,)))
+    assert not of(bench.taken(), LoadCheckpoint) and bench.machine.state.is_coming
+    out = bench.handle(events.WorkerLoaded(round=2))
+    assert [one.checkpoint for one in of(out, LoadCheckpoint)] == [stored]
+
+
+def test_a_checkpoint_that_waits_for_the_region_is_forgotten_when_the_state_comes_from_elsewhere() -> None:
+    bench = loading()
+    stored = CheckpointFacts(lineage=0, round=1, spec_digest=MODEL.spec_digest)
+    bench.handle(events.CheckpointsFound(checkpoints=(stored,)))
+    view = make_view(bench.machine.planner, first_round=2, members={A, B, D}, listeners=(), links=bench.roster.links)
+    own = bench.roster.record(D)
+    assert own is not None
+    bench.agreed(SetRestorePoint(record=own, links=(), round=1, model=MODEL, views=(view,)))
+    bench.agreed(SetRestorePoint(record=record(B), links=(), round=1, model=MODEL, views=(view,)))
+    bench.taken()
+    out = bench.handle(events.WorkerLoaded(round=2))
+    assert not of(out, LoadCheckpoint) and not bench.machine.state.is_coming
+
+
+def test_a_copy_of_which_a_transfer_has_overwritten_the_source_is_of_no_use() -> None:
+    """The thread that copies the region for a checkpoint does not stop for a transfer."""
+    bench = keeper()
+    number = copied(bench)
+    bench.machine.participation.state_lost("it fell behind")
+    bench.taken()
+    at = bench.machine.rounds.completed_round + 1
+    out = bench.agreed(Replicate(views=views(bench, at), replication=plan(D, B, transfer="u", round_number=at)))
+    assert of(out, FetchState)
+    bench.handle(events.MemoryCheckpointSaved(round=number, reason=""))
+    assert bench.machine.state.memory.round is None
