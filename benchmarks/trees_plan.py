@@ -2,8 +2,9 @@
 
 200 overlays of 6 to 32 sites with mean degrees from 2.5 to 6, rates over a factor 10 (short: 40): half grown from a
 random tree, where a site with one slow link often sets the pace, half from a ring, where no site has less than two.
-Without a limit of trees the plan's rate is compared with the upper bound that the dual prices prove for any all-reduce; with at most eight
-trees likewise. `tree`, `ring` (where there is one) and `star` on the same overlays. One full mesh of 8 sites besides.
+Without a limit of trees the plan's rate is compared with the upper bound that the dual prices prove for any all-reduce;
+with at most eight trees likewise. `tree`, `ring` (where there is one) and `star` on the same overlays. One full mesh of
+8 sites besides.
 
 Bars: without a limit equal to the bound (1e-3) on all; eight trees at least 0.99 of it in the median and 0.90 at worst;
 under 0.2 s for 32 sites (processor time, so that other work on the machine does not count).
