@@ -72,7 +72,6 @@ class Participation:
     def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
         rounds, state, roster = self._rounds, self.state, self._replica.roster
-        model = roster.model
         return SiteStatus(
             incarnation=self._outbox.facts.incarnation,
             epoch=roster.epoch,
@@ -87,7 +86,7 @@ class Participation:
             gave=rounds.own.given,
             rests=self.absence.rests,
             reached_round=self.reached.of(roster),
-            checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
+            checkpoint=None if rounds.active or roster.model is None else state.files.best(roster.model.spec_digest),
             rates=self._network.rates,
         )
 
