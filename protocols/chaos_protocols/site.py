@@ -87,6 +87,7 @@ class SiteMachine:
             events.DialFailed: participation.dial_failed,
             events.SiteRefused: network.refusals.refused,
             events.LinkProgressed: network.link_progressed,
+            events.RatesMeasured: network.rates_measured,
             events.LinkProbed: self.orders.probed,
             events.PeersChanged: participation.links.peers_changed,
             events.LinkChangeRequested: participation.links.change_requested,
