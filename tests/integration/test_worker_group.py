@@ -67,8 +67,9 @@ async def test_a_spare_takes_the_place_of_a_lost_worker(tmp_path: Path, where: s
 
 async def test_a_restarted_process_gets_its_state_from_its_peers_and_its_place_back(tmp_path: Path) -> None:
     ran = await train(tmp_path, dp=2, pp=2, restarts=1, faults="1:1:forward", policies=[Policy.REROUTE, Policy.RESTART])
-    assert ran.policies[:2] == ["start", "reroute"] and ran.failed == ""
     check(ran, plans=len(ran.policies))
+    assert set(ran.policies[1:]) <= {"reroute", "spare"}, "a process that starts quickly is there before the answer"
+    assert ran.of("plan")[-1].fields["shape"] == ran.of("plan")[0].fields["shape"]
 
 
 @pytest.mark.parametrize(

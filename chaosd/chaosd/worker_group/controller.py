@@ -71,8 +71,14 @@ from chaosd.worker_group.run_line import RunLine
 FINISH_S = 10.0
 """How long workers have to end by themselves."""
 
-LAST_WORDS_S = 0.05
-"""How long after the end of a process the end of its connection may take."""
+LAST_WORDS_S = 0.005
+"""What a worker wrote before it died lies in its socket, and is read within that."""
+
+TURNS = 4
+"""Of the loop, from bytes in a socket to a message that was taken; more than that where the loop itself was late."""
+
+LOOK_INTERVAL_S = 0.01
+"""Between two looks at whether a worker is dying."""
 
 UNSENT_BYTES_MAX = 256 << 20
 """Messages that a worker does not read; beyond this it is taken for dead."""
@@ -126,6 +132,7 @@ class Controller:
         self._store = GroupStore()
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._exits: dict[int, str] = {}
+        self._dying: set[int] = set()
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -148,7 +155,7 @@ class Controller:
                 self._command, environment, self._process_ended, self._memory.descriptor, self._launch
             )
             server = await asyncio.start_unix_server(self._serve, path=path)
-            watching = asyncio.create_task(self._watch())
+            watching = asyncio.gather(self._watch(), self._look())
             try:
                 self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
                 self._feed(Begin())
@@ -191,12 +198,29 @@ class Controller:
 
     def _process_ended(self, worker: int, reason: str) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
+        self._exits[worker] = reason
+        if worker in self._dying:
+            self._dying.discard(worker)
+            self._record("worker-ended", reason, worker=worker)
+        self._is_gone(worker, reason)
+
+    def _is_gone(self, worker: int, reason: str) -> None:
+        self._keep(asyncio.get_running_loop().create_task(self._bury(worker, reason)))
+
+    async def _bury(self, worker: int, reason: str) -> None:
         if worker in self._writers:
-            self._exits[worker] = reason
-            gone = WorkerGone(worker=worker, reason=reason)
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._feed, gone)
-        else:
-            self._feed(WorkerGone(worker=worker, reason=reason))
+            await asyncio.sleep(LAST_WORDS_S)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+        self._feed(WorkerGone(worker=worker, reason=reason))
+
+    async def _look(self) -> None:
+        """Sees who is dying, long before the kernel has buried it."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for worker in self._processes.dying():
+                self._dying.add(worker)
+                self._is_gone(worker, "its process is being ended")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = -1
