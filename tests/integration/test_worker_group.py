@@ -48,6 +48,8 @@ async def test_a_worker_killed_in_a_step_is_rerouted_around(tmp_path: Path, wher
     resumed = ran.of("plan")[-1].fields["step"]
     allowed = {"update": {3}, "reduced": {2, 3}}.get(where, {2})  # the last sums make the commit, whoever sent them
     assert resumed in allowed, "a step is repeated exactly if it was not committed"
+    (recovered,) = ran.of("recovered")
+    assert recovered.at_s == ran.of("training")[-1].at_s and "worker 1 is lost" in recovered.reason
 
 
 @pytest.mark.parametrize("where", ["forward", "update"])

@@ -13,7 +13,6 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
@@ -63,6 +62,8 @@ from chaos_protocols.worker_group.messages import (
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
+from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
+from chaosd.worker_group.history import Happened, RecoveryTimes
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
@@ -82,16 +83,6 @@ LOOK_INTERVAL_S = 0.01
 
 UNSENT_BYTES_MAX = 256 << 20
 """Messages that a worker does not read; beyond this it is taken for dead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
-    """One entry of the history; `at_s` on the machine's monotonic clock, which all of its processes share."""
-
-    at_s: float
-    kind: str
-    reason: str
-    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 class Controller:
@@ -133,6 +124,7 @@ class Controller:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._exits: dict[int, str] = {}
         self._dying: set[int] = set()
+        self._recovery = RecoveryTimes()
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -142,7 +134,7 @@ class Controller:
         """Until the training is over; why it failed, empty if it did not."""
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        with tempfile.TemporaryDirectory(prefix="chaos-workers-") as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
             path = str(Path(folder) / "group.sock")
             environment = {
                 **self._environment,
@@ -155,7 +147,9 @@ class Controller:
                 self._command, environment, self._process_ended, self._memory.descriptor, self._launch
             )
             server = await asyncio.start_unix_server(self._serve, path=path)
-            watching = asyncio.gather(self._watch(), self._look())
+            watching = asyncio.gather(
+                self._watch(), self._look(), self._show(Board(Path(folder), " ".join(self._command)))
+            )
             try:
                 self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
                 self._feed(Begin())
@@ -277,6 +271,12 @@ class Controller:
                 self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")
             told_together = together
 
+    async def _show(self, board: Board) -> None:
+        while True:
+            pids = {worker: self._processes.pid(worker) for worker in self._processes.running}
+            board.write(self._machine, pids, self._processes.readings())
+            await asyncio.sleep(WRITE_INTERVAL_S)
+
     # ---- effects
 
     def _execute(self, effect: Effect) -> None:
@@ -380,7 +380,11 @@ class Controller:
             self._processes.kill(worker)
 
     def _record(self, kind: str, reason: str, **fields: object) -> None:
-        self._happened(Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields))
+        entry = Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields)
+        self._happened(entry)
+        recovered = self._recovery.take(entry)
+        if recovered is not None:
+            self._happened(recovered)
 
 
 def _uid_of(connection: socket.socket) -> int:

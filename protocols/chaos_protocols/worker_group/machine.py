@@ -37,7 +37,7 @@ class WorkerGroupMachine:
         """Of its workers, the ones that are gone."""
         self._asked = 0
         self._steps = CountedSteps()
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         self._ordered: frozenset[int] = frozenset()
         self._ready: set[int] = set()
         self._stopping: Stopping | None = None
@@ -65,7 +65,7 @@ class WorkerGroupMachine:
     @property
     def training(self) -> frozenset[int]:
         """Workers with layers under the plan that was ordered last."""
-        return self._plan.workers if self._plan else frozenset()
+        return self.plan.workers if self.plan else frozenset()
 
     def handle(self, event: ev.Event, *, now_s: float) -> list[ev.Effect]:
         """Take one event."""
@@ -212,7 +212,7 @@ class WorkerGroupMachine:
 
     def _order(self, plan: Plan) -> None:
         self.generation += 1
-        self._plan = plan
+        self.plan = plan
         self._plan_wanted = ""
         self._ordered = frozenset(plan.shares)
         self._ready.clear()
@@ -229,7 +229,7 @@ class WorkerGroupMachine:
             return
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
-        self._in_force = self._plan
+        self._in_force = self.plan
         self._lost.clear()
         assert self._crew.hello is not None
         collector = self._steps.begin(self._crew.hello, self.training)

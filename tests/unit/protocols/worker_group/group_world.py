@@ -250,8 +250,8 @@ class World:
                         self.die(self.workers[number])
                 case ev.TellWorker(worker=number, message=message):
                     if isinstance(message, msg.PlanOrder):
-                        assert self.machine._plan is not None
-                        self.plans[message.generation] = self.machine._plan.workers
+                        assert self.machine.plan is not None
+                        self.plans[message.generation] = self.machine.plan.workers
                         self.ordered(message.generation)
                     if isinstance(message, msg.CommitStep):
                         self.committed.add(message.step)
