@@ -131,7 +131,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            session = self._register_parallel(self._parallel, optimizer, clip_norm)
+            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
             if session is not None:
                 self._parallel.talk_through(self._converse(session), session)
             return

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chaos.sync import EveryStep, SyncMode, SyncSession
+
 if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
-    from chaos.sync import SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
 
@@ -27,8 +28,16 @@ class ParallelSite:
         self._in_group = GROUP_VARIABLE in os.environ
         self._parallel: ParallelModel | None = None
 
-    def _register_parallel(self, model: ParallelModel, optimizer: Any, clip_norm: float | None) -> SyncSession | None:
-        """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
+    def _register_parallel(
+        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None
+    ) -> SyncSession | None:
+        """A session for the daemon beside this process; None where there is none, or the controller speaks with it.
+        Raises ValueError for a mode other than that of every step."""
+        if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
+            raise ValueError(
+                "a model that was parallelized averages every step, without notes: leave sync= away. Modes with local "
+                "steps train a model of one process"
+            )
         model.train_with(optimizer, clip_norm)
         if self._standalone:
             return None

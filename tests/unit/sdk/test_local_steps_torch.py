@@ -268,3 +268,11 @@ def test_sites_with_schedules_momentum_and_statistics_stay_equal() -> None:
     with LocalRun(sites=3) as run:
         one, two, three = run.together(*(script(number) for number in range(3)))
     assert one == two == three and len(set(one)) == 4
+
+
+def test_a_parallelized_model_takes_no_local_steps() -> None:
+    coordinator = Coordinator(standalone=True, handle_signals=False, sync=LocalSGD(every=2))
+    model = coordinator.parallelize(torch.nn.Sequential(torch.nn.Linear(4, 1)), loss=torch.nn.functional.mse_loss)
+    with pytest.raises(ValueError, match="parallelized averages every step"):
+        coordinator.register(model=model, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    coordinator.close(graceful=False)
