@@ -47,7 +47,7 @@ def main() -> None:
             report = model.step(batch)
             if given.digests is not None:
                 written.append([digest for _, digest in sorted(model.digests().items())])
-            elif model.speaks:
+            elif model.speaks and not loader.ended:
                 print(f"step {report.step:3d}  loss {report.loss:.4f}  {1e3 * report.seconds:6.0f} ms", flush=True)
     if given.digests is not None:
         given.digests.write_text(json.dumps(written), encoding="utf-8")
