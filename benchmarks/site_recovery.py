@@ -29,6 +29,7 @@ from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "site" / "train.py"
+ALONE = {"CHAOS_STANDALONE": "1"}
 STEPS_BETWEEN = 5
 LIMIT_S = 540.0
 PLACES = (Work.FORWARD, Work.BACKWARD, Work.SUMMING, Work.UPDATE, Work.WAITING)
@@ -113,6 +114,7 @@ async def strike(
         restarts=0,
         failure_timeout_s=failure_timeout_s,
         audit=True,
+        environment=ALONE,
         happened=happened,
     )
 
@@ -187,7 +189,7 @@ def alone(arguments: Sequence[str], steps: int) -> list[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "digests.json"
         command = [sys.executable, str(SCRIPT), "--steps", str(steps), "--digests", str(out), *arguments]
-        subprocess.run(command, check=True, timeout=LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        subprocess.run(command, check=True, timeout=LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1", **ALONE})
         digests: list[list[str]] = json.loads(out.read_text(encoding="utf-8"))
         return digests
 

@@ -1,7 +1,9 @@
-"""Trains a small GPT on the project's documents: alone, or as one of the workers of `chaosd run`.
+"""Trains a small GPT on the project's documents: as a site of its own, or as one of the workers of `chaosd run`.
 
-python train.py --steps 30
-chaosd run --nproc 4 --dp 2 --pp 2 train.py --steps 30
+CHAOS_STANDALONE=1 python train.py --steps 30
+chaosd run --standalone --nproc 4 --dp 2 --pp 2 train.py --steps 30
+
+Without `CHAOS_STANDALONE` and `--standalone`, and with a daemon beside it, every step is a round of its run.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ def main() -> None:
     parser.add_argument("--global-batch", type=int, default=16)
     parser.add_argument("--micro-batch", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--seed", type=int, default=1, help="of the order of samples, and of dropout")
     parser.add_argument("--digests", type=Path, help="alone: write the state's digest of each layer after each step")
     given = parser.parse_args()
     torch.set_num_threads(1)
     written: list[list[str]] = []
-    with Coordinator(standalone=True) as coordinator:
+    with Coordinator() as coordinator:
         made = text_model.layers(given.width, given.blocks, 4, given.length, given.dropout)
         model = coordinator.parallelize(made, loss=text_model.loss)
         coordinator.register(model=model, optimizer=lambda p: torch.optim.AdamW(p, lr=3e-3), clip_norm=1.0)
@@ -37,14 +40,14 @@ def main() -> None:
             text_model.Text(given.length),
             global_batch=given.global_batch,
             micro_batch=given.micro_batch,
-            seed=1,
+            seed=given.seed,
             steps=given.steps,
         )
         for batch in loader:
             report = model.step(batch)
             if given.digests is not None:
                 written.append([digest for _, digest in sorted(model.digests().items())])
-            elif model.speaks:
+            elif model.speaks and not loader.ended:
                 print(f"step {report.step:3d}  loss {report.loss:.4f}  {1e3 * report.seconds:6.0f} ms", flush=True)
     if given.digests is not None:
         given.digests.write_text(json.dumps(written), encoding="utf-8")

@@ -206,3 +206,29 @@ async def test_a_stage_without_a_holder_comes_back_from_the_other_institution(tm
     loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
     assert loaded[-1] >= 3
     agree(of_group(ran), told(one), rounds=rounds)
+
+
+@pytest.mark.timeout(180)
+async def test_workers_wait_for_their_daemon_and_go_on_with_the_next_one(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1)
+        training = asyncio.create_task(group(many, 1, rounds=rounds))
+        await asyncio.to_thread(wait_for, lambda: len(told(one)) > 3, "some rounds")
+        await asyncio.to_thread(many.kill, "daemon")
+        await asyncio.to_thread(many.start)
+        ran = await training
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("run-joined")) == 2 and len(ran.of("run-lost")) == 1, ran.happened
+    assert len(ran.of("plan")) == 1, "no worker was touched"
+    agree(of_group(ran), told(one), rounds=rounds)
+
+
+@pytest.mark.timeout(60)
+async def test_without_a_daemon_the_workers_end_with_what_to_do(tmp_path: Path) -> None:
+    environment = {"TRAINING": arguments(0, rounds=ROUNDS, pace_s=0.0)}
+    ran = await train(tmp_path, dp=1, pp=2, daemon=tmp_path / "worker.sock", environment=environment)
+    assert "no chaosd answers at" in ran.failed and "--standalone" in ran.failed
+    ran = await train(tmp_path, dp=1, pp=2, environment=environment)
+    assert "no daemon was named" in ran.failed

@@ -2,9 +2,8 @@
 
 Decides nothing. `WorkerSessions` is what the worker server reports to: it makes a session of a hello that speaks this
 version, turns the worker's messages into events of the site's machine, and carries out what the machine wants of the
-worker. A `AttachedWorker` holds what belongs to one worker's life (its hello, its arena); today that is one process. A
-worker of several processes is one session still: one hello for all, several channels behind `send`, and the machine,
-the engines and the driver know no more of it than now.
+worker. A `AttachedWorker` holds what belongs to one worker's life (its hello, its arena): that is a script's process,
+or the controller of several (`chaosd.worker_group`), which speaks for all of them.
 """
 
 from __future__ import annotations

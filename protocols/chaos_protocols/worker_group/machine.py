@@ -377,7 +377,8 @@ class WorkerGroupMachine:
         self._change(GroupChange.ENDED)
         for worker in sorted(self._crew.present - self._crew.done):
             self._tell(worker, msg.Finish(failed=failed[:4096]))
-        self.note("ended", failed or "the training is complete", step=self.step)
+        left = "" if self.member is None else self.member.leaves
+        self.note("ended", failed or left or "the training is complete", step=self.step)
         self.do(ev.EndGroup(failed=failed))
 
     def _change(self, change: GroupChange) -> None:

@@ -87,7 +87,7 @@ class RunMember:
         """What this site's own gradients of the step under way came to."""
         self._given: wire.RoundContributed | wire.RoundSkipped | None = None
         self._refused = ""
-        self._leaves = ""
+        self.leaves = ""  # why the run is to let this site go
         self.paused = ""
 
     @property
@@ -197,13 +197,13 @@ class RunMember:
     def leave(self, reason: str) -> bool:
         """Ask the run to let this site go, and apply what it still decides; False where there is nothing to wait for.
         The group ends when it has."""
-        if self._leaves or self.phase is MemberPhase.OUTSIDE or self.standing is Standing.DOWN:
+        if self.leaves or self.phase is MemberPhase.OUTSIDE or self.standing is Standing.DOWN:
             return False
         self._ask_to_leave(reason, LEAVE_MAX_S)
         return True
 
     def _ask_to_leave(self, reason: str, within_s: float) -> None:
-        self._leaves = reason
+        self.leaves = reason
         self._change(MemberChange.LEAVES)
         self._tell(wire.WorkerLeaveRequest(reason=reason[:4096], contributes=False))
         self._group.do(SetGroupTimer(timer=GroupTimer.LEAVE, after_s=within_s))
@@ -233,7 +233,7 @@ class RunMember:
                 self._end(f"the daemon refused these workers: {reason}")
             case wire.LeaveOrdered(reason=reason):
                 if self.standing is Standing.DOWN or not self.leave(reason):
-                    self._leaves = self._leaves or reason
+                    self.leaves = self.leaves or reason
             case wire.FallenBehind(round=round):
                 if self.phase in (MemberPhase.TRAINING, MemberPhase.GIVEN):
                     self._change(MemberChange.BEHIND)
@@ -248,7 +248,7 @@ class RunMember:
                 group.note("state-differed", reason)
             case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
                 group.note("run-left", reason, step=last_round)
-                ours = bool(self._leaves) or graceful
+                ours = bool(self.leaves) or graceful
                 self._end("" if ours else f"out of the run after round {last_round}: {reason}")
 
     def _lost(self, reason: str, *, final: bool) -> None:
@@ -256,8 +256,8 @@ class RunMember:
         self._forget()
         if self.phase is not MemberPhase.OUTSIDE:
             self._change(MemberChange.LOST)
-        if self._leaves or final:
-            self._end("" if self._leaves else reason)
+        if self.leaves or final:
+            self._end("" if self.leaves else reason)
         else:
             self._group.note("run-lost", reason, step=self._group.step)
             self._group.do(JoinRun())

@@ -132,7 +132,7 @@ class ParallelModel:
             session.ended()
             if str(error):
                 raise WorkersEnded(str(error)) from None
-            return self._report(Applied(step=batch.loader.steps, loss=float("nan"), norm=0.0), session, began_s)
+            return self._report(Applied(step=batch.loader.step, loss=float("nan"), norm=0.0), session, began_s)
         except Exception as error:
             session.failed(f"{type(error).__name__}: {error}")
             raise
