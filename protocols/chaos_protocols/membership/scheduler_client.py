@@ -63,8 +63,10 @@ class SchedulerClient:
             return False
         if beat.epoch < self._hint_epoch and self._hint_by is not None and self._network.links.is_up(self._hint_by):
             return False
-        news = self._hint != beat.scheduler
-        self._hint, self._hint_epoch, self._hint_by = beat.scheduler, beat.epoch, site
+        news, voters = self._hint != beat.scheduler, self._replica.configuration.voters
+        if news or self._hint_by not in voters or site in voters:
+            self._hint_by = site  # the word of one that has a vote also says who may lead
+        self._hint, self._hint_epoch = beat.scheduler, beat.epoch
         return news
 
     def forget_named(self) -> None:
@@ -98,6 +100,15 @@ class SchedulerClient:
             return True
         follows = self._replica.raft.leader is not None and self._membership.in_roster
         return source == self._hint and not follows
+
+    def may_lead(self, source: SiteId) -> bool:
+        """Whether `source`, a site of the run, may be the leader: it has a vote, as far as is known here, or one that
+        has names it as the scheduler. A learner, and whoever was let in just now, would lead by saying so otherwise. To
+        a newcomer the votes that it knows of may be old ones."""
+        replica, voters = self._replica, self._replica.configuration.voters
+        if not replica.was_in_run or source in voters:
+            return True
+        return source == self._hint and self._hint_by in voters
 
     # -- asking again
 
