@@ -87,6 +87,7 @@ class Participation:
             gave=rounds.own.given,
             rests=self.absence.rests,
             reached_round=self.reached.of(roster),
+            bans=self.client.bans,
             checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
         )
 

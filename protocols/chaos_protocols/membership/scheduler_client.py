@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.events import BansChanged
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Heartbeat, Message
+from chaos_protocols.wire.site_status import BANS_MAX
 
 EPOCHS_AHEAD_MAX = 1 << 20
 """A roster changes a few times an hour. Who names an epoch further ahead than this has made it up."""
@@ -28,6 +30,8 @@ class SchedulerClient:
         self._network = network
         self._membership = membership
         self._sponsors: frozenset[SiteId] = frozenset()
+        self.bans: tuple[SiteId, ...] = ()
+        """Whom this site's operator wants out of the run."""
         self._hint: SiteId | None = None
         """Whom a neighbour named, whose roster was the newest."""
         self._hint_epoch = -1
@@ -55,6 +59,10 @@ class SchedulerClient:
     def sponsored_by(self, peers: Iterable[SiteId]) -> None:
         """The peers of its configuration, whom this site believes until it has been in a run."""
         self._sponsors = frozenset(peers)
+
+    def bans_changed(self, event: BansChanged) -> None:
+        """The operator has said so, or takes it back: in the next report, and in each from then on."""
+        self.bans = event.sites[:BANS_MAX]
 
     def named(self, site: SiteId, beat: Heartbeat) -> bool:
         """A neighbour says who schedules. Whether that is news. Only who is of the run may name somebody, and a word

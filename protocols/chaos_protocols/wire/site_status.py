@@ -5,11 +5,16 @@ Part of `wire/control.py`, which says how messages may change.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from chaos_protocols.agreement.roster import Count
-from chaos_protocols.wire.plans import CheckpointFacts, Tag
+from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.wire.waits import Words
+
+BANS_MAX = 64
+"""Sites that an operator may want out at a time."""
 
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -39,3 +44,5 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Since version 4: the newest of the present lineage that its journal knows to be done."""
     checkpoint: CheckpointFacts | None = None
     """Since version 4: the newest of the run's model on its disk, while its worker does not train."""
+    bans: Annotated[tuple[Site, ...], msgspec.Meta(max_length=BANS_MAX)] = ()
+    """Since version 5: whom its operator wants out of the run."""
