@@ -172,14 +172,7 @@ class TrustList:
     def block(self, text: str, reason: str, *, ban: bool = False) -> Outcome:
         """No link with this site from now on, whatever lets it connect; one that is there ends. `ban`: and it is to be
         out of the run, as soon as more than half of the other members say so, too."""
-        driver = self._driver
-        roster, own = driver.machine.roster, driver.machine.site
-        known = {*roster.site_ids(), *driver.machine.links.up_sites(), *(one.site for one in self.neighbours())} - {own}
-        named = [one.site for one in roster.sites if one.name == text and one.site != own]
-        named += [one.site for one in self.neighbours() if one.name == text and one.site not in named]
-        found = named[0] if len(named) == 1 else self._one_of(sorted(known), text, "are known here")
-        if SITE_ID.fullmatch(text) and text != own:
-            found = SiteId(text)
+        driver, found = self._driver, self._known_here(text)
         if isinstance(found, Outcome):
             return found
         if found in (self._changes.bans if ban else self._changes.blocked):
@@ -195,9 +188,21 @@ class TrustList:
         told = f"{found} has no link with this site from now on"
         if ban:
             told += "; it is out of the run for good as soon as more than half of the other members say so, too"
-        elif found in roster.site_ids():
+        elif found in driver.machine.roster.site_ids():
             told += "; it stays in the run as long as another site of it has a link with it"
         return _done(told)
+
+    def _known_here(self, text: str) -> SiteId | Outcome:
+        """Another site, by its whole id, or by the name or the beginning of one of the run or of a neighbour."""
+        machine = self._driver.machine
+        own, named = machine.site, [one.site for one in machine.roster.sites if one.name == text]
+        named += [one.site for one in self.neighbours() if one.name == text and one.site not in named]
+        if SITE_ID.fullmatch(text) and text != own:
+            return SiteId(text)
+        if len(named) == 1 and named[0] != own:
+            return named[0]
+        near = {*machine.roster.site_ids(), *machine.links.up_sites(), *(one.site for one in self.neighbours())}
+        return self._one_of(sorted(near - {own}), text, "are known here")
 
     def unblock(self, text: str) -> Outcome:
         """What `block` did is undone."""
