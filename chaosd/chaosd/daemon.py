@@ -201,6 +201,7 @@ class Daemon:
             await driver.workers.start()
             self._catch_signals(loop)
             driver.start(self._trust.addresses())
+            self._trust.started()
             self._greet()
             return await self._until_stopped(loop)
         finally:

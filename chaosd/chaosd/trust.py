@@ -19,9 +19,10 @@ import msgspec
 from aiohttp import web
 
 from chaos_protocols.effects import Record
-from chaos_protocols.events import PeersChanged
+from chaos_protocols.events import BansChanged, PeersChanged
 from chaos_protocols.fingerprint import words_of
 from chaos_protocols.names import SITES_MAX, SiteId, short
+from chaos_protocols.wire.site_status import BANS_MAX
 from chaosd.addresses import split_address
 from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, TrustedSite
@@ -42,10 +43,12 @@ class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class BlockBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`site`: an id, or the beginning or the name of a site of the run or of a neighbour. `add` false: undone."""
+    """`site`: an id, or the beginning or the name of a site of the run or of a neighbour. `add` false: undone; `ban`:
+    and out of the run, if most members say so."""
 
     site: Text
     add: bool = True
+    ban: bool = False
     reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
@@ -162,29 +165,44 @@ class TrustList:
             return _done(f"{found} is off the list; it may connect all the same, since it {' and '.join(kept)}")
         return _done(f"{found} may not connect any more; a link that it has stays until it ends")
 
-    def block(self, text: str, reason: str) -> Outcome:
-        """No link with this site from now on, whatever lets it connect; one that is there ends."""
-        driver = self._driver
-        roster, own = driver.machine.roster, driver.machine.site
-        known = {*roster.site_ids(), *driver.machine.links.up_sites(), *(one.site for one in self.neighbours())} - {own}
-        named = [one.site for one in roster.sites if one.name == text and one.site != own]
-        named += [one.site for one in self.neighbours() if one.name == text and one.site not in named]
-        found = named[0] if len(named) == 1 else self._one_of(sorted(known), text, "are known here")
-        if SITE_ID.fullmatch(text) and text != own:
-            found = SiteId(text)
+    def started(self) -> None:
+        """The machine runs: it is told whom this site's operator wants out."""
+        self._driver.feed(BansChanged(sites=self._changes.bans))
+
+    def block(self, text: str, reason: str, *, ban: bool = False) -> Outcome:
+        """No link with this site from now on, whatever lets it connect; one that is there ends. `ban`: and it is to be
+        out of the run, as soon as more than half of the other members say so, too."""
+        driver, found = self._driver, self._known_here(text)
         if isinstance(found, Outcome):
             return found
-        if found in self._changes.blocked:
-            return _done(f"{found} was blocked already")
-        if len(self._changes.blocked) >= SITES_MAX:
-            return _refused(f"{SITES_MAX} sites are blocked already")
-        self._take(self._changes.with_block(found), f"{self.called(found)} is blocked{f': {reason}' if reason else ''}")
+        if found in (self._changes.bans if ban else self._changes.blocked):
+            return _done(f"{found} was {'banned' if ban else 'blocked'} already")
+        if len(self._changes.blocked) >= SITES_MAX or (ban and len(self._changes.bans) >= BANS_MAX):
+            return _refused(f"{BANS_MAX if ban else SITES_MAX} sites are on that list already")
+        changes = self._changes.with_ban(found) if ban else self._changes.with_block(found)
+        why = f": {reason}" if reason else ""
+        self._take(changes, f"{self.called(found)} is {'banned by this site' if ban else 'blocked'}{why}")
+        driver.feed(BansChanged(sites=self._changes.bans))
         driver.conduct.block(self._changes.blocked)
         driver.transport.close_link(found, "blocked by this site's operator")
         told = f"{found} has no link with this site from now on"
-        if found in roster.site_ids():
+        if ban:
+            told += "; it is out of the run for good as soon as more than half of the other members say so, too"
+        elif found in driver.machine.roster.site_ids():
             told += "; it stays in the run as long as another site of it has a link with it"
         return _done(told)
+
+    def _known_here(self, text: str) -> SiteId | Outcome:
+        """Another site, by its whole id, or by the name or the beginning of one of the run or of a neighbour."""
+        machine = self._driver.machine
+        own, named = machine.site, [one.site for one in machine.roster.sites if one.name == text]
+        named += [one.site for one in self.neighbours() if one.name == text and one.site not in named]
+        if SITE_ID.fullmatch(text) and text != own:
+            return SiteId(text)
+        if len(named) == 1 and named[0] != own:
+            return named[0]
+        near = {*machine.roster.site_ids(), *machine.links.up_sites(), *(one.site for one in self.neighbours())}
+        return self._one_of(sorted(near - {own}), text, "are known here")
 
     def unblock(self, text: str) -> Outcome:
         """What `block` did is undone."""
@@ -193,6 +211,7 @@ class TrustList:
             return found
         self._take(self._changes.without_block(found), f"{self.called(found)} is blocked no more")
         self._driver.conduct.block(self._changes.blocked)
+        self._driver.feed(BansChanged(sites=self._changes.bans))
         return _done(f"{found} may connect again, if it is trusted, a peer, or a site of the run")
 
     def add_peer(self, peer: DialledPeer) -> Outcome:
@@ -263,7 +282,10 @@ class TrustList:
         asked = await read_body(request, BlockBody)
         if not (asked.site + asked.reason).isprintable():
             raise refusal(400, "site and reason must be printable")
-        return self._answer(lambda: self.block(asked.site, asked.reason) if asked.add else self.unblock(asked.site))
+        return self._answer(lambda: self._blocked(asked))
+
+    def _blocked(self, asked: BlockBody) -> Outcome:
+        return self.block(asked.site, asked.reason, ban=asked.ban) if asked.add else self.unblock(asked.site)
 
     async def _change_trust(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, TrustBody)

@@ -34,6 +34,13 @@ class PeersChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BansChanged:
+    """Whom this site's operator wants out of the run."""
+
+    sites: tuple[SiteId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimerFired:
     """The time asked for by `SetTimer` has come."""
 
@@ -340,6 +347,7 @@ Event = (
     | LinkUp
     | LinkLost
     | PeersChanged
+    | BansChanged
     | DialFailed
     | SiteRefused
     | LinkProgressed

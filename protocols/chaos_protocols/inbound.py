@@ -8,6 +8,7 @@ from __future__ import annotations
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import of_another_run, readable
 from chaos_protocols.agreement.raft import Effect as RaftEffect
+from chaos_protocols.agreement.raft.messages import AppendRequest, SnapshotRequest, TimeoutNow
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.links.orders import LinkOrders
@@ -32,6 +33,9 @@ FOR_INSIDERS = frozenset(
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
+
+FOR_LEADERS = (AppendRequest, SnapshotRequest, TimeoutNow)
+"""Said by the leader alone."""
 
 OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye))
 """Taken only over the link that they are about: an old one that a third site brings would call a dead link up."""
@@ -124,4 +128,6 @@ class Inbound:
             return False
         if not isinstance(message, messages.RaftEnvelope):
             return True
+        if isinstance(message.message, FOR_LEADERS) and not self._participation.client.may_lead(source):
+            return False
         return readable(message.message) and not of_another_run(message.message, self._replica.roster.run_id)

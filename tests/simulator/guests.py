@@ -109,7 +109,7 @@ def _is_bounded(node: Node, guest: str) -> None:
     machine = node.machine
     overlay = machine.network.router.overlay
     kept = len(overlay._told.get(SiteId(guest), ()))
-    if machine.roster.record(SiteId(node.site)) is not None and kept > REPORTS_EACH_MAX:
+    if overlay._inside is not None and kept > REPORTS_EACH_MAX:
         node.world.oracles.fail(11, f"{node.name} keeps {kept} reports of a guest")
     outsiders = [one for one in overlay._told if overlay.is_outside(one)]
     if len(outsiders) > OUTSIDERS_MAX:

@@ -204,6 +204,7 @@ class Liar:
             known_round=self._round(),
             memory_checkpoint=self._yes(),
             open=tag,
+            bans=(self._someone(),),
         )
 
     def _asks_how_far(self) -> messages.Message:

@@ -150,9 +150,10 @@ class LocalClient:
         """Sites with which there is no link, on the operator's word."""
         return self.ask("GET", "/v1/blocked", list[BlockedSite])
 
-    def block(self, site: str, *, add: bool = True, reason: str = "") -> Outcome:
-        """Have no link with `site` (id, the beginning of it, or a name) from now on, or (not `add`) let it again."""
-        return self.ask("POST", "/v1/block", Outcome, {"site": site, "add": add, "reason": reason})
+    def block(self, site: str, *, add: bool = True, ban: bool = False, reason: str = "") -> Outcome:
+        """Have no link with `site` (id, the beginning of it, or a name) from now on, or (not `add`) let it again.
+        `ban`: and want it out of the run."""
+        return self.ask("POST", "/v1/block", Outcome, {"site": site, "add": add, "ban": ban, "reason": reason})
 
     def peers(self) -> list[ListedPeer]:
         """Neighbours that the daemon dials."""

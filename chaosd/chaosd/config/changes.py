@@ -30,11 +30,12 @@ FORMER_NAME = "trusted"
 """Ids that an earlier release let in, one a line: read as trusted, gone with the first change."""
 
 HEAD = """\
-# What was changed by `chaosd peer`, `chaosd trust`, `chaosd accept` and `chaosd block`. It wins over the configuration.
+# What was changed by `chaosd peer`, `chaosd trust`, `chaosd accept`, `chaosd block` and `chaosd ban`. It wins over the
+# configuration.
 # Written by the daemon while it runs; to undo a change use the commands.
 """
 SITE_ID = re.compile(rf"[0-9a-f]{{{SITE_ID_CHARACTERS}}}")
-FIELDS = ("trust", "trust_removed", "peers", "peers_removed", "blocked")
+FIELDS = ("trust", "trust_removed", "peers", "peers_removed", "blocked", "bans")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,8 @@ class ListChanges:
     peers_removed: tuple[SiteId, ...] = ()
     blocked: tuple[SiteId, ...] = ()
     """No link with these, whatever else names them."""
+    bans: tuple[SiteId, ...] = ()
+    """Those of them that are to be out of the run, if most members say so."""
 
     # -- what holds
 
@@ -98,9 +101,14 @@ class ListChanges:
         """No link with it from now on."""
         return replace(self, blocked=(*(one for one in self.blocked if one != site), site))
 
+    def with_ban(self, site: SiteId) -> ListChanges:
+        """Blocked, and wanted out of the run."""
+        return replace(self.with_block(site), bans=(*(one for one in self.bans if one != site), site))
+
     def without_block(self, site: SiteId) -> ListChanges:
         """It may connect again, where something lets it."""
-        return replace(self, blocked=tuple(one for one in self.blocked if one != site))
+        bans = tuple(one for one in self.bans if one != site)
+        return replace(self, blocked=tuple(one for one in self.blocked if one != site), bans=bans)
 
     def _trust_but(self, site: SiteId) -> tuple[SiteId, ...]:
         return tuple(one for one in self.trust if one != site)
@@ -149,7 +157,7 @@ def write_changes(data_dir: Path, changes: ListChanges) -> None:
 
 
 def _text(changes: ListChanges) -> str:
-    lists = ("trust", "trust_removed", "peers_removed", "blocked")
+    lists = ("trust", "trust_removed", "peers_removed", "blocked", "bans")
     lines = [f"{field} = {json.dumps(list(getattr(changes, field)))}\n" for field in lists]
     for peer in changes.peers:
         name = f"name = {json.dumps(peer.name, ensure_ascii=False)}\n" if peer.name else ""

@@ -91,6 +91,10 @@ class DesiredLinks:
         if old.record(site_here) is not None and new.record(site_here) is None:
             return  # we left, or were removed: links stay until the last round is over, or the way back is found
         before, after = set(old.neighbours(site_here)), set(new.neighbours(site_here))
+        for site in sorted(set(new.banned) - set(old.banned) - {site_here}):
+            before.discard(site)
+            self._peers.pop(site, None)
+            self._let_go(site, "it was banned from the run")
         for site in sorted(after - before):
             self._want(site, new)
             self._closing.pop(site, None)

@@ -171,16 +171,25 @@ class LinkStateTable:
         for one in outsiders[: max(0, len(outsiders) - OUTSIDERS_MAX)]:
             self._forget(one)
 
+    def _trim_outsiders(self) -> None:
+        """Before it was known who is outside they could report more."""
+        for source in [one for one in self._told if self.is_outside(one)]:
+            for neighbour in sorted(self._told[source])[REPORTS_EACH_MAX:]:
+                self._told[source].discard(neighbour)
+                self._drop((source, neighbour))
+
     def _forget(self, source: SiteId) -> None:
         for neighbour in sorted(self._told.pop(source)):
-            key = (source, neighbour)
-            del self._reports[key]
-            self._claimed.discard(key)
-            self._denied.discard(key)
-            self._place(link_key(*key))
+            self._drop((source, neighbour))
         self._incarnations.pop(source, None)
         for brought in self._brought.values():
             brought.discard(source)
+
+    def _drop(self, key: LinkKey) -> None:
+        del self._reports[key]
+        self._claimed.discard(key)
+        self._denied.discard(key)
+        self._place(link_key(*key))
 
     def _judge(self, key: LinkKey) -> None:
         """What the newest report of this end is worth now."""
@@ -272,6 +281,7 @@ class LinkStateTable:
         self._agreed_keys = keys
         for link in sorted(moved):
             self._place(link)
+        self._trim_outsiders()
         self._forget_outsiders()
 
     def _find_hops(self, own_up: tuple[SiteId, ...]) -> tuple[dict[SiteId, SiteId], frozenset[SiteId]]:

@@ -64,7 +64,7 @@ class Participation:
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._reporting = Reporting(
-            outbox, replica, network, self.membership, rounds, self.state, self.absence, self.reached
+            outbox, replica, network, self.membership, client, rounds, self.state, self.absence, self.reached
         )
         self._outbox = outbox
         self._replica = replica

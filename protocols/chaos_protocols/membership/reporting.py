@@ -6,6 +6,7 @@ from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -24,13 +25,14 @@ class Reporting:
         replica: RosterReplica,
         network: Network,
         membership: Membership,
+        client: SchedulerClient,
         rounds: RoundMachine,
         state: WorkerState,
         absence: WorkerAbsence,
         reached: ReachedRound,
     ) -> None:
         self._outbox, self._replica, self._network, self._membership = outbox, replica, network, membership
-        self._rounds, self._state, self._absence, self._reached = rounds, state, absence, reached
+        self._client, self._rounds, self._state, self._absence, self._reached = client, rounds, state, absence, reached
 
     def status(self) -> SiteStatus:
         """As of now."""
@@ -56,4 +58,5 @@ class Reporting:
             unacknowledged_by=told if told is not None else SiteId(""),
             unacknowledged_s=deaf_s if told else 0.0,
             rates=self._network.rates,
+            bans=self._client.bans,
         )

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.events import BansChanged
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Heartbeat, Message
+from chaos_protocols.wire.site_status import BANS_MAX
 
 EPOCHS_AHEAD_MAX = 1 << 20
 """A roster changes a few times an hour. Who names an epoch further ahead than this has made it up."""
@@ -28,6 +30,8 @@ class SchedulerClient:
         self._network = network
         self._membership = membership
         self._sponsors: frozenset[SiteId] = frozenset()
+        self.bans: tuple[SiteId, ...] = ()
+        """Whom this site's operator wants out of the run."""
         self._hint: SiteId | None = None
         """Whom a neighbour named, whose roster was the newest."""
         self._hint_epoch = -1
@@ -56,6 +60,10 @@ class SchedulerClient:
         """The peers of its configuration, whom this site believes until it has been in a run."""
         self._sponsors = frozenset(peers)
 
+    def bans_changed(self, event: BansChanged) -> None:
+        """The operator has said so, or takes it back: in the next report, and in each from then on."""
+        self.bans = event.sites[:BANS_MAX]
+
     def named(self, site: SiteId, beat: Heartbeat) -> bool:
         """A neighbour says who schedules. Whether that is news. Only who is of the run may name somebody, and a word
         of a newer roster counts for as long as there is a link to who said it."""
@@ -63,8 +71,10 @@ class SchedulerClient:
             return False
         if beat.epoch < self._hint_epoch and self._hint_by is not None and self._network.links.is_up(self._hint_by):
             return False
-        news = self._hint != beat.scheduler
-        self._hint, self._hint_epoch, self._hint_by = beat.scheduler, beat.epoch, site
+        news, voters = self._hint != beat.scheduler, self._replica.configuration.voters
+        if news or self._hint_by not in voters or site in voters:
+            self._hint_by = site  # the word of one that has a vote also says who may lead
+        self._hint, self._hint_epoch = beat.scheduler, beat.epoch
         return news
 
     def forget_named(self) -> None:
@@ -98,6 +108,15 @@ class SchedulerClient:
             return True
         follows = self._replica.raft.leader is not None and self._membership.in_roster
         return source == self._hint and not follows
+
+    def may_lead(self, source: SiteId) -> bool:
+        """Whether `source`, a site of the run, may be the leader: it has a vote, as far as is known here, or one that
+        has names it as the scheduler. A learner, and whoever was let in just now, would lead by saying so otherwise. To
+        a newcomer the votes that it knows of may be old ones."""
+        replica, voters = self._replica, self._replica.configuration.voters
+        if not replica.was_in_run or source in voters:
+            return True
+        return source == self._hint and self._hint_by in voters
 
     # -- asking again
 

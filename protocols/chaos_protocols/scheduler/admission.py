@@ -103,7 +103,7 @@ class Admission:
     def _known(self, site: SiteId, request: JoinRequest) -> JoinAnswer | None:
         """What the roster says of such a site and its worker."""
         roster = self._facts.roster
-        if site in roster.banned:
+        if site in roster.banned or site in self._reports.banned():
             return _never(request, Cause.BANNED.told())
         if roster.model is None:
             return _not_now(request, Cause.FOUNDER_HAS_NO_WORKER.told())

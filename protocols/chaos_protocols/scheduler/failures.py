@@ -65,6 +65,7 @@ class FailureDetector:
             roster.epoch,
             tuple(self._negotiations.all),
             facts.done_round if len(roster.views) > 1 else 0,
+            self._reports.banned(),
         )
         if looked_at == self._looked_at and not self.waits:
             return []  # nothing is new since the last look
@@ -76,9 +77,13 @@ class FailureDetector:
         facts, roster = self._facts, self._facts.roster
         reachable = facts.reachable()
         negotiated = self._negotiations.joining_sites() | self._negotiations.leaving_sites()
+        banned = self._reports.banned()
         lost = []
         for site in sorted({*roster.concerned(), *negotiated}):
             if site == facts.site:
+                continue
+            if site in banned:
+                lost.append(SiteFailed(site=site, reason="banned by most of the other members"))
                 continue
             record = roster.record(site)
             away = site not in reachable if record is None else site not in connected

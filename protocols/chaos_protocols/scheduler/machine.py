@@ -336,4 +336,5 @@ class SchedulerMachine:
                 round_bytes=self.pace.round_bytes, round_s=self.pace.round_s, hold_s=host.settings.join_hold_s
             ),
             newest_round=self.term.reports.newest_possible(),
+            banned=self.term.reports.banned(),
         )

@@ -67,6 +67,8 @@ class Situation:
     """What its rounds ask of a joiner's links."""
     newest_round: int = 0
     """Nobody of the run has a state that is more than a round newer (`Reports.newest_possible`)."""
+    banned: frozenset[SiteId] = frozenset()
+    """Whom most members want out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +277,7 @@ def remove_site(situation: Situation, removal: Removal) -> Proposal:
         site=site,
         incarnation=removal.incarnation,
         last_round=situation.first_round - 1 if removal.graceful else situation.done,
-        cause="left" if removal.left else "failed",
+        cause="left" if removal.left else "banned" if site in situation.banned else "failed",
         reason=removal.reason[:REASON_CHARACTERS_MAX],
     )
     if roster.version() >= STATES_VERSION and not removal.left:

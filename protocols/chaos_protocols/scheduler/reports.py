@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from chaos_protocols.agreement.roster import SiteRecord
@@ -21,6 +22,8 @@ class Reports:
         self._newest: dict[SiteId, tuple[SiteStatus, float]] = {}
         self._stalled: set[SiteId] = set()
         """Sites whose newest report names a round in which every contribution had weight 0."""
+        self._banning: set[SiteId] = set()
+        """Sites whose newest report names one that is to go."""
 
     @property
     def newest(self) -> Mapping[SiteId, tuple[SiteStatus, float]]:
@@ -28,6 +31,7 @@ class Reports:
 
     def take(self, site: SiteId, report: SiteStatus, *, now_s: float) -> None:
         self._newest[site] = (report, now_s)
+        (self._banning.add if report.bans else self._banning.discard)(site)
         if report.empty_round is None:
             self._stalled.discard(site)
         else:
@@ -54,6 +58,18 @@ class Reports:
             if report is not None:
                 found[record.site] = report
         return found
+
+    def banned(self) -> frozenset[SiteId]:
+        """Whom more than half of the other members want out of the run, as their operators say."""
+        if not self._banning:
+            return frozenset()
+        roster, wanted = self._facts.roster, Counter[SiteId]()
+        members = roster.member_ids()
+        for record in roster.sites:
+            report = self.of(record) if record.site in self._banning and record.state == "member" else None
+            if report is not None:
+                wanted.update(set(report.bans) - {record.site})
+        return frozenset(site for site, votes in wanted.items() if 2 * votes > len(members) - (site in members))
 
     def spoke_lately(self, member: SiteRecord, now_s: float) -> bool:
         """Whether what a member has said of its worker is of now: it knew the present roster (the one just taken over

@@ -19,6 +19,9 @@ RATES_TOLD_MAX = 64
 
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
+BANS_MAX = 64
+"""Sites that an operator may want out at a time."""
+
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """How far a site is: for the scheduler's choice of rounds and sources."""
@@ -54,3 +57,5 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Since version 4: for how long."""
     rates: Annotated[tuple[tuple[Site, Rate], ...], msgspec.Meta(max_length=RATES_TOLD_MAX)] = ()
     """Since version 5: neighbours, and bytes per second that its links to them carried lately in rounds."""
+    bans: Annotated[tuple[Site, ...], msgspec.Meta(max_length=BANS_MAX)] = ()
+    """Since version 5: whom its operator wants out of the run."""

@@ -244,6 +244,18 @@ def test_a_blocked_site_loses_its_link_at_once_and_stays_out_after_a_restart(rig
     assert not rig.driver.conduct.why_not(B)
 
 
+def test_a_ban_blocks_here_and_is_told_to_the_run_again_after_a_restart(commands: tuple[Rig, Any]) -> None:
+    rig, run = commands
+    assert run("ban", C)[0] == 2, "a ban says why"
+    code, text = run("ban", C, "--reason", "key stolen")
+    assert code == 0 and "more than half of the other members" in text
+    assert rig.driver.fed[-1] == events.BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
+    assert "already" in run("ban", C, "--reason", "x")[1]
+    rig.again().started()
+    assert rig.driver.fed[-1] == events.BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
+    assert rig.trust.unblock("cccc").done and rig.driver.fed[-1] == events.BansChanged(sites=())
+
+
 def test_the_commands_block_a_site_and_show_it(commands: tuple[Rig, Any]) -> None:
     _, run = commands
     assert run("block") == (0, "nobody is blocked\n")

@@ -138,7 +138,8 @@ def receive_vote(core: Core, source: SiteId, message: VoteRequest, now_s: float)
     be an old one (thesis 4.2.3); unknown and removed sites fail by the length of their log or by a leader that is
     heard."""
     if message.term > core.term:
-        if not message.transfer and hears_leader(core, now_s):
+        handed_over = message.transfer and source in core.voters  # a leader hands over to a voter
+        if not handed_over and hears_leader(core, now_s):
             return
         core.become_follower(message.term, None, f"{source} asks for votes in term {message.term}", now_s)
     granted = (

@@ -91,6 +91,15 @@ def test_reports_of_sites_that_are_gone_go_too() -> None:
     assert len(overlay.envelopes()) == OUTSIDERS_MAX
 
 
+def test_what_was_taken_before_it_was_known_who_is_outside_is_cut_back() -> None:
+    overlay = LinkStateTable(B)
+    for number in range(3 * REPORTS_EACH_MAX):
+        assert overlay.learn(report(D, site(number)))
+    overlay.follow(LINE)
+    assert len(overlay.envelopes()) == REPORTS_EACH_MAX == len(overlay._told[D])
+    assert overlay.learn(report(D, site(0), up=False, sequence=9)) and not overlay.learn(report(D, site(500)))
+
+
 def test_a_table_that_is_full_takes_reports_of_the_run_before_those_of_outsiders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.unit.protocols.membership.test_outsiders import AGREEMENT, ORDERS, append, facts
 from tests.unit.protocols.one_site import (
@@ -22,7 +23,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import alive
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import encode_roster
 from chaos_protocols.agreement.raft import Persist
-from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, SnapshotRequest
+from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, SnapshotRequest, TimeoutNow, VoteRequest
 from chaos_protocols.membership.scheduler_client import EPOCHS_AHEAD_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import LinkStateAdvertisement, Message, RaftEnvelope
@@ -177,6 +178,44 @@ def test_a_member_that_has_not_heard_its_scheduler_for_a_while_believes_that_it_
     assert bench.machine.membership.in_roster
     bench.hear(C, heartbeat(epoch=EPOCH + 9, knows_you=False))
     assert not bench.machine.membership.in_roster
+
+
+def with_a_learner() -> Bench:
+    """B, that hears its scheduler A; D is a learner of the run."""
+    bench = Bench(B, roster_of(A, B, C, learners=(D,)), voters=(A, B, C)).up(A, C, D)
+    bench.hear(A, RaftEnvelope(message=append()))
+    bench.taken()
+    return bench
+
+
+def test_a_learner_does_not_lead_by_saying_so() -> None:
+    bench = with_a_learner()
+    before = facts(bench)
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    for message in (msgspec.structs.replace(append(term=9), leader=D), TimeoutNow(term=2)):
+        out = bench.hear(D, RaftEnvelope(message=message))
+        assert not [one for one in out if isinstance(one, Persist)]
+    bench.hear(D, forged(D))
+    assert facts(bench) == before
+
+
+def test_a_learner_does_not_end_the_term_of_a_leader_that_is_heard() -> None:
+    bench = with_a_learner()
+    asks = VoteRequest(term=9, last_index=FAR, last_term=8, transfer=True)
+    bench.hear(D, RaftEnvelope(message=asks))
+    assert bench.machine.raft.term == 2 and bench.machine.raft.leader == A
+    bench.hear(C, RaftEnvelope(message=asks))
+    assert bench.machine.raft.term == 9, "a voter may have been handed the role"
+
+
+def test_a_site_that_got_its_vote_meanwhile_leads_when_a_voter_names_it() -> None:
+    """The entry with its vote may not have come here yet."""
+    bench = with_a_learner()
+    claim = RaftEnvelope(message=msgspec.structs.replace(append(term=9), leader=D))
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    bench.hear(D, claim)
+    assert bench.machine.raft.leader == D and bench.machine.raft.term == 9
 
 
 def test_what_a_guest_says_of_a_members_daemon_is_forgotten_after_a_restart_too() -> None:
