@@ -202,6 +202,13 @@ class TrustedSite(msgspec.Struct, frozen=True, kw_only=True):
     words: str
 
 
+class BlockedSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that this one has no link with, on its operator's word."""
+
+    site: str
+    called: str
+
+
 class ListedPeer(msgspec.Struct, frozen=True, kw_only=True):
     """A neighbour that this site dials. `by`: command or configuration; `up`: there is a link now."""
 

@@ -172,6 +172,7 @@ def _absent(status: Status) -> list[str]:
     """Whom a round waits for, and who counts with weight 0 though its worker has the state."""
     lines = [
         f"waits for {printable(one.name)}: {one.seconds:.0f} s without its part of round {status.round + 1}"
+        + (f"; {printable(one.reason)}" if one.reason else "")
         for one in status.waits_for
     ]
     for one in status.resting:

@@ -13,12 +13,14 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
+from chaos_protocols.wire.versions import NEWEST, OLDEST
+from chaos_protocols.wire.worker import ResultApplied, WorkerHello
+from chaos_protocols.wire.worker import WorkerMessage as MemberMessage
 from chaos_protocols.worker_group.events import (
     AskPlanner,
     Begin,
@@ -27,15 +29,20 @@ from chaos_protocols.worker_group.events import (
     EndGroup,
     EndWanted,
     Event,
+    GreetRun,
     GroupTimer,
     GroupTimerFired,
+    JoinRun,
     KillWorker,
     NoPlanMade,
     NoteEvent,
     PlanMade,
     PutPlanInForce,
+    RunLost,
     SetGroupTimer,
     StartWorker,
+    TellDigests,
+    TellRun,
     TellWorker,
     WorkerGone,
     WorkerSaid,
@@ -44,6 +51,7 @@ from chaos_protocols.worker_group.events import (
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import (
     GroupHello,
+    RunSpecs,
     StoreGet,
     StoreSet,
     WorkerMessage,
@@ -54,32 +62,33 @@ from chaos_protocols.worker_group.messages import (
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
+from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
+from chaosd.worker_group.history import Happened, RecoveryTimes
+from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
+from chaosd.worker_group.run_line import RunLine
 
 FINISH_S = 10.0
 """How long workers have to end by themselves."""
 
-LAST_WORDS_S = 0.05
-"""How long after the end of a process the end of its connection may take."""
+LAST_WORDS_S = 0.005
+"""What a worker wrote before it died lies in its socket, and is read within that."""
+
+TURNS = 4
+"""Of the loop, from bytes in a socket to a message that was taken; more than that where the loop itself was late."""
+
+LOOK_INTERVAL_S = 0.01
+"""Between two looks at whether a worker is dying."""
 
 UNSENT_BYTES_MAX = 256 << 20
 """Messages that a worker does not read; beyond this it is taken for dead."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
-    """One entry of the history; `at_s` on the machine's monotonic clock, which all of its processes share."""
-
-    at_s: float
-    kind: str
-    reason: str
-    fields: Mapping[str, object] = field(default_factory=dict)
-
-
 class Controller:
     """Of one worker group, for one training. `happened` is told every entry of its history;
-    `environment` is added to that of the workers."""
+    `environment` is added to that of the workers; `daemon`: the worker socket of the site's daemon, in whose run these
+    workers take part if their script wants that; None: they train by themselves."""
 
     def __init__(
         self,
@@ -93,6 +102,7 @@ class Controller:
         audit: bool = False,
         launch: Launch = launch,
         environment: Mapping[str, str] | None = None,
+        daemon: Path | None = None,
         happened: Callable[[Happened], None],
     ) -> None:
         self._token = secrets.token_hex(32)
@@ -113,15 +123,18 @@ class Controller:
         self._store = GroupStore()
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._exits: dict[int, str] = {}
+        self._dying: set[int] = set()
+        self._recovery = RecoveryTimes()
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
+        self._run = None if daemon is None else RunLine(daemon, self._feed)
 
     async def run(self) -> str:
         """Until the training is over; why it failed, empty if it did not."""
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        with tempfile.TemporaryDirectory(prefix="chaos-workers-") as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
             path = str(Path(folder) / "group.sock")
             environment = {
                 **self._environment,
@@ -129,9 +142,14 @@ class Controller:
                 "CHAOS_WORKER_TOKEN": self._token,
                 "LOCAL_WORLD_SIZE": str(self._local),
             }
-            self._processes = WorkerProcesses(self._command, environment, self._process_ended, self._launch)
+            self._memory = SharedMemory()
+            self._processes = WorkerProcesses(
+                self._command, environment, self._process_ended, self._memory.descriptor, self._launch
+            )
             server = await asyncio.start_unix_server(self._serve, path=path)
-            watching = asyncio.create_task(self._watch())
+            watching = asyncio.gather(
+                self._watch(), self._look(), self._show(Board(Path(folder), " ".join(self._command)))
+            )
             try:
                 self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
                 self._feed(Begin())
@@ -146,9 +164,12 @@ class Controller:
                     timer.cancel()
                 for writer in self._writers.values():
                     writer.close()
+                if self._run is not None:
+                    self._run.close()
                 server.close()
                 await asyncio.gather(watching, *self._thinking, return_exceptions=True)
                 self._processes.close()
+                self._memory.close()
         return failed
 
     def end(self, reason: str) -> None:
@@ -171,12 +192,29 @@ class Controller:
 
     def _process_ended(self, worker: int, reason: str) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
+        self._exits[worker] = reason
+        if worker in self._dying:
+            self._dying.discard(worker)
+            self._record("worker-ended", reason, worker=worker)
+        self._is_gone(worker, reason)
+
+    def _is_gone(self, worker: int, reason: str) -> None:
+        self._keep(asyncio.get_running_loop().create_task(self._bury(worker, reason)))
+
+    async def _bury(self, worker: int, reason: str) -> None:
         if worker in self._writers:
-            self._exits[worker] = reason
-            gone = WorkerGone(worker=worker, reason=reason)
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._feed, gone)
-        else:
-            self._feed(WorkerGone(worker=worker, reason=reason))
+            await asyncio.sleep(LAST_WORDS_S)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+        self._feed(WorkerGone(worker=worker, reason=reason))
+
+    async def _look(self) -> None:
+        """Sees who is dying, long before the kernel has buried it."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for worker in self._processes.dying():
+                self._dying.add(worker)
+                self._is_gone(worker, "its process is being ended")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = -1
@@ -207,7 +245,18 @@ class Controller:
             for each, answer in self._store.take(worker, message):
                 self._send(each, encode(answer))
         else:
+            if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):
+                return
             self._feed(WorkerSaid(worker=worker, message=message))
+
+    def _laid_out(self, specs: RunSpecs) -> bool:
+        """Make room for what the workers share with the daemon; False, and the end, where that cannot be."""
+        try:
+            self._memory.lay_out(specs)
+        except TooLittleMemory as error:
+            self.end(str(error))
+            return False
+        return True
 
     async def _watch(self) -> None:
         """Reads the words of progress."""
@@ -217,10 +266,16 @@ class Controller:
             now_s = asyncio.get_running_loop().time()
             for suspect in self._suspicion.observe(now_s, self._processes.readings()):
                 self._feed(WorkerSuspected(worker=suspect.worker, reason=suspect.reason))
-            together = self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
+            together = self._machine.member is None and self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
             if together and not told_together:
                 self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")
             told_together = together
+
+    async def _show(self, board: Board) -> None:
+        while True:
+            pids = {worker: self._processes.pid(worker) for worker in self._processes.running}
+            board.write(self._machine, pids, self._processes.readings())
+            await asyncio.sleep(WRITE_INTERVAL_S)
 
     # ---- effects
 
@@ -249,6 +304,14 @@ class Controller:
                     self._timers[timer] = loop.call_later(after_s, self._feed, GroupTimerFired(timer=timer))
             case NoteEvent(kind=kind, reason=reason, fields=fields):
                 self._record(kind, reason, **fields)
+            case JoinRun():
+                self._join()
+            case GreetRun(round=round):
+                self._greet(round)
+            case TellRun(message=message):
+                self._tell_run(message)
+            case TellDigests(round=round, start=start, stop=stop):
+                self._tell_run(ResultApplied(round=round, digests=self._memory.digests(start, stop)))
             case EndGroup(failed=failed):
                 if self._over is not None and not self._over.done():
                     self._over.set_result(failed)
@@ -281,6 +344,33 @@ class Controller:
             asyncio.get_running_loop().create_task(asyncio.to_thread(self._planner.prepare, hello, present, idle))
         )
 
+    # ---- the site's daemon
+
+    def _join(self) -> None:
+        if self._run is not None:
+            self._run.join()
+            return
+        reason = "the script trains with other institutions, and no daemon was named for it"
+        asyncio.get_running_loop().call_soon(self._feed, RunLost(reason=reason, final=True))
+
+    def _greet(self, round: int) -> None:
+        hello, layout = self._machine.hello, self._memory.layout
+        assert hello is not None and hello.run is not None and layout is not None and self._run is not None
+        message = WorkerHello(
+            version=NEWEST,
+            oldest=OLDEST,
+            pid=os.getpid(),
+            round=round,
+            state=hello.run.state,
+            contribution=hello.run.contribution,
+            arena_bytes=layout.size_bytes,
+        )
+        self._run.greet(message, self._memory.descriptor)
+
+    def _tell_run(self, message: MemberMessage) -> None:
+        if self._run is not None:
+            self._run.tell(message)
+
     def _send(self, worker: int, frame: bytes) -> None:
         writer = self._writers.get(worker)
         if writer is None or writer.is_closing():
@@ -290,7 +380,11 @@ class Controller:
             self._processes.kill(worker)
 
     def _record(self, kind: str, reason: str, **fields: object) -> None:
-        self._happened(Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields))
+        entry = Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields)
+        self._happened(entry)
+        recovered = self._recovery.take(entry)
+        if recovered is not None:
+            self._happened(recovered)
 
 
 def _uid_of(connection: socket.socket) -> int:

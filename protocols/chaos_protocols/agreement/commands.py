@@ -186,14 +186,18 @@ _roster_decoder = msgspec.msgpack.Decoder(Roster)
 def version_needed(command: Command) -> int:
     """The version that a site must speak to apply this command as it was meant; 0: all do."""
     since = COMMANDS_SINCE.get(type(command), 0)
-    return max(since, _since(command)) if FIELDS_SINCE else since
+    return max(since, _since(command, frozenset(FIELDS_SINCE.items()))) if FIELDS_SINCE else since
+
+
+Since = frozenset[tuple[tuple[type[msgspec.Struct], str], int]]
+"""What FIELDS_SINCE holds."""
 
 
 @lru_cache(maxsize=128)
-def _may_hold(kind: type[msgspec.Struct], since: frozenset[tuple[type[msgspec.Struct], str]]) -> bool:
+def _may_hold(kind: type[msgspec.Struct], since: Since) -> bool:
     """Whether a struct of this kind, or one within it, has a field in FIELDS_SINCE (`since`): all others, the members
     and links of a large run among them, are not looked at."""
-    wanted, seen, todo = {one for one, _ in since}, set(), [msgspec.inspect.type_info(kind)]
+    wanted, seen, todo = {one for (one, _), _ in since}, set(), [msgspec.inspect.type_info(kind)]
     while todo:
         info = todo.pop()
         match info:
@@ -213,17 +217,25 @@ def _may_hold(kind: type[msgspec.Struct], since: frozenset[tuple[type[msgspec.St
     return False
 
 
-def _since(value: object) -> int:
+@lru_cache(maxsize=128)
+def _fields_of(kind: type[msgspec.Struct], since: Since) -> tuple[tuple[str, object, int], ...]:
+    """Name and default of each field, and the version that brought it (0: all have it). Looked up once: it takes as
+    long as all the rest of a proposal."""
+    known = dict(since)
+    return tuple((one.name, one.default, known.get((kind, one.name), 0)) for one in msgspec.structs.fields(kind))
+
+
+def _since(value: object, since: Since) -> int:
     if isinstance(value, tuple):
-        return max((_since(one) for one in value if isinstance(one, msgspec.Struct | tuple)), default=0)
-    if not isinstance(value, msgspec.Struct) or not _may_hold(type(value), frozenset(FIELDS_SINCE)):
+        return max((_since(one, since) for one in value if isinstance(one, msgspec.Struct | tuple)), default=0)
+    if not isinstance(value, msgspec.Struct) or not _may_hold(type(value), since):
         return 0
     newest = 0
-    for field in msgspec.structs.fields(value):
-        held = getattr(value, field.name)
-        newest = max(newest, _since(held))
-        if held != field.default:
-            newest = max(newest, FIELDS_SINCE.get((type(value), field.name), 0))
+    for name, default, version in _fields_of(type(value), since):
+        held = getattr(value, name)
+        newest = max(newest, _since(held, since))
+        if held != default:
+            newest = max(newest, version)
     return newest
 
 

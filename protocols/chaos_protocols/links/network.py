@@ -180,7 +180,7 @@ class Network:
         """Have a link to `site` from now on."""
         self._outbox.emit(self.links.want(site, address, now_s=self._outbox.now_s))
 
-    def reachable(self) -> set[SiteId]:
+    def reachable(self) -> frozenset[SiteId]:
         """Sites of the roster to which a way is known."""
         return self.router.overlay.reachable(self._replica.roster, self.links.up_sites())
 
