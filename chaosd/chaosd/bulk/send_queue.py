@@ -1,4 +1,4 @@
-"""Frames on their way out on one bulk stream: by rank, then in order, for each link, without ever blocking the loop.
+"""Frames on their way out on one bulk stream: in order for each link, without ever blocking the loop.
 
 Driven by the bulk engines. A link that is not up takes nothing: whoever has something to say says it again when the
 link comes up. A frame holds its buffer until the kernel has the bytes.
@@ -7,8 +7,8 @@ link comes up. A frame holds its buffer until the kernel has the bytes.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -41,14 +41,12 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Frame(Generic[K]):
-    """`key`: what it belongs to, for `SendQueue.drop`. `buffer`: held until the frame is sent or dropped. `rank`: lower
-    ones go first; frames of equal rank in the order in which they were put."""
+    """`key`: what it belongs to, for `SendQueue.drop`. `buffer`: held until the frame is sent or dropped."""
 
     key: K
     header: BulkHeader
     payload: memoryview | bytes = b""
     buffer: Buffer | None = None
-    rank: tuple[int, int] = (0, 0)
 
     def release(self) -> None:
         self.payload = b""
@@ -62,9 +60,7 @@ class _Lane(Generic[K]):
     """One connection's queue. A new connection gets a new lane, so that an old sender cannot touch its frames."""
 
     site: SiteId
-    frames: list[tuple[tuple[int, int], int, Frame[K]]] = field(default_factory=list)
-    """A heap: rank, number, frame."""
-    number: int = 0
+    frames: deque[Frame[K]] = field(default_factory=deque)
     task: asyncio.Task[None] | None = None
     up: bool = True
 
@@ -102,8 +98,7 @@ class SendQueue(Generic[K]):
             self._end(lane)
             self._overflow(site)
             return
-        lane.number += 1
-        heapq.heappush(lane.frames, (frame.rank, lane.number, frame))
+        lane.frames.append(frame)
         if lane.task is None:
             lane.task = asyncio.get_running_loop().create_task(self._send(lane), name=f"bulk to {short(site)}")
             self._tasks.add(lane.task)
@@ -112,13 +107,12 @@ class SendQueue(Generic[K]):
     def drop(self, unwanted: Callable[[K], bool]) -> None:
         """Forget frames that wait and whose key is unwanted."""
         for lane in self._lanes.values():
-            kept = []
-            for entry in lane.frames:
-                if unwanted(entry[2].key):
-                    entry[2].release()
+            kept: deque[Frame[K]] = deque()
+            for frame in lane.frames:
+                if unwanted(frame.key):
+                    frame.release()
                 else:
-                    kept.append(entry)
-            heapq.heapify(kept)
+                    kept.append(frame)
             lane.frames = kept
 
     async def close(self) -> None:
@@ -133,7 +127,7 @@ class SendQueue(Generic[K]):
     async def _send(self, lane: _Lane[K]) -> None:
         try:
             while lane.frames:
-                frame = heapq.heappop(lane.frames)[2]
+                frame = lane.frames.popleft()
                 try:
                     header = encode_bulk_header(frame.header)
                     await self._sender.send_bulk(lane.site, self._stream, header, frame.payload)
@@ -147,7 +141,7 @@ class SendQueue(Generic[K]):
     def _end(self, lane: _Lane[K]) -> None:
         lane.up = False
         while lane.frames:
-            lane.frames.pop()[2].release()
+            lane.frames.popleft().release()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -317,15 +317,12 @@ class ReduceEngine:
         key: Tag | None = None
         if memory is not None and not isinstance(reference, HeldRef) and reference.tag == memory.tag:
             key = memory.tag
-            rank = memory.rank(reference)
             header, (buffer, view) = memory.with_hash(header, reference), memory.payload(reference)
         else:
             assert not isinstance(reference, PartialRef)
             vectors = self._all()
-            rank = vectors.rank(reference)
             header, (buffer, view) = vectors.with_hash(header, reference), vectors.payload(reference)
-        # By place in the vector (spec 9.29): all trees of a link go on together; what says where we stand goes first.
-        self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer, rank=rank))
+        self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer))
 
     def _round_finished(self, effect: RoundReduced) -> None:
         memory = self._open_memory(effect.tag)

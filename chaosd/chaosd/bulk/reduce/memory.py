@@ -114,10 +114,6 @@ class RoundMemory:
             return header
         return replace(header, hash=self.result.hashes[self.layout.index(reference.tree, reference.chunk)])
 
-    def rank(self, reference: PartialRef | ResultRef) -> tuple[int, int]:
-        """When a chunk goes out among others: see `ReduceEngine._send`."""
-        return self.tag.round, self.layout.index(reference.tree, reference.chunk)
-
     def payload(self, reference: PartialRef | ResultRef) -> tuple[Buffer, memoryview]:
         """The bytes to send; the buffer is held for the sender."""
         chunk = self.chunk(reference.tree, reference.chunk)
@@ -355,12 +351,6 @@ class VectorMemory:
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
         self._layouts[memory.tag] = memory.layout
-
-    def rank(self, reference: ResultRef | HeldRef) -> tuple[int, int]:
-        """When a chunk of a finished result goes out among others."""
-        if isinstance(reference, HeldRef):
-            return reference.round, reference.index
-        return reference.tag.round, self._layouts[reference.tag].index(reference.tree, reference.chunk)
 
     def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
         """Part of a finished result, held for the sender."""
