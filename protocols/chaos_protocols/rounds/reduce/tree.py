@@ -171,12 +171,10 @@ class TreeFlow:
     def advance(self) -> list[ReduceEffect]:
         """Sum whatever can be summed, send it on, let the children go on."""
         effects: list[ReduceEffect] = []
-        before = self.combined
+        before, turn_is_over = self.combined, False
         while self._may_combine():
             if self.combined == before + self._turn_max:
-                if not self._goes_on:
-                    effects.append(GoOn(tag=self.tag, tree=self.tree))
-                self._goes_on = True
+                turn_is_over = True
                 break
             if self.combined == 0 and not any(self._known.values()):
                 effects += self._nothing_to_sum()
@@ -187,6 +185,9 @@ class TreeFlow:
                 step = self._room() - child.limit
                 if not child.empty and (step >= self._grant_step or (step > 0 and self._room() == self.count)):
                     effects += self._grant_to(site)
+        if turn_is_over and not self._goes_on:
+            self._goes_on = True
+            effects.append(GoOn(tag=self.tag, tree=self.tree))  # last: what it brings comes after all of this
         return effects
 
     def go_on(self) -> list[ReduceEffect]:

@@ -100,6 +100,7 @@ class Site:
         self.run(self.machine.contribute(tag, weight, has_bytes=own is not None, check=check_of(self.name)))
 
     def run(self, effects: list[ReduceEffect]) -> None:
+        later: list[GoOn] = []
         for effect in effects:
             match effect:
                 case SendBulk(site=to, header=header, payload=payload):
@@ -117,7 +118,7 @@ class Site:
                     divide(out, held.partials.pop((tree, chunk)), total)
                     held.result[tree, chunk] = out
                 case GoOn():
-                    self.run(self.machine.go_on(effect))
+                    later.append(effect)
                 case ReleasePartials(tag=tag, tree=tree, below=below):
                     partials = self.rounds[tag].partials
                     for key in [key for key in partials if key[0] == tree and key[1] < below]:
@@ -130,6 +131,8 @@ class Site:
                     self.stalled.append(tag)
                 case ResultLost(tag=tag):
                     self.lost.append(tag)
+        for one in later:
+            self.run(self.machine.go_on(one))
 
     def _combine(self, effect: Combine) -> None:
         held = self.rounds[effect.tag]

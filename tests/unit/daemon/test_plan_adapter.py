@@ -1,0 +1,88 @@
+"""The planners in the words of the protocols: what a plan is worth, how deep it is, and how the daemon tells it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+import pytest
+
+from chaos_protocols.agreement.roster import LinkRecord
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaosd.api.status import AveragingStatus
+from chaosd.cli.render import _averaging
+from chaosd.monitor.round_clock import RoundClock
+from chaosd.plan_adapter import RATE_UNKNOWN_BYTES_PER_S, DaemonPlanner, depth_s
+
+A, B, C, D = (SiteId(name * 32) for name in "abcd")
+
+
+def mesh(*sites: SiteId, rate: float = 1e7) -> dict[tuple[SiteId, SiteId], LinkRecord]:
+    return {
+        pair: LinkRecord(one=pair[0], other=pair[1], rate_bytes_per_s=rate, rtt_s=0.02)
+        for pair in itertools.combinations(sites, 2)
+    }
+
+
+def test_several_trees_are_planned_only_where_all_sites_can_tell_them_apart() -> None:
+    planner = DaemonPlanner()
+    several = planner.sync((A, B, C, D), (), mesh(A, B, C, D), several=True)
+    single = planner.sync((A, B, C, D), (), mesh(A, B, C, D), several=False)
+    assert several.several and len(several.trees) > 1
+    assert not single.several and len(single.trees) == 1
+    links = mesh(A, B, C, D)
+    assert planner.rate_bytes_per_s(several, links) > 1.5 * planner.rate_bytes_per_s(single, links)
+
+
+def test_a_policy_that_is_not_there_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ValueError, match="must be tree, trees"):
+        DaemonPlanner(averaging="fastest")
+
+
+def test_a_plan_is_as_fast_as_its_fullest_link() -> None:
+    chain = Tree(weight=0.75, root=A, parent=((B, A), (C, B)))
+    star = Tree(weight=0.25, root=A, parent=((B, A), (C, A)))
+    plan = SyncPlan(trees=(chain, star), reason="by hand", several=True)
+    links = mesh(A, B, C)
+    planner = DaemonPlanner()
+    assert planner.rate_bytes_per_s(plan, links) == 1e7
+    slow = msgspec.structs.replace(links[A, C], rate_bytes_per_s=1e6)
+    assert planner.rate_bytes_per_s(plan, {**links, (A, C): slow}) == 4e6
+    unknown = msgspec.structs.replace(links[A, C], rate_bytes_per_s=0.0)
+    assert planner.rate_bytes_per_s(plan, {**links, (A, C): unknown}) == min(1e7, 4 * RATE_UNKNOWN_BYTES_PER_S)
+    del links[A, C]
+    assert planner.rate_bytes_per_s(plan, links) == 0.0
+    alone = SyncPlan(trees=(Tree(weight=1.0, root=A, parent=()),), reason="alone")
+    assert planner.rate_bytes_per_s(alone, {}) == math.inf
+
+
+def test_a_tree_is_as_deep_as_its_farthest_site() -> None:
+    links = mesh(A, B, C)
+    assert depth_s(Tree(weight=1.0, root=A, parent=((B, A), (C, B))), links) == pytest.approx(0.02)
+    assert depth_s(Tree(weight=1.0, root=A, parent=((B, A), (C, A))), links) == pytest.approx(0.01)
+
+
+def test_rounds_are_timed_from_the_part_given_and_one_that_begins_again_from_the_last_time() -> None:
+    clock = RoundClock()
+    assert clock.usual_s is None
+    first, again = Tag(epoch=1, round=1), Tag(epoch=2, round=1)
+    clock.gave(first, 10.0)
+    clock.gave(again, 11.0)
+    clock.finished(first, 11.5)
+    assert clock.usual_s is None
+    clock.finished(again, 11.5)
+    for number, took_s in ((2, 0.25), (3, 4.0)):
+        clock.gave(Tag(epoch=2, round=number), 20.0)
+        clock.finished(Tag(epoch=2, round=number), 20.0 + took_s)
+    assert clock.usual_s == 0.5
+
+
+def test_status_tells_what_a_round_should_take_beside_what_it_takes() -> None:
+    told = _averaging(AveragingStatus(trees=3, rate_bytes_per_s=12.5e6, predicted_s=0.5, took_s=0.75, reason="3 trees"))
+    assert told == (
+        "averaged along 3 trees, 100.0 Mbit/s: 0.500 s predicted, 0.750 s taken since this site gave its part (3 trees)"
+    )
+    young = AveragingStatus(trees=1, rate_bytes_per_s=1e6, predicted_s=None, took_s=None, reason="one tree")
+    assert _averaging(young) == "averaged along one tree, 8.0 Mbit/s (one tree)"
