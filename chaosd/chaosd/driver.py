@@ -28,6 +28,7 @@ from chaosd.bulk.streams import BulkStreams
 from chaosd.conduct import Conduct
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics, PhaseClock, StatePhases
+from chaosd.monitor.round_clock import RoundClock
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
@@ -89,6 +90,7 @@ class Driver:
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
         self._auth, self._journal = auth, journal
         self.conduct = Conduct(machine.is_trusted)
+        self.round_clock = RoundClock()
         self.phase_clock = PhaseClock(metrics.phase_seconds, self.now_s())
         self._phases = StatePhases(metrics.state_phase_seconds)
         self._queue: deque[events.Event] = deque()
@@ -229,6 +231,8 @@ class Driver:
             case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
                 bulk.reduce.open(tag, plan, listeners, member)
             case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
+                if has_bytes:
+                    self.round_clock.gave(tag, self.now_s())
                 bulk.reduce.contribute(tag, weight, has_bytes, check)
             case effects.StopRound(tag=tag):
                 bulk.reduce.stop(tag)
@@ -353,6 +357,7 @@ class Driver:
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
+        self.round_clock.finished(tag, self.now_s())
         odd = self.bulk.reduce.not_finite(tag.round)
         checks = self.bulk.reduce.checks(tag.round)
         finished = events.ReduceFinished(

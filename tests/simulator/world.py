@@ -34,7 +34,7 @@ class World:
     def __init__(self, seed: int, *, settings: SiteSettings | None = None, verbose: bool = False) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.settings = settings or SiteSettings()
+        self.settings = settings or SiteSettings(replan_every_s=1.0)
         self.planner = SimulatedPlanner(seed)
         self.now_s = 0.0
         self.steps = 0

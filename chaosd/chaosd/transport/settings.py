@@ -105,12 +105,14 @@ class TransportSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionCounters:
     """What one connection of a link has carried since it stands, encrypted. `stream`: None for the control connection;
-    `waiting_bytes`: handed over by this site and not acknowledged by the far end's system."""
+    `waiting_bytes`: handed over by this site and not acknowledged by the far end's system; `queued_bytes`: those among
+    them that not even this system has taken."""
 
     stream: int | None
     received_bytes: int
     acknowledged_bytes: int
     waiting_bytes: int
+    queued_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

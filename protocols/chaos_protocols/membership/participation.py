@@ -8,6 +8,8 @@ order of the steps is decided here. Driven by `SiteMachine`. Sources: spec 12, 1
 
 from __future__ import annotations
 
+import msgspec
+
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, RemoveLink
 from chaos_protocols.agreement.replica import RosterReplica
@@ -26,6 +28,7 @@ from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.recovering import Recovering
+from chaos_protocols.membership.reporting import Reporting
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.skips import Skips
 from chaos_protocols.membership.waits import Waits
@@ -62,6 +65,9 @@ class Participation:
         self.skips = Skips(outbox, replica)
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
+        self._reporting = Reporting(
+            outbox, replica, network, self.membership, rounds, self.state, self.absence, self.reached
+        )
         self._outbox = outbox
         self._replica = replica
         self._network = network
@@ -71,25 +77,8 @@ class Participation:
 
     def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
-        rounds, state, roster = self._rounds, self.state, self._replica.roster
-        model = roster.model
-        return SiteStatus(
-            incarnation=self._outbox.facts.incarnation,
-            epoch=roster.epoch,
-            done_round=rounds.completed_round,
-            active=rounds.active and self.membership.in_roster,
-            transfer_bytes=state.fetch.verified_bytes,
-            empty_round=rounds.empty_round,
-            worker_round=rounds.worker_round or 0,
-            known_round=rounds.known_round,
-            memory_checkpoint=state.memory.round is not None,
-            open=rounds.running,
-            gave=rounds.own.given,
-            rests=self.absence.rests,
-            reached_round=self.reached.of(roster),
-            bans=self.client.bans,
-            checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
-        )
+        report, bans = self._reporting.status(), self.client.bans
+        return msgspec.structs.replace(report, bans=bans) if bans else report
 
     def round_status(self) -> RoundStatusReply:
         """This site's answer; it may only be asked for once the resolving entry is applied here (it is a promise)."""
