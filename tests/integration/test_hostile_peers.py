@@ -334,4 +334,5 @@ def test_a_member_that_the_others_ban_is_out_for_good_and_they_train_on(tmp_path
             lambda: all(site.round() > one + ROUNDS_MEANWHILE for site, one in zip(others, reached, strict=True)),
             "rounds go on",
         )
-        assert not [one for one in banned.client.status().links if one.up], "nobody lets it connect"
+        own = [one for one in banned.client.status().links if name in (one.one, one.other)]
+        assert not [one for one in own if one.up], "nobody lets it connect"
