@@ -67,9 +67,8 @@ class SiteMachine:
         self.replica = RosterReplica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
         self.network = Network(self.outbox, self.replica)
         self.rounds = RoundMachine(facts.site, roster)
-        self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
-        client, desired = self.participation.client, self.participation.links
-        self.orders = LinkOrders(self.outbox, self.replica, self.network, client, desired)
+        parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
+        self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)
         self.scheduler = SchedulerMachine(self)
         self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
         self._timer_s: float | None = None

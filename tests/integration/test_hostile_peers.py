@@ -312,3 +312,27 @@ def test_two_sites_train_on_while_a_trusted_neighbour_forges_replays_and_lies(tm
         assert honest[0].daemon_log.stat().st_size < LOG_BYTES_MAX
         for site in honest:
             assert "Traceback" not in site.daemon_log.read_text()
+
+
+def test_a_member_that_the_others_ban_is_out_for_good_and_they_train_on(tmp_path: Path) -> None:
+    names = {"cleveland": "Cleveland", "hungary": "Hungary", "swiss": "Switzerland"}
+    with cluster_of(tmp_path, names, min_sites=3) as cluster:
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number)
+        wait_for(lambda: all(site.is_member() and site.round() > 5 for site in cluster.sites), "three sites train")
+        *others, banned = cluster.sites
+        name = banned.identity.site
+        assert others[0].client.block(name, ban=True, reason="key stolen").done
+        assert all(len(site.client.status().sites) == 3 for site in others), "one of two is not more than half"
+        assert others[1].client.block(name, ban=True, reason="key stolen").done
+        wait_for(lambda: all(len(site.client.status().sites) == 2 for site in others), "it is out")
+        told = [event.cause for site in others for event in site.events("scale-in")]
+        assert told == ["banned by most of the other members"], "removed once, by the scheduler, and not as failed"
+        reached = [site.round() for site in others]
+        wait_for(
+            lambda: all(site.round() > one + ROUNDS_MEANWHILE for site, one in zip(others, reached, strict=True)),
+            "rounds go on",
+        )
+        own = [one for one in banned.client.status().links if name in (one.one, one.other)]
+        assert not [one for one in own if one.up], "nobody lets it connect"

@@ -46,7 +46,7 @@ class Participation:
 
     def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, rounds: RoundMachine) -> None:
         self.membership = Membership(outbox.facts.site, outbox.facts.incarnation, replica.roster)
-        self.client = SchedulerClient(outbox, replica, network, self.membership)
+        self.client = SchedulerClient(outbox, replica, network, self.membership, self.report)
         self.links = DesiredLinks(outbox, replica, network, self.membership, self.client)
         self.session = WorkerSession(outbox)
         self.reached = ReachedRound(outbox, rounds)

@@ -6,7 +6,7 @@ is said by `joining.py`, `leaving.py` and the state's parts. Driven by `Particip
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.events import BansChanged
@@ -15,7 +15,7 @@ from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Heartbeat, Message
-from chaos_protocols.wire.site_status import BANS_MAX
+from chaos_protocols.wire.site_status import BANS_MAX, SiteStatus
 
 EPOCHS_AHEAD_MAX = 1 << 20
 """A roster changes a few times an hour. Who names an epoch further ahead than this has made it up."""
@@ -24,7 +24,15 @@ EPOCHS_AHEAD_MAX = 1 << 20
 class SchedulerClient:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, membership: Membership) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        replica: RosterReplica,
+        network: Network,
+        membership: Membership,
+        report: Callable[[], SiteStatus],
+    ) -> None:
+        self._report = report
         self._outbox = outbox
         self._replica = replica
         self._network = network
@@ -61,8 +69,10 @@ class SchedulerClient:
         self._sponsors = frozenset(peers)
 
     def bans_changed(self, event: BansChanged) -> None:
-        """The operator has said so, or takes it back: in the next report, and in each from then on."""
-        self.bans = event.sites[:BANS_MAX]
+        """The operator has said so, or takes it back: at once, and in each report from then on."""
+        changed, self.bans = event.sites != self.bans, event.sites[:BANS_MAX]
+        if changed and self._membership.in_roster:  # before a link is closed for it: who has no link counts as failed
+            self.tell(self._report())
 
     def named(self, site: SiteId, beat: Heartbeat) -> bool:
         """A neighbour says who schedules. Whether that is news. Only who is of the run may name somebody, and a word

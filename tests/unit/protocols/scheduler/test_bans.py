@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.protocols.membership.test_outsiders import append
 from tests.unit.protocols.one_site import EPOCH, MODEL, A, B, Bench, C, D, E, leader_of, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import alive
 
 from chaos_protocols import events
 from chaos_protocols.effects import CloseLink
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import JoinAnswer, JoinRequest, SiteStatus
+from chaos_protocols.wire.control import JoinAnswer, JoinRequest, RaftEnvelope, SiteStatus
 
 
 def wants_out(bench: Bench, site: SiteId, *named: SiteId, incarnation: int = 1) -> None:
@@ -87,7 +88,10 @@ def test_a_joiner_that_most_members_want_out_is_not_let_in() -> None:
 
 def test_a_site_says_whom_its_operator_wants_out_and_closes_its_link_when_it_is_banned() -> None:
     bench = Bench(B, roster_of(A, B, C), voters=(A,)).up(A, C)
-    bench.handle(events.BansChanged(sites=(C,)))
+    bench.hear(A, RaftEnvelope(message=append()))
+    out = bench.handle(events.BansChanged(sites=(C,)))
+    assert [(to, one.bans) for to, one in sent(out, SiteStatus)] == [(A, (C,))], "at once, before its link goes"
+    assert not sent(bench.handle(events.BansChanged(sites=(C,))), SiteStatus)
     assert bench.machine.own_report().bans == (C,)
     bench.pretend(roster_of(A, B, C))
     old = bench.machine.roster
