@@ -42,7 +42,7 @@ docs: $(VENV)/.docs  ## the documentation site, without network: build/site/inde
 	@$(BIN)/python -m tests.tidy.doc_site && echo "open build/site/index.html"
 
 test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
-	@$(TESTS) -n 2 $(IN_PROCESS); first=$$?; \
+	@$(TESTS) -n 2 -m "not mutants" $(IN_PROCESS); first=$$?; \
 		$(TESTS) -n 2 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
 		$(TESTS) -m alone $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
@@ -77,8 +77,9 @@ SEEDS ?= 0:3000
 seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (a quarter of an hour); fewer: make seeds SEEDS=0:500
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds $(SEEDS)
 
-mutants: $(VENV)/.project  ## deliberate faults in the protocols: each must be caught by the simulator
+mutants: $(VENV)/.project  ## deliberate faults in the protocols, and fixes that are taken back: each must be noticed
 	@$(BIN)/python -m tests.simulation.mutants
+	@$(TESTS) -n 2 -m mutants tests/simulation
 
 mutants-random: $(VENV)/.project  ## 200 small faults drawn from a seed: do the tests notice? (hours)
 	@$(BIN)/python -m tests.simulation.mutants.random_faults
