@@ -17,8 +17,9 @@ TORCH ?= $(shell $(BIN)/python -c 'import sys; print("torch==2.13.0" if sys.vers
 # Several sites on one machine: two training processes with two threads each on two cores are 6 to 10 times slower.
 export OMP_NUM_THREADS = 1
 
-# Tests without real processes first; then those with them, file by file side by side, for they wait most of the time;
-# last, one after the other, those that measure or need the machine for themselves (marked `alone`).
+# Tests without real processes first; then those with them, four files side by side on two cores, for they wait most of the
+# time (a third of it is processor time); last, one after the other, those that measure or need the machine for
+# themselves (marked `alone`).
 TESTS := $(BIN)/python -m pytest -q
 IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/fuzz)
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
@@ -43,7 +44,7 @@ docs: $(VENV)/.docs  ## the documentation site, without network: build/site/inde
 
 test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
 	@$(TESTS) -n 2 -m "not mutants" $(IN_PROCESS); first=$$?; \
-		$(TESTS) -n 2 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
+		$(TESTS) -n 4 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
 		$(TESTS) -m alone $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
