@@ -46,7 +46,6 @@ LATE = (
                 "chaos_protocols.rounds.delivery:ResultDelivery.next", "if self.worker_round < completed:", "if False:"
             ),
         ),
-        stories=("120",),
         test="test_far_behind:test_worker_that_loads_a_state_behind_what_was_delivered_takes_another",
     ),
     Undone(
@@ -269,7 +268,7 @@ LATE = (
         test="test_participation:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
     ),
     Undone(
-        row=59,
+        row=64,
         patches=(
             Patch(
                 "chaos_protocols.membership.waits:Waits.waited_for",
@@ -322,6 +321,7 @@ LATE = (
                 "return True",
             ),
         ),
+        stories=("120",),
         test="test_worker_region:test_no_transfer_writes_into_a_region_from_which_the_worker_has_yet_to_load",
     ),
     Undone(

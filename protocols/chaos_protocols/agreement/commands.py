@@ -114,10 +114,11 @@ class RemoveSite(Stored, frozen=True, kw_only=True, tag=True):
 
 
 class AddLink(Stored, frozen=True, kw_only=True, tag=True):
-    """A new link, or new rates of a known one."""
+    """A new link, or new rates of a known one; `more`: of others, known ones, too (since version 5)."""
 
     link: LinkRecord
     views: Views
+    more: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)] = ()
 
 
 class RemoveLink(Stored, frozen=True, kw_only=True, tag=True):
@@ -168,6 +169,7 @@ COMMANDS_SINCE: dict[type[Stored], int] = {}
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
     (ReplicationPlan, "hold_s"): HOLDS_SINCE,
     (SyncPlan, "several"): TREES_SINCE,
+    (AddLink, "more"): TREES_SINCE,
     (SetRestorePoint, "operator"): 4,
     (Departure, "name"): 4,
     (Departure, "lineage"): 4,
@@ -338,8 +340,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
             changed = replace(roster, sites=sites, resolving=True, replication=_unless_for(roster.replication, site))
         case RemoveSite(departure=departure, resolve=resolve):
             changed = _without_site(roster, departure, resolve)
-        case AddLink(link=link):
-            changed = replace(roster, links=_with_links(roster.links, (link,)))
+        case AddLink(link=link, more=more):
+            changed = replace(roster, links=_with_links(roster.links, (link, *more)))
         case RemoveLink(one=one, other=other, resolve=resolve):
             links = tuple(link for link in roster.links if link.key != (one, other))
             changed = replace(roster, links=links, resolving=roster.resolving or resolve)

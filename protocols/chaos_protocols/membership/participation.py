@@ -123,16 +123,15 @@ class Participation:
     def heard(self, site: SiteId, beat: Heartbeat) -> None:
         """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
         membership, replica = self.membership, self._replica
-        if self.client.named(beat) and (membership.leaving or not membership.in_roster):
+        if self.client.named(site, beat) and (membership.leaving or not membership.in_roster):
             self.ask()
-        heeded = self.client.is_trusted(site) or replica.raft.leader is None  # who has a scheduler asks no stranger
-        if not heeded or beat.epoch <= replica.roster.epoch:
+        if not self.client.is_trusted(site) or self.client.is_made_up(beat) or beat.epoch <= replica.roster.epoch:
             return
         if beat.knows_you:
             self.leaving.in_says_a_neighbour()
         elif membership.leaving:
             self.leaving.out_says_a_neighbour()
-        elif membership.in_roster:
+        elif membership.in_roster and self.client.may_be_out(site):
             membership.evict(beat.epoch)
             self._outbox.record("scale-in", self._outbox.facts.name, "removed while cut off", "", None, "joins again")
             self.state.leave_run()

@@ -55,4 +55,5 @@ class Reporting:
             checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
             unacknowledged_by=told if told is not None else SiteId(""),
             unacknowledged_s=deaf_s if told else 0.0,
+            rates=self._network.rates,
         )

@@ -5,12 +5,19 @@ Part of `wire/control.py`, which says how messages may change.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from chaos_protocols.agreement.roster import Count
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.wire.waits import Seconds, Words
+
+RATES_TOLD_MAX = 64
+"""Of a site with more links those of the lowest ids are told."""
+
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -45,3 +52,5 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     for it, a failure timeout at least; empty: there is none."""
     unacknowledged_s: Seconds = 0.0
     """Since version 4: for how long."""
+    rates: Annotated[tuple[tuple[Site, Rate], ...], msgspec.Meta(max_length=RATES_TOLD_MAX)] = ()
+    """Since version 5: neighbours, and bytes per second that its links to them carried lately in rounds."""

@@ -46,7 +46,7 @@ def hunt(bug: Bug, *, first: int = 0) -> Finding:
             for seed in range(max(first, bug.first), bug.seeds):
                 sites = bug.sites or sites_of(seed)
                 try:
-                    run_seed(seed, sites=sites)
+                    run_seed(seed, sites=sites, guest=bug.guest)
                 except Violation as found:
                     took_s = time.monotonic() - began_s
                     return Finding(

@@ -31,7 +31,8 @@ class Patch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
     """`breaks`: the invariants that may be seen broken first. `seeds`: it is caught before this one; `first`: from here
-    on, where what it takes is rare. `sites`: in runs of so many; 0: of 3 to 6, by the seed."""
+    on, where what it takes is rare. `sites`: in runs of so many; 0: of 3 to 6, by the seed. `guest`: a hostile guest is
+    there to use it."""
 
     name: str
     patches: tuple[Patch, ...]
@@ -39,6 +40,7 @@ class Bug:
     seeds: int = 60
     first: int = 0
     sites: int = 0
+    guest: bool = False
 
 
 class DoesNotApply(Exception):
