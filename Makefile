@@ -17,8 +17,9 @@ TORCH ?= $(shell $(BIN)/python -c 'import sys; print("torch==2.13.0" if sys.vers
 # Several sites on one machine: two training processes with two threads each on two cores are 6 to 10 times slower.
 export OMP_NUM_THREADS = 1
 
-# Tests without real processes first; then those with them, file by file side by side, for they wait most of the time;
-# last, one after the other, those that measure or need the machine for themselves (marked `alone`).
+# Tests without real processes first; then those with them, four files side by side on two cores, for they wait most of the
+# time (a third of it is processor time); last, one after the other, those that measure or need the machine for
+# themselves (marked `alone`).
 TESTS := $(BIN)/python -m pytest -q
 IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numerics tests/fuzz)
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
@@ -42,8 +43,8 @@ docs: $(VENV)/.docs  ## the documentation site, without network: build/site/inde
 	@$(BIN)/python -m tests.tidy.doc_site && echo "open build/site/index.html"
 
 test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
-	@$(TESTS) -n 2 $(IN_PROCESS); first=$$?; \
-		$(TESTS) -n 2 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
+	@$(TESTS) -n 2 -m "not mutants" $(IN_PROCESS); first=$$?; \
+		$(TESTS) -n 4 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
 		$(TESTS) -m alone $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules
@@ -80,8 +81,9 @@ SEEDS ?= 0:3000
 seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (a quarter of an hour); fewer: make seeds SEEDS=0:500
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds $(SEEDS)
 
-mutants: $(VENV)/.project  ## deliberate faults in the protocols: each must be caught by the simulator
+mutants: $(VENV)/.project  ## deliberate faults in the protocols, and fixes that are taken back: each must be noticed
 	@$(BIN)/python -m tests.simulation.mutants
+	@$(TESTS) -n 2 -m mutants tests/simulation
 
 mutants-random: $(VENV)/.project  ## 200 small faults drawn from a seed: do the tests notice? (hours)
 	@$(BIN)/python -m tests.simulation.mutants.random_faults

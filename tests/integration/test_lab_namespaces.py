@@ -24,7 +24,7 @@ from chaos_lab.scenario import LinkSpec
 pytestmark = pytest.mark.alone
 
 TRAFFIC = str(Path(__file__).parent / "lab_traffic.py")
-COPY_S = 2.0
+COPY_S = 1.2
 OF_THE_RATE = 0.956
 """What headers leave of a rate at 1500 bytes a packet."""
 

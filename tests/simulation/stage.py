@@ -85,6 +85,7 @@ class Stage:
     def __init__(self, *, seed: int = SEED) -> None:
         self.world = World(seed, settings=SiteSettings(keep=CheckpointSettings(checkpoint="off")))
         self.world.compute_range_s = COMPUTE_RANGE_S
+        self.world.planner.trees = 1  # who is whose parent is the story's affair; seeds draw several trees
         self.told: list[Told] = []
         self.detail = False
         self._silent = False

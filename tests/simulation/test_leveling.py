@@ -18,6 +18,7 @@ def with_joiner(apply_s: float, *, contribution_bytes: int = 0, sends_every_s: f
     """a, b, c train in rounds of about 40 ms; d joins, and needs `apply_s` for each result. With `sends_every_s` a
     state is sent only at such moments, so that a transfer takes about so long."""
     world = World(3, settings=SiteSettings())
+    world.planner.trees = 1
     for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
         world.add(name, founder=name == "a", peers=peers, min_sites=3)
     for node in world.nodes.values():

@@ -33,7 +33,9 @@ def watched(name: str, send: Callable[[str, Frame], None], sent: set[str]) -> Ca
 def joined(policy: str) -> tuple[World, set[str], set[str]]:
     """A chain a - b - c trains; d joins at c, under `policy`. The world, who sent d state, d's links after it."""
     world = World(1)
-    world.planner = SimulatedPlanner(policy)
+    world.planner = SimulatedPlanner(1)
+    world.planner.trees, world.planner.policy = 1, policy
+    world.planner.all_sites = policy == "multi_source"
     for name, peers in (("a", ()), ("b", ("a",)), ("c", ("b",))):
         world.add(name, founder=name == "a", peers=peers, min_sites=3)
     for node in list(world.nodes.values()):

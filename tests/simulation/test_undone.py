@@ -1,5 +1,6 @@
 """Every fix of docs/found-by-simulation.md that is named in `undone` is held: with it taken back, its story or its test
-fails. A story's trace does not count, since it may be written anew; its claims do."""
+fails. A story's trace does not count, since it may be written anew; its claims do. That every patch still applies is
+seen by every `make test`, the rest by `make mutants`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.simulation.mutants.planting import planted
+from tests.simulation.mutants.planting import changed, planted
 from tests.simulation.play import why_not
 from tests.simulation.stage import SEED
 from tests.simulation.undoing import Undone
@@ -26,6 +27,12 @@ def name_of(one: Undone) -> str:
     return f"row-{one.row}"
 
 
+@pytest.mark.parametrize("one", UNDONE, ids=name_of)
+def test_patches_of_the_fix_still_apply(one: Undone) -> None:
+    assert {patch.target for patch in one.patches} == set(changed(one.patches))
+
+
+@pytest.mark.mutants
 @pytest.mark.parametrize("one", HELD_BY_STORIES, ids=name_of)
 def test_claims_of_a_story_fail_without_the_fix(one: Undone) -> None:
     told = []
@@ -36,6 +43,7 @@ def test_claims_of_a_story_fail_without_the_fix(one: Undone) -> None:
     assert any(told), f"the fix of row {one.row} is undone, and none of the stories {one.stories} notices"
 
 
+@pytest.mark.mutants
 @pytest.mark.parametrize("one", HELD_BY_A_TEST, ids=name_of)
 def test_named_test_fails_without_the_fix(one: Undone) -> None:
     module_name, _, name = one.test.partition(":")
