@@ -68,7 +68,6 @@ class Coordinator(ParallelSite, CommonDecisions):
         self._verbose = verbose
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
-        self._conversation: Conversation | None = None
         self._round = 0
         self._averaged_alone = self._noticed = False
         self._told_left = False

@@ -11,6 +11,7 @@ from chaos_protocols.wire.waits import SiteWait
 from chaosd.api.status import (
     EventRecord,
     LinkStatus,
+    LoggedFigure,
     ProbingStatus,
     RefusedSite,
     SiteSummary,
@@ -66,6 +67,10 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
             pid=driver.workers.pid,
             round=rounds.worker_round,
             phase=rounds.phase.value,
+            figures=tuple(
+                LoggedFigure(name=name, round=number, value=value)
+                for name, (number, value) in sorted(driver.workers.figures.items())
+            ),
         ),
         transfer=_transfer(driver),
         probing=_probing(driver),
