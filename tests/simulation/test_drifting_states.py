@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.simulation.mutants.planting import Bug, Patch, planted
 from tests.simulator.drifting import drift
 from tests.simulator.faults import begin
 from tests.simulator.node import Node
@@ -47,8 +48,8 @@ def told(world: World) -> list[str]:
     return [line for line in world.story if "drift" in line and "is not that of" in line]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_drift_is_found_everywhere_and_the_site_gets_the_state_of_the_run(seed: int) -> None:
+def play(seed: int) -> None:
+    """One or two states drift; raises AssertionError where that is not found, or does not end as it must."""
     rng = random.Random(seed)
     names = "abcde"[: rng.choice((2, 3, 3, 4, 5))]
     world = training(seed, names)
@@ -71,6 +72,41 @@ def test_drift_is_found_everywhere_and_the_site_gets_the_state_of_the_run(seed: 
     assert all("first in 'array " in line for line in told(world)), tail(world)
     done = world.oracles.rounds_done
     assert world.run_until(lambda: trains_on(world, done), limit_s=60.0), tail(world)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_drift_is_found_everywhere_and_the_site_gets_the_state_of_the_run(seed: int) -> None:
+    play(seed)
+
+
+CHECK = "chaos_protocols.rounds.state_check"
+ROUNDS = "chaos_protocols.rounds.machine:RoundMachine"
+FAULTS = {
+    "what is said is not compared": Patch(f"{CHECK}:StateCheck.judge", "len(set(halves.values())) < 2", "True"),
+    "the other half is looked at": Patch(f"{CHECK}:StateCheck.judge", "if first_differs", "if not first_differs"),
+    "several arrays are judged as one": Patch(
+        f"{CHECK}:StateCheck.judge", "if piece[1] - piece[0] > ITEM_ALIGNMENT_BYTES and not array:", "if False:"
+    ),
+    "the fewest count": Patch(f"{CHECK}:_vote", "(-len(sites),", "(len(sites),"),
+    "who is outvoted keeps its state": Patch(f"{ROUNDS}._judge", "if self.site in found.outvoted and", "if False and"),
+    "the others give theirs up": Patch(f"{ROUNDS}._judge", "in found.outvoted", "in found.majority"),
+    "no worker is asked": Patch(f"{ROUNDS}._to_digest", "if view is None or model is None:", "if True:"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_the_rule_that_finds_drift_does_not_go_unnoticed(name: str) -> None:
+    """Planted bugs of spec 11.14 to 11.17; the other planted bugs are looked for where nothing drifts."""
+    with planted(Bug(name=name, patches=(FAULTS[name],), breaks=())):
+        assert any(fails(seed) for seed in range(10))
+
+
+def fails(seed: int) -> bool:
+    try:
+        play(seed)
+    except AssertionError:
+        return True
+    return False
 
 
 def restart(world: World, node: Node) -> None:

@@ -1,8 +1,7 @@
 """States that drift: something changed a worker's state outside of a round, so it is no longer the members' state.
 
 The chain of results that a state stands for stays what it was; the drift is a word beside it, which goes along wherever
-the state is copied: to a joiner, into a mirror, onto a disk. It lies in the second half of the state's bytes, in arrays
-of 16 KiB.
+the state is copied: to a joiner, into a mirror, onto a disk. It lies in one of the arrays, each of 16 KiB.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
     from tests.simulator.node import Node
 
 ARRAY_BYTES = 1 << 14
-DRIFTED_FROM = STATE_BYTES // 2 // ARRAY_BYTES * ARRAY_BYTES
-"""Bytes from here on are other ones."""
+DRIFTED = STATE_BYTES // 2 // ARRAY_BYTES * ARRAY_BYTES
+"""Where the array begins whose bytes are other ones."""
 MARK = "~"
 
 
@@ -38,7 +37,7 @@ def word_of(worker: Worker) -> str:
 
 def parted(region: Region) -> tuple[str, str]:
     """State and drift of what lies there. A joiner gets its shards from several sources: where one of them had drifted,
-    it has parts of both."""
+    it has that if the array came from there."""
     words = [word for _, _, word in region.read(0, region.size_bytes) if word != FROZEN]
     if not any(MARK in word for word in words):
         return region.state, ""
@@ -46,7 +45,8 @@ def parted(region: Region) -> tuple[str, str]:
     whole = len(states) == 1 and region.read(0, FROZEN_BYTES) == runs_of("", FROZEN_BYTES + 1)[:1]
     if not whole:
         return region.state, ""
-    return states.pop(), " and ".join(word.partition(MARK)[2] or "none" for word in words)
+    ((_, _, word),) = region.read(DRIFTED, DRIFTED + 1)
+    return states.pop(), word.partition(MARK)[2]
 
 
 def digests_of(worker: Worker, piece: tuple[int, int] | None) -> StateDigests | None:
@@ -60,5 +60,5 @@ def digests_of(worker: Worker, piece: tuple[int, int] | None) -> StateDigests | 
 
 
 def _digest(worker: Worker, start: int, stop: int) -> bytes:
-    drifted = worker.drift if stop > DRIFTED_FROM else ""
+    drifted = worker.drift if start < DRIFTED + ARRAY_BYTES and stop > DRIFTED else ""
     return hashlib.sha256(repr((start, stop, worker.state, drifted)).encode()).digest()[:HALF_BYTES]

@@ -22,6 +22,8 @@ class Loaded:
     transfer: str
     """By which it came; empty: it lay in this site."""
     lineage: int
+    resolved_epoch: int = 0
+    """Of the roster when it was agreed: no round of that lineage has been void since, if it is that still."""
 
 
 class StateFetch:
@@ -39,8 +41,8 @@ class StateFetch:
         self._tried = ""
         self._loading: tuple[int, Loaded] | None = None
         """The state that the worker was told to load: its round, and whence it came."""
-        self._lineage = 0
-        """Of what the plan brings."""
+        self._brings = Loaded(transfer="", lineage=0)
+        """What the worker will have by the plan."""
         self._waits = False
         """The plan is taken, and not begun: there is no worker, or its region is not free yet."""
 
@@ -48,9 +50,11 @@ class StateFetch:
         """It was not tried yet."""
         return plan.transfer != self._tried
 
-    def take(self, plan: ReplicationPlan, lineage: int) -> None:
-        """Follow this plan, for a state of that history; `start` begins."""
-        self._lineage = lineage
+    def take(self, plan: ReplicationPlan, roster: Roster) -> None:
+        """Follow this plan of that roster; `start` begins."""
+        self._brings = Loaded(
+            transfer=plan.transfer, lineage=roster.restore_epoch, resolved_epoch=roster.resolved_epoch
+        )
         self.plan, self.verified_bytes, self._tried, self._waits = plan, 0, plan.transfer, True
         self._links.reach({part.source for part in plan.ranges})
 
@@ -102,7 +106,7 @@ class StateFetch:
         """All bytes are there, verified: the worker loads them."""
         self.verified_bytes = plan.state_bytes
         self._session.load(plan.round)
-        self._loading = (plan.round, Loaded(transfer=plan.transfer, lineage=self._lineage))
+        self._loading = (plan.round, self._brings)
 
     def failed(self) -> None:
         """It cannot be had by this plan."""
@@ -122,7 +126,11 @@ class StateFetch:
         counts once, but for one that says so again, whose state is behind what it was given since."""
         if self._loading is None or self._loading[0] != round_number:
             return None
-        loaded = self._loading[1]
+        loaded, plan = self._loading[1], self.plan
         if not self.is_running(loaded.transfer):
             self._loading = None
+            same = (loaded.lineage, loaded.resolved_epoch) == (self._brings.lineage, self._brings.resolved_epoch)
+            if same and plan is not None and self.waits and plan.round == round_number:  # it need not come again
+                self._waits, self.verified_bytes = False, plan.state_bytes
+                self._loading, loaded = (round_number, self._brings), self._brings
         return loaded

@@ -134,7 +134,7 @@ class WorkerState:
                 self._outbox.emit(rounds.collect_from(plan.round))
             membership.begin()
             self.restore.abandon()
-            self.fetch.take(plan, roster.restore_epoch)
+            self.fetch.take(plan, roster)
             return self._start_fetch()
         if not membership.begun and membership.is_member and not roster.resolving:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, plan, to_worker, views
-from tests.unit.protocols.one_site import MODEL, A, B, D, record
+from tests.unit.protocols.one_site import MODEL, A, B, D, record, sent
 from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
 
 from chaos_protocols import events
@@ -13,6 +14,7 @@ from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.effects import FetchState, LoadCheckpoint
 from chaos_protocols.membership.own import MembershipState
+from chaos_protocols.wire.control import CaughtUp
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.worker import LoadState, TakeSnapshot
 
@@ -47,14 +49,22 @@ def test_no_transfer_writes_into_a_region_from_which_the_worker_has_yet_to_load(
     assert bench.machine.state.session.round == 2, "but it is whole"
 
 
-def test_a_state_of_the_same_round_that_came_before_does_not_count_as_the_one_that_was_agreed() -> None:
+def test_a_state_that_is_asked_for_again_before_it_is_loaded_is_not_sent_again() -> None:
+    """A worker that takes longer to load than the run waits for would never have one."""
     bench = loading()
     another(bench, 2)
     out = bench.handle(events.WorkerLoaded(round=2))
+    assert bench.machine.rounds.worker_round == 2 and not of(out, FetchState)
+    assert [told.transfer for _, told in sent(out, CaughtUp)] == ["v"]
+
+
+def test_a_state_of_a_round_that_was_void_since_does_not_count_as_that_of_the_round_that_was_done_again() -> None:
+    bench = loading()
+    told = plan(D, B, transfer="v", round_number=2)
+    bench.pretend(msgspec.structs.replace(bench.roster, replication=told, resolved_round=1, resolved_epoch=bench.last))
+    bench.machine.participation.roster_changed(bench.machine.roster, None)
+    out = bench.handle(events.WorkerLoaded(round=2))
     assert of(out, FetchState) and bench.machine.rounds.worker_round is None
-    bench.handle(events.TransferFinished(transfer="v"))
-    bench.handle(events.WorkerLoaded(round=2))
-    assert bench.machine.rounds.worker_round == 2
 
 
 def test_what_a_worker_that_is_gone_was_told_holds_up_nobody() -> None:
