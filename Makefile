@@ -30,8 +30,8 @@ WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.project  ## four hospitals train together while one joins, one dies and one leaves (2 minutes)
-	@$(BIN)/chaosd lab run examples/heart/demo.toml
+demo: $(VENV)/.project  ## four hospitals train together while one joins, dies, leaves; then what they gain (3 minutes)
+	@$(BIN)/chaosd demo
 
 demo-site: $(VENV)/.project  ## four workers of one site train while one is killed, one hangs, one more is killed (a minute)
 	@$(BIN)/python -m examples.site.demo

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
@@ -46,6 +48,12 @@ def run(
     daemons shape the links themselves. The first line says which. Ends with status 1 when anything that the scenario
     demands did not hold; everything that was started is ended, also by Ctrl+C.
     """
+    _run(scenario, plain=plain, keep=keep, network=network, scale=scale, json_file=json_file)
+
+
+def _run(
+    scenario: Path, *, plain: bool, keep: bool, network: str, scale: float, json_file: Path | None, page: bool = False
+) -> None:
     from rich.console import Console
 
     from chaos_lab.choice import Choice
@@ -60,7 +68,9 @@ def run(
     console = Console()
     try:
         chosen = cast(Choice, network)
-        verdict = run_scenario(load_scenario(scenario), console, plain=plain, keep=keep, network=chosen, scale=scale)
+        verdict = run_scenario(
+            load_scenario(scenario), console, plain=plain, keep=keep, network=chosen, scale=scale, page=page
+        )
     except ScenarioError as error:
         fail(f"the scenario cannot be used:\n{error}", EXIT_USAGE)
     except LabError as error:
@@ -76,6 +86,9 @@ def run(
 def demo(
     plain: Annotated[bool, typer.Option("--plain", help="lines instead of a live table")] = False,
     scenario: Annotated[str, typer.Option(help="demo, steady or churn")] = "demo",
+    network: Annotated[str, typer.Option(help="shaped, namespaces (no live page then) or auto")] = "shaped",
+    seeds: Annotated[int, typer.Option(help="of the comparison at the end; 0: leave it out", min=0, max=100)] = 5,
+    png: Annotated[Path, typer.Option(help="where the picture of the comparison goes")] = Path("chaos-demo.png"),
 ) -> None:
     """Watch four hospitals train together on this machine, from what is installed: nothing to configure, two minutes.
 
@@ -83,7 +96,8 @@ def demo(
       $ chaosd demo --scenario churn --plain
 
     The sites are real daemons and real training processes on the UCI heart disease data. One joins, one is killed and
-    comes back, links come and go, one leaves. The same as `chaosd lab run` with the scenario in the example's folder.
+    comes back, links come and go, one leaves. The address of the live page is printed at the beginning. At the end:
+    what the hospitals take part for, each one's own model against the common one, on the patients of all of them.
     """
     folder = example_folder()
     found = {path.stem: path for path in folder.glob("*.toml")}
@@ -91,7 +105,18 @@ def demo(
         fail(f"--scenario {scenario}: choose one of {', '.join(sorted(found)) or 'none: ' + str(folder)}", EXIT_USAGE)
     if importlib.util.find_spec("torch") is None:
         fail("the demo's hospitals train with torch: pip install 'chaos-train[torch]'", EXIT_USAGE)
-    run(found[scenario], plain=plain, keep=False, network="auto", scale=1.0, json_file=None)
+    failed: typer.Exit | None = None
+    try:
+        _run(found[scenario], plain=plain, keep=False, network=network, scale=1.0, json_file=None, page=True)
+    except typer.Exit as error:
+        failed = error
+    if seeds and (failed is None or failed.exit_code == EXIT_FAILED):
+        typer.echo("\neach hospital's own model and the common one, trained again from several beginnings:", nl=True)
+        command = [sys.executable, str(folder / "compare.py"), "--seeds", str(seeds), "--png", str(png)]
+        code = subprocess.call(command)
+        failed = failed or (typer.Exit(EXIT_FAILED) if code else None)
+    if failed is not None:
+        raise failed
 
 
 def example_folder() -> Path:

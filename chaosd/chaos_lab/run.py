@@ -17,8 +17,10 @@ from chaos_lab.report import RunVerdict, judge, show
 from chaos_lab.scenario import Scenario
 from chaos_lab.table import Screen
 from chaos_lab.watching import Watch
+from chaosd.api.client import NoDaemonError, RequestRefusedError
 
 LOOK_S = 0.1
+PAGE_WAIT_S = 20.0
 
 
 def run_scenario(
@@ -29,9 +31,10 @@ def run_scenario(
     keep: bool,
     network: Choice = "auto",
     scale: float = 1.0,
+    page: bool = False,
 ) -> RunVerdict:
-    """Start the sites, carry the script out, let the members end in one common round, judge. Raises LabError when it
-    cannot go on; leaves nothing behind in any case."""
+    """Start the sites, carry the script out, let the members end in one common round, judge. `page`: say where the live
+    page of the first site is. Raises LabError when it cannot go on; leaves nothing behind in any case."""
     with (
         ended_by_signals(),
         open_network(scenario, network, scale=scale) as links,
@@ -45,6 +48,8 @@ def run_scenario(
         for site in processes.sites.values():
             if site.spec.start:
                 processes.start(site)
+        if page:
+            _tell_page(processes, console)
         watch = Watch(processes)
         script = Script(processes, watch)
         try:
@@ -59,6 +64,20 @@ def run_scenario(
         verdict = judge(watch)
         show(watch, verdict, console)
         return verdict
+
+
+def _tell_page(processes: Processes, console: Console) -> None:
+    """The address lets one browser in, once, within two minutes. A site in a network namespace of its own has its page
+    there, where no browser is."""
+    site = next(site for site in processes.sites.values() if site.spec.start)
+    if processes.network.kind == "namespaces":
+        console.print("no live page: the sites are in network namespaces; `--network shaped` has one")
+        return
+    try:
+        site.await_daemon(PAGE_WAIT_S)
+        console.print(f"live page of {site.name}: {site.client.page().url}", soft_wrap=True, highlight=False)
+    except (NoDaemonError, RequestRefusedError) as error:
+        console.print(f"no live page: {error}")
 
 
 def _look(watch: Watch, screen: Screen) -> None:

@@ -191,6 +191,7 @@ class Daemon:
             site=self.identity.site,
             door=self.page_door,
             metrics_token_file=self.config.metrics_token_file,
+            accept=self._trust.accept,
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
         api = self.make_api(operations, further)

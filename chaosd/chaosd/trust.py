@@ -152,6 +152,13 @@ class TrustList:
         self._take(self._changes.with_trust(found), f"{self.called(found)} is trusted")
         return _done(f"{found} may connect from now on; it tries again by itself")
 
+    def accept(self, site: str) -> Outcome:
+        """Let in one that has knocked. Nothing is raised."""
+        try:
+            return self.trust(site, pending_only=True)
+        except OSError as error:
+            return self._not_written(error)
+
     def distrust(self, text: str) -> Outcome:
         """Take a site off the list of trusted ones."""
         found = self._one_of(self._changes.trusted(self.config), text, "are on the list")
@@ -314,8 +321,11 @@ class TrustList:
         try:
             return json_answer(change())
         except OSError as error:
-            path = self.config.data_dir / CHANGES_NAME
-            return json_answer(_refused(f"cannot write {path}: {error.strerror}; nothing has changed"))
+            return json_answer(self._not_written(error))
+
+    def _not_written(self, error: OSError) -> Outcome:
+        path = self.config.data_dir / CHANGES_NAME
+        return _refused(f"cannot write {path}: {error.strerror}; nothing has changed")
 
 
 def _done(reason: str) -> Outcome:

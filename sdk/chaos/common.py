@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
+from typing import TYPE_CHECKING
+
 from chaos.sync import Part, SyncSession
+from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged
+
+if TYPE_CHECKING:
+    from chaos.conversation import Conversation
+
+FIGURE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,31}")
 
 
 class CommonDecisions:
@@ -12,6 +22,7 @@ class CommonDecisions:
         self._rounds_per_epoch = 0
         self._wants_to_end = False
         self._reported: dict[str, float] = {}
+        self._conversation: Conversation | None = None
 
     @property
     def round(self) -> int:
@@ -36,6 +47,20 @@ class CommonDecisions:
         averages, weighted as the gradients are. Needs `sync=EveryStep(notes=True, metrics=...)`."""
         self._registered().check(Part(metrics=figures))
         self._reported.update(figures)
+
+    def log(self, **figures: float) -> None:
+        """Tell this site's operator figures, such as the loss of a batch: the newest of each name stand in
+        `chaosd status`, on the page (with a curve) and at `/metrics`. They stay at this site (`report` is for all
+        sites), nothing follows from them, and without a daemon they go nowhere. At most 32 names of letters, digits,
+        points and underscores. Raises ValueError for what is no such name, or no number."""
+        if len(figures) > FIGURES_MAX:
+            raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
+        if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
+            raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
+        numbers = {name: float(value) for name, value in figures.items()}
+        if self._conversation is not None:
+            told = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+            self._conversation.send(FiguresLogged(round=self.round, figures=told))
 
     @property
     def epoch(self) -> int:

@@ -107,7 +107,7 @@ class Conversation:
                 contributed = self._replica.contribute()
                 self._skips.note(contributed)
                 self.phase = Phase.CONTRIBUTED
-            self._send(contributed)
+            self.send(contributed)
 
     def finish(self) -> bool:
         """The second half: the result is applied."""
@@ -140,14 +140,14 @@ class Conversation:
         if self.phase is not Phase.TRAINING or self._skips.daemon_version < SKIPS_SINCE:
             return False
         self.phase = Phase.PAUSED
-        self._send(wire.WorkerPaused(reason=reason[:TEXT_CHARACTERS_MAX]))
+        self.send(wire.WorkerPaused(reason=reason[:TEXT_CHARACTERS_MAX]))
         return True
 
     def resume(self) -> None:
         """Go on: apply what has come since, until this site may train, or the user wants to go."""
         if self.phase is Phase.PAUSED:
             self.phase = Phase.WAITING
-            self._send(wire.WorkerResumed())
+            self.send(wire.WorkerResumed())
             self._wait(self._waiting_is_over)
 
     def poll(self) -> None:
@@ -240,7 +240,7 @@ class Conversation:
             return message
         return None if self._connection is None else self._connection.receive(timeout_s)
 
-    def _send(self, message: wire.WorkerMessage | None) -> None:
+    def send(self, message: wire.WorkerMessage | None) -> None:
         """None: nothing to say. A broken connection shows itself at the next receive, which deals with it."""
         if self._connection is None or message is None:
             return
@@ -320,7 +320,7 @@ class Conversation:
                 self._apply(message)
             case wire.TakeSnapshot():
                 with self._signals:
-                    self._send(self._replica.snapshot(message.round, alone=message.alone))
+                    self.send(self._replica.snapshot(message.round, alone=message.alone))
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
             case wire.StateDiffered():
@@ -358,7 +358,7 @@ class Conversation:
         elif contributed is not None and contributed.round == round:
             # The daemon came back level: the contribution still lies in the arena, hand it over again.
             self.phase = Phase.CONTRIBUTED
-            self._send(contributed)
+            self.send(contributed)
         else:
             self.phase = Phase.TRAINING
 
@@ -367,12 +367,12 @@ class Conversation:
         with self._signals:
             self._changing_state(lambda: self._replica.load(round))
             self.phase = Phase.WAITING
-            self._send(wire.StateLoaded(round=round))
+            self.send(wire.StateLoaded(round=round))
 
     def _apply(self, message: wire.ApplyResult) -> None:
         with self._signals:
             if message.round == self.round + 1:
-                self._send(wire.UpdateStarted(round=message.round))
+                self.send(wire.UpdateStarted(round=message.round))
                 self._changing_state(lambda: self._replica.apply(message.round, void=message.void))
                 if message.void:
                     self._say(f"the result of round {message.round} is not finite: it is applied nowhere")
@@ -383,8 +383,8 @@ class Conversation:
                 raise DaemonProtocolError(
                     f"the daemon brings the result of round {message.round}, but the state is that of {self.round}"
                 )
-            self._send(wire.ResultApplied(round=self.round, digests=self._replica.digests(message.digest)))
-            self._send(self._replica.due_snapshot())
+            self.send(wire.ResultApplied(round=self.round, digests=self._replica.digests(message.digest)))
+            self.send(self._replica.due_snapshot())
 
     def _changing_state(self, change: Callable[[], None]) -> None:
         try:

@@ -44,6 +44,7 @@ from chaos_protocols.wire.worker import (
     ContributionSpec,
     DaemonMessage,
     Dismissed,
+    FiguresLogged,
     LoadState,
     ResultApplied,
     RoundContributed,
@@ -240,7 +241,9 @@ class LocalRun:
                 self._drop(site)
             case WorkerResumed():
                 self._train(site)
-            case UpdateStarted() | ResultApplied() | WorkerPaused():  # here the others wait for a script that pauses
+            case UpdateStarted() | ResultApplied() | FiguresLogged():
+                pass
+            case WorkerPaused():  # here the others wait for a script that pauses
                 pass
             case WorkerHello():
                 raise AssertionError("a hello comes first, and once")

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from tests.unit.daemon.api.local_api import HERE, FakeControl, record, sample_st
 from tests.unit.sdk.line import ShortFolder
 
 from chaos_lab.children import free_port
+from chaos_protocols.fingerprint import words_of
+from chaos_protocols.names import SiteId
 from chaosd.api.client import LocalClient
 from chaosd.api.server import LocalApi
-from chaosd.api.status import LinkStatus, SiteSummary, Status, TransferStatus
+from chaosd.api.status import LinkStatus, LoggedFigure, Outcome, RefusedSite, SiteSummary, Status, TransferStatus
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 
@@ -76,12 +78,13 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(control: FakeControl) -> Iterator[Served]:
+def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None) -> Iterator[Served]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="page of a test")
     thread.start()
     with ShortFolder() as folder:
-        page = PageServer(control, site=HERE, door=PageDoor(f"127.0.0.1:{free_port()}"), metrics_token_file=None)
+        door = PageDoor(f"127.0.0.1:{free_port()}")
+        page = PageServer(control, site=HERE, door=door, metrics_token_file=None, accept=accept)
         api = LocalApi(Path(folder) / "api.sock", control, further=page.local_routes())
 
         def on_loop(work: Any) -> None:
@@ -190,6 +193,65 @@ def test_a_join_with_its_transfer_and_the_end_of_the_daemon_are_seen(window: Bro
         page.end("left the run")
         ended = shown(window, "the end", lambda now: now["connection"] == "ended")
         assert "left the run" in ended["alarm"]
+
+
+def test_what_a_script_logs_is_drawn_and_goes_with_it(window: Browser) -> None:
+    control = FakeControl()
+    read_script = """const part = document.getElementById("script");
+    const lines = [...part.querySelectorAll("polyline")];
+    return { hidden: part.hidden, points: lines.map((one) => one.getAttribute("points")),
+             names: [...part.querySelectorAll("h3")].map((one) => one.textContent) };"""
+    with served(control) as page:
+        window.open(page.client.page().url)
+        shown(window, "two sites", lambda now: len(now["sites"]) == 2)
+        assert window.run(read_script)["hidden"]
+        before = control.current.worker
+        for number, loss in enumerate((2.0, 1.5, -0.25), 1):
+            figures = (
+                LoggedFigure(name="loss", round=number, value=loss),
+                LoggedFigure(name="norm", round=number, value=None),
+            )
+            worker = msgspec.structs.replace(before, figures=figures)
+            control.current = msgspec.structs.replace(control.current, worker=worker, uptime_s=10.0 + number)
+            names = [f"loss: {loss:g} (round {number})", f"norm: not finite (round {number})"]
+            wait_for(lambda names=names: window.run(read_script)["names"] == names, "the newest figures")
+        curves = window.run(read_script)["points"]
+        assert len(curves[0].split()) == 3 and curves[1] is None
+        heights = [float(point.split(",")[1]) for point in curves[0].split()]
+        assert heights == sorted(heights) and heights[0] == 7.0 and heights[-1] == 105.0
+        control.current = msgspec.structs.replace(control.current, worker=before)
+        wait_for(lambda: window.run(read_script)["hidden"], "a script that logs nothing")
+        assert window.complaints() == []
+
+
+def test_who_waits_is_let_in_by_a_button_that_shows_the_words_first(window: Browser) -> None:
+    control = FakeControl()
+    stranger = RefusedSite(
+        site="c" * 32, cause="untrusted", reason=f"let it in: {words_of(SiteId('c' * 32))}", count=2, ago_s=1.0
+    )
+    other = RefusedSite(site="d" * 32, cause="refused-other-version", reason="2 and 3", count=1, ago_s=1.0)
+    control.current = msgspec.structs.replace(sample_status(), refused=(stranger, other))
+    let_in: list[str] = []
+
+    def accept(site: str) -> Outcome:
+        let_in.append(site)
+        return Outcome(done=True, reason="it may connect", duration_s=0.0)
+
+    with served(control, accept) as page:
+        window.open(page.client.page().url)
+        read_list = "return [...document.querySelectorAll('#strangers li')].map((one) => one.textContent)"
+        (row,) = wait_for(lambda: window.run(read_list), "who waits")
+        assert row.startswith("c" * 32) and "tried 2 times" in row
+        window.run("document.querySelector('#strangers button').focus()")
+        window.press("Enter")
+        asked = shown(window, "the question", lambda now: now["dialog"])
+        assert words_of(SiteId("c" * 32)) in asked["dialog"] and let_in == []
+        window.press("Tab", "Enter")
+        shown(window, "the outcome", lambda now: "it may connect" in now["outcome"])
+        assert let_in == ["c" * 32]
+        control.current = sample_status()
+        wait_for(lambda: not window.run(read_list), "nobody waits")
+        assert window.complaints() == []
 
 
 def test_a_change_says_its_consequence_first_and_is_made_by_keyboard_alone(window: Browser) -> None:

@@ -13,6 +13,7 @@ from chaosd.api.status import (
     AveragingStatus,
     EventRecord,
     LinkStatus,
+    LoggedFigure,
     ProbingStatus,
     RefusedSite,
     SiteSummary,
@@ -69,6 +70,10 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
             pid=driver.workers.pid,
             round=rounds.worker_round,
             phase=rounds.phase.value,
+            figures=tuple(
+                LoggedFigure(name=name, round=number, value=value)
+                for name, (number, value) in sorted(driver.workers.figures.items())
+            ),
         ),
         transfer=_transfer(driver),
         probing=_probing(driver),

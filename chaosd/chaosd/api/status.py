@@ -42,11 +42,22 @@ class LinkStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+class LoggedFigure(msgspec.Struct, frozen=True, kw_only=True):
+    """What the script has told its operator last under this name (`Coordinator.log`). `value` None: not finite."""
+
+    name: str
+    round: int
+    value: float | None
+
+
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The script beside the daemon. `figures`: by name."""
+
     connected: bool
     pid: int | None
     round: int | None
     phase: str | None
+    figures: tuple[LoggedFigure, ...] = ()
 
 
 class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):

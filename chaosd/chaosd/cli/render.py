@@ -78,11 +78,18 @@ def render_status(status: Status) -> RenderableType:
                 style="dim",
             )
         )
+    if status.worker.figures:
+        told = ", ".join(f"{one.name} {_figure(one.value)}" for one in status.worker.figures)
+        parts.append(Text(f"the script logs: {told} (round {max(one.round for one in status.worker.figures)})"))
     if status.storage is not None:
         parts.append(Text(_storage(status.storage), style="dim"))
     if status.transfer is not None:
         parts.append(_transfer(status.transfer, names))
     return Group(*parts)
+
+
+def _figure(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.6g}"
 
 
 def _averaging(averaging: AveragingStatus) -> str:

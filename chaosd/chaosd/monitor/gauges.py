@@ -8,6 +8,7 @@ named by its id, never by what it calls itself. What cannot be found out here is
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ KINDS = {
     "voters": Figure("Sites that vote"),
     "worker_connected": Figure("1 while a training script is connected"),
     "worker_rounds_behind": Figure("Results that the worker has yet to apply; absent without a worker with the state"),
+    "script_figure": Figure("What the script has logged last, by the name that it gave", ("figure",)),
     "site_rounds_behind": Figure("How many rounds a site of the roster is behind this one, as it says", ("site",)),
     "site_phase": Figure("1 for the phase that a site of the roster is in, as it says", ("site", "phase")),
     "link_rtt_seconds": Figure("Round trip of a heartbeat on each link of this site", ("neighbour",)),
@@ -98,6 +100,8 @@ class Gauges(Collector):
         yield "worker_connected", [], driver.workers.connected
         if (applied := machine.rounds.worker_round) is not None:
             yield "worker_rounds_behind", [], max(0, machine.rounds.completed_round - applied)
+        for name, (_, value) in driver.workers.figures.items():
+            yield "script_figure", [name], math.nan if value is None else value
 
     def _sites(self) -> Iterator[Sample]:
         machine = self._driver.machine

@@ -11,7 +11,7 @@ lies in `assets` in the package: no other host is asked, and the content securit
 | GET /assets/NAME | scripts, style, picture | this machine's browsers |
 | GET /v1/session | the secret that changes must carry | a session |
 | GET /v1/live | server-sent events (`feed.py`) | a session |
-| POST /v1/link, /v1/leave | as on the unix socket | a session, its secret, the page's own origin |
+| POST /v1/link, /v1/leave, /v1/accept | as the commands | a session, its secret, the page's own origin |
 | GET /metrics | every counter, in Prometheus' text format | this machine, or who has the token (`metrics_token_file`) |
 
 On the unix socket: POST /v1/page opens the page where it is not open yet, and answers with its address and a ticket.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ from chaosd.api.answers import (
 )
 from chaosd.api.changes import Changes
 from chaosd.api.server import Control, last_event_id
-from chaosd.api.status import PageAddress
+from chaosd.api.status import Outcome, PageAddress
 from chaosd.config.file import DEFAULT_PAGE
 from chaosd.metrics import CONTENT_TYPE
 from chaosd.page.access import PageDoor, PageSession, same, why_foreign
@@ -87,11 +88,26 @@ class OpenPage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     address: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
-class PageServer:
-    """See the module. `door`: where it is to be open, and who was let in before."""
+class AcceptBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`site`: the whole id of one that waits to be let in."""
 
-    def __init__(self, control: Control, *, site: str, door: PageDoor, metrics_token_file: Path | None) -> None:
+    site: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+
+
+class PageServer:
+    """See the module. `door`: where it is to be open, and who was let in before; `accept`: lets in one that waits."""
+
+    def __init__(
+        self,
+        control: Control,
+        *,
+        site: str,
+        door: PageDoor,
+        metrics_token_file: Path | None,
+        accept: Callable[[str], Outcome] | None = None,
+    ) -> None:
         self._control, self.door, self._token_file = control, door, metrics_token_file
+        self._accept = accept
         self._cookie = f"chaosd_{site[:8]}"  # cookies know no ports: two daemons of one machine must not share one
         self._feed = LiveFeed(control, lambda: last_event_id(control))
         self._changes = Changes(CHANGES_MAX)
@@ -156,6 +172,7 @@ class PageServer:
                 web.get("/v1/live", self._live),
                 web.post("/v1/link", self._link),
                 web.post("/v1/leave", self._leave),
+                web.post("/v1/accept", self._let_in),
                 web.get("/metrics", self._metrics),
             ]
         )
@@ -278,6 +295,14 @@ class PageServer:
         asked = await read_body(request, LeaveBody)
         log.info("the page asks: leave")
         return json_answer(await self._changes.run(self._control.leave(asked.reason), "leave"))
+
+    async def _let_in(self, request: web.Request) -> web.StreamResponse:
+        self._demand_operator(request)
+        asked = await read_body(request, AcceptBody)
+        if self._accept is None:
+            raise refusal(404, "this daemon lets nobody in by its page")
+        log.info("the page asks: accept %s", asked.site)
+        return json_answer(self._accept(asked.site))
 
 
 async def _tell(request: web.Request, response: web.StreamResponse, viewer: Viewer, newest: int) -> None:

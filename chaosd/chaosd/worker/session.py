@@ -21,8 +21,10 @@ from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.names import WEIGHT_MIN, SiteId
 from chaos_protocols.wire.versions import SPOKEN, agreed
 from chaos_protocols.wire.worker import (
+    FIGURES_MAX,
     ApplyResult,
     DaemonMessage,
+    FiguresLogged,
     ResultApplied,
     RoundContributed,
     RoundSkipped,
@@ -103,6 +105,8 @@ class WorkerSessions:
         self._old_arenas: deque[Arena] = deque()
         self._at_the_door: tuple[AttachedWorker, Knock] | None = None
         """Said hello; the machine is about to say what becomes of it."""
+        self.figures: dict[str, tuple[int, float | None]] = {}
+        """What the script has told its operator last: the round, and the value (None: not finite)."""
         self.session: AttachedWorker | None = None
         """The present one, or the last: a daemon without a worker still knows what it trains."""
 
@@ -162,6 +166,7 @@ class WorkerSessions:
             while len(self._old_arenas) > OLD_ARENAS_MAX:
                 self._old_arenas.popleft().close()
         self.session = session
+        self.figures.clear()
         knock.take()
         self._averaging.configure(hello.contribution, arena.contribution)
         write_vector(self._vector_file, hello.contribution)
@@ -233,6 +238,8 @@ class WorkerSessions:
                 self._feed(events.ScriptPaused(reason=reason))
             case WorkerResumed():
                 self._feed(events.ScriptResumed())
+            case FiguresLogged(round=number, figures=figures):
+                self._logged(number, figures)
             case UpdateStarted(round=number):
                 self._feed(events.WorkerUpdating(round=number))
             case ResultApplied(round=number, digests=digests):
@@ -249,6 +256,14 @@ class WorkerSessions:
                 pass  # the server takes the first one, and refuses a second
             case _:
                 assert_never(message)
+
+    def _logged(self, number: int, figures: dict[str, float | None]) -> None:
+        """The newest of each name; of names beyond the limit those that were told longest ago go."""
+        for name, value in figures.items():
+            self.figures.pop(name, None)
+            self.figures[name] = (number, value)
+        while len(self.figures) > FIGURES_MAX:
+            del self.figures[next(iter(self.figures))]
 
     def _contributed(self, number: int, weight: float) -> None:
         """Its part lies in the arena. A script of a release that looks itself has done so."""

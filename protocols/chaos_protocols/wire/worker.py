@@ -147,6 +147,20 @@ class WorkerResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     optional: bool = True
 
 
+FIGURES_MAX = 32
+"""Names of figures that a daemon keeps of its script."""
+Figure = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.]{0,31}$")]
+
+
+class FiguresLogged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the script tells its operator (`Coordinator.log`), such as its loss: shown by status, page and metrics of
+    this site, and nothing follows from it (spec 16.3). None: not finite. An older daemon may skip this."""
+
+    round: Round
+    figures: Annotated[dict[Figure, float | None], msgspec.Meta(max_length=FIGURES_MAX)]
+    optional: bool = True
+
+
 class UpdateStarted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The optimizer step of `round` begins: the state is of no round until `ResultApplied` (spec 9.18)."""
 
@@ -206,6 +220,7 @@ WorkerMessage = (
     | RoundSkipped
     | WorkerPaused
     | WorkerResumed
+    | FiguresLogged
     | UpdateStarted
     | ResultApplied
     | SnapshotTaken

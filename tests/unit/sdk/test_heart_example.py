@@ -114,3 +114,25 @@ def test_script_without_a_daemon_explains_itself_without_a_traceback(tmp_path: P
     )
     assert done.returncode == 1
     assert "chaosd up" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_comparison_tells_the_common_model_from_each_alone_and_draws_it(heart: Any, tmp_path: Path) -> None:
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import compare
+    finally:
+        sys.path.remove(str(FOLDER))
+    found = compare.compare(80, range(2))
+    everybody = compare.EVERYBODY
+    own = [found.auc[hospital, everybody] for hospital in heart[0].HOSPITALS]
+    assert all(len(values) == 2 and 0.4 < min(values) <= max(values) <= 1.0 for values in own)
+    assert min(found.auc[compare.COMMON, everybody]) > max(min(values) for values in own)
+    told = compare.table(found, 2)
+    assert "the best of the five in 2 of 2 seeds" in told and "all together" in told
+    command = [sys.executable, str(FOLDER / "compare.py"), "--rounds", "5", "--seeds", "1"]
+    picture = tmp_path / "heart.png"  # by a process of its own: matplotlib keeps its fonts open
+    subprocess.run([*command, "--png", str(picture)], check=True, capture_output=True, timeout=100)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    alone = compare.trained({"Cleveland": heart[0].load("Cleveland")[0]}, 3, seed=1)
+    again = compare.trained({"Cleveland": heart[0].load("Cleveland")[0]}, 3, seed=1)
+    assert heart[1].parameters_digest(alone) == heart[1].parameters_digest(again)

@@ -75,6 +75,16 @@ export function askLink(status, names, far, add) {
   ask({ title: `${add ? "Add" : "Remove"} the link to ${name}`, lines, yes: add ? "Add the link" : "Remove the link", target: "/v1/link", body: { site: far, add } });
 }
 
+/** What follows if a site that waits is let in. `reason` holds its id in words. */
+export function askAccept(stranger) {
+  const lines = [
+    `Call the institution that says it is ${stranger.site}. If it reads out the words below, it is that site; otherwise it is somebody else.`,
+    plain(stranger.reason),
+    "It may then connect to this site, at once and after a restart, and whoever one member lets connect can join the run.",
+  ];
+  ask({ title: `Let ${stranger.site.slice(0, 8)} in`, lines, yes: "They agree: let it in", target: "/v1/accept", body: { site: stranger.site } });
+}
+
 /** Whether every site of the roster can still be reached without the link between this site and `far`. */
 export function stillConnected(status, far) {
   const near = new Map(status.sites.map((site) => [site.site, []]));

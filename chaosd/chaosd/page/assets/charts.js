@@ -11,8 +11,9 @@ const SAMPLES_MAX = 600; // four a second for two minutes, and some more
 
 /** Values at times of the daemon's own clock, so that a page that was delayed draws nothing steep. */
 export class Curve {
-  constructor(svg, count = 1) {
+  constructor(svg, count = 1, fromZero = true) {
     this.svg = svg;
+    this.fromZero = fromZero;
     this.samples = [];
     this.lines = [];
     svg.append(element("svg:line", { class: "axis", x1: 0, x2: 480, y1: 105, y2: 105 }));
@@ -33,11 +34,14 @@ export class Curve {
   /** Draws; returns the greatest value shown. */
   draw() {
     const newest = this.samples.at(-1)?.[0] ?? 0;
-    const most = Math.max(1e-9, ...this.samples.flatMap((sample) => sample.slice(1)));
+    const values = this.samples.flatMap((sample) => sample.slice(1));
+    const most = this.fromZero ? Math.max(1e-9, ...values) : Math.max(...values);
+    const least = this.fromZero ? 0 : Math.min(...values);
+    const span = most - least || 1;
     this.lines.forEach((line, number) => {
       const points = this.samples.map((sample) => {
         const x = 480 - ((newest - sample[0]) / CURVE_S) * 480;
-        return `${x.toFixed(1)},${(105 - (sample[number + 1] / most) * 98).toFixed(1)}`;
+        return `${x.toFixed(1)},${(105 - ((sample[number + 1] - least) / span) * 98).toFixed(1)}`;
       });
       line.setAttribute("points", points.join(" "));
     });

@@ -1,6 +1,6 @@
 // The page: takes what /v1/live tells, and shows it. What is known stands in `seen`; everything shown is drawn from it.
 
-import { askLeave, askLink, begin } from "./actions.js";
+import { askAccept, askLeave, askLink, begin } from "./actions.js";
 import { Curve, Pace, Strips, sum } from "./charts.js";
 import { drawOverlay, treeOf } from "./overlay.js";
 import { bytes, classes, clock, duration, element, keyed, milliseconds, plain, rate, short, took, UNKNOWN, write } from "./text.js";
@@ -140,6 +140,8 @@ function showStatus() {
   drawOverlay(by("overlay"), status, names);
   const most = paceCurve.draw();
   write(by("chart-pace-text"), seen.pace === null ? "not known yet" : `now ${seen.pace.toFixed(2)}, highest ${most.toFixed(2)}`);
+  showScript(status);
+  showStrangers(status);
   showSites(status);
   showLinks(status);
   showTransfer(status);
@@ -184,6 +186,45 @@ function makeSiteRow(site) {
   const strip = element("svg:svg", { viewBox: "0 0 240 14", preserveAspectRatio: "none", "aria-hidden": "true" });
   const cells = ["td", "td", "td", "td", "td", "td"].map((name, number) => element(name, number === 0 ? { class: "name" } : {}));
   return element("tr", {}, ...cells, element("td", { class: "strip" }, strip, element("span")), element("td"), element("td"), element("td", {}, button));
+}
+
+function showStrangers(status) {
+  const strangers = status.refused.filter((one) => one.cause === "untrusted");
+  by("waiting").hidden = strangers.length === 0;
+  keyed(by("strangers"), strangers, (one) => one.site, makeStranger, (node, one) => {
+    write(node.children[0], `${one.site}, tried ${one.count} ${one.count === 1 ? "time" : "times"}, last ${duration(one.ago_s)} ago `);
+  });
+}
+
+function makeStranger(one) {
+  const button = element("button", { type: "button" }, "Let in ...");
+  button.onclick = () => askAccept(one);
+  button.setAttribute("aria-label", `Let ${one.site.slice(0, 8)} in`);
+  return element("li", {}, element("span"), button);
+}
+
+const scriptCurves = new Map(); // of a figure's name
+
+function showScript(status) {
+  const figures = status.worker.figures;
+  by("script").hidden = figures.length === 0;
+  for (const name of scriptCurves.keys()) if (!figures.some((one) => one.name === name)) scriptCurves.delete(name);
+  keyed(by("script-figures"), figures, (one) => one.name, makeFigure, (node, one) => {
+    const { curve, seenRound } = scriptCurves.get(one.name);
+    if (one.value !== null && one.round !== seenRound) {
+      curve.add(status.uptime_s, one.value);
+      scriptCurves.get(one.name).seenRound = one.round;
+    }
+    if (curve.samples.length) curve.draw();
+    const value = one.value === null ? "not finite" : String(Number(one.value.toPrecision(6)));
+    write(node.children[0], `${plain(one.name)}: ${value} (round ${one.round})`);
+  });
+}
+
+function makeFigure(one) {
+  const svg = element("svg:svg", { viewBox: "0 0 480 110", preserveAspectRatio: "none", "aria-hidden": "true" });
+  scriptCurves.set(one.name, { curve: new Curve(svg, 1, false), seenRound: null });
+  return element("div", {}, element("h3"), svg);
 }
 
 function showLinks(status) {
