@@ -24,7 +24,7 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help docs release demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ demo-site: $(VENV)/.project  ## four workers of one site train while one is kill
 
 docker-demo: $(VENV)/.project  ## six sites in containers, one network per link (root; Docker; a minute)
 	@$(BIN)/python docker/demo.py
+
+docs: $(VENV)/.docs  ## the documentation site, without network: build/site/index.html
+	@$(BIN)/python -m tests.tidy.doc_site && echo "open build/site/index.html"
 
 test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
 	@$(TESTS) -n 2 $(IN_PROCESS); first=$$?; \
@@ -86,6 +89,9 @@ fuzz: $(VENV)/.project  ## a minute of coverage-guided fuzzing for each reader o
 coverage: $(VENV)/.project  ## branches of the protocols that no test without sockets reaches
 	@$(BIN)/python -m tests.coverage_of_protocols
 
+release: $(VENV)/.release  ## sdist and wheel in dist/, tried in empty environments; bill of materials, licences (minutes)
+	@$(BIN)/python -m tests.packaging.release
+
 clean:  ## remove caches and build outputs
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .lab
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
@@ -108,6 +114,16 @@ $(VENV)/.torch: $(VENV)/.made
 $(VENV)/.project: pyproject.toml $(VENV)/.torch
 	@echo "installing the project into $(VENV)"
 	@$(PIP) -e '.[torch,planner,test]'
+	@touch $@
+
+$(VENV)/.docs: pyproject.toml $(VENV)/.project
+	@echo "installing the builder of the documentation into $(VENV)"
+	@$(PIP) -e '.[torch,planner,test,docs]'
+	@touch $@
+
+$(VENV)/.release: pyproject.toml $(VENV)/.project
+	@echo "installing what makes a release into $(VENV)"
+	@$(PIP) -e '.[torch,planner,test,release]'
 	@touch $@
 
 $(VENV)/.check: pyproject.toml $(VENV)/.project

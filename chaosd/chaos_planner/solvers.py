@@ -1,7 +1,7 @@
 """Where the planners get their solvers: scipy, which is the extra `planner` and no requirement of a daemon.
 
-The tree packing solves linear programmes, the transfers inside a site a linear programme and an assignment problem. All
-else here, and everything that a daemon runs, does without. scipy is imported when a solver is first asked for.
+The transfers inside a site solve a linear programme and an assignment problem. All else here, and everything that a
+daemon runs, does without. scipy is imported when a solver is first asked for.
 """
 
 from __future__ import annotations
@@ -25,11 +25,3 @@ def optimize() -> Any:
             raise
         raise SolverMissing from None
     return scipy.optimize
-
-
-def sparse() -> Any:
-    """The module `scipy.sparse`. Raises `SolverMissing`."""
-    optimize()
-    import scipy.sparse
-
-    return scipy.sparse

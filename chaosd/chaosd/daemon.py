@@ -46,6 +46,7 @@ from chaosd.monitor.watchdog import watch
 from chaosd.os_errors import raise_files_allowed
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
+from chaosd.peer_view import PeerViews
 from chaosd.reloading import reloaded
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
@@ -134,6 +135,7 @@ class Daemon:
             ReplicationEngine(site, CountedSender(transport, metrics, STATE), driver, settings=transfers),
             probe,
             ModelCheck(transport, lambda: workers.spec, lambda: list(machine.links.up_sites())),
+            PeerViews(CountedSender(transport, metrics, OTHER), machine, self.lets_in, version()),
             meter,
             metrics,
         )
@@ -188,7 +190,8 @@ class Daemon:
             door=self.page_door,
             metrics_token_file=self.config.metrics_token_file,
         )
-        api = self.make_api(operations, [*page.local_routes(), *self._trust.local_routes()])
+        further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
+        api = self.make_api(operations, further)
         try:
             self.before_start()
             await api.start()
@@ -268,6 +271,10 @@ class Daemon:
         if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
         return "not trusted by this site"
+
+    def lets_in(self, site: SiteId) -> str:
+        """What lets that site connect, for people; empty: nothing but `admission = "open"`."""
+        return self._trust.lets_in(site)
 
     def name_of(self, site: SiteId) -> str:
         """What it is called before people."""

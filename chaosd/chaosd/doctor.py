@@ -27,19 +27,17 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from chaos_protocols.names import SiteId, short
-from chaos_protocols.wire.handshake import FULL_FRAME_BYTES, HANDSHAKE_BYTES_MAX
+from chaos_protocols.names import short
 from chaos_protocols.wire.versions import SPOKEN
 from chaosd.addresses import split_address
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.config.changes import read_changes
 from chaosd.config.file import CHECKPOINT_DIR_NAME
 from chaosd.config.model import ConfigError, PeerConfig, SiteConfig, load_config
-from chaosd.identity import Identity, IdentityError, site_of_certificate
+from chaosd.identity import Identity, IdentityError
+from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
-from chaosd.transport.framing import CONTROL_PREFIX
 from chaosd.transport.settings import STREAMS_AUTO
-from chaosd.transport.sockets import unacknowledged_bytes
 
 PEERS_AT_ONCE = 16
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 << 20, 2 << 30
@@ -55,7 +53,6 @@ SHARED_MEMORY_TRIED_BYTES = 1 << 20
 CLOCK_EARLIEST_UNIX_S = 1_735_689_600
 """2025-01-01: a clock before it was never set."""
 
-ACKNOWLEDGED_POLL_S = 0.01
 MTU_REMEDY = (
     "let ICMP type 3 code 4 (IPv6: packet too big) through both firewalls, or lower the MTU here until this passes: "
     "`ip link set dev INTERFACE mtu 1280`"
@@ -283,7 +280,7 @@ def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
     with raw:
         rtt_ms = (time.monotonic() - started_s) * 1e3
         try:
-            site, swallowed = _site_behind(raw, timeout_s)
+            site, swallowed = site_behind(raw, timeout_s)
         except (OSError, ValueError) as error:
             return _fail(name, f"{peer.address} answers, but not as a chaosd ({error})", "correct the peer's address")
     if site != peer.site:
@@ -291,28 +288,6 @@ def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
     if swallowed:
         return _fail(name, f"{peer.address}: small packets pass, large ones {swallowed} (MTU blackhole)", MTU_REMEDY)
     return _ok(name, f"{peer.address} answers as itself, {rtt_ms:.1f} ms")
-
-
-def _site_behind(raw: socket.socket, timeout_s: float) -> tuple[SiteId | None, str]:
-    """The site, and which way large packets do not pass; empty: both ways they do."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # a site is known by its id, which the caller compares
-    with context.wrap_socket(raw) as secured:
-        site = site_of_certificate(secured.getpeercert(binary_form=True) or b"")
-        try:
-            secured.recv(HANDSHAKE_BYTES_MAX)  # the challenge, which is filled up (spec 3.13)
-        except TimeoutError:
-            return site, "from it do not arrive here"
-        # A part of a frame, so that the peer waits for the rest: it is this end that sees whether the bytes arrived.
-        secured.sendall(CONTROL_PREFIX.pack(HANDSHAKE_BYTES_MAX) + bytes(FULL_FRAME_BYTES))
-        until_s = time.monotonic() + timeout_s
-        while unacknowledged_bytes(secured):
-            if time.monotonic() > until_s:
-                return site, "from here do not arrive there"
-            time.sleep(ACKNOWLEDGED_POLL_S)
-    return site, ""
 
 
 def _with_changes(config: SiteConfig) -> SiteConfig:

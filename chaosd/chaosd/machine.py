@@ -20,7 +20,7 @@ def make_machine(
     """The site's machine with what its journal recovered. A founder without one founds the run: what is to be durable
     then comes with it, for when this daemon listens. Raises JournalError where a newer version has written the
     journal."""
-    planner = DaemonPlanner(config.replication)
+    planner = DaemonPlanner(config.replication, config.averaging)
     facts = SiteFacts(
         site=identity.site,
         name=config.name,

@@ -106,6 +106,9 @@ class Metrics:
             registry=registry,
             buckets=FAST_S,
         )
+        self.loop_lag_longest_seconds = Gauge(
+            "chaosd_loop_lag_longest_seconds", "The latest that the event loop was since the start", registry=registry
+        )
         self.phase_seconds = counter(
             "phase_seconds",
             "How long this site was in each phase: compute, reduce (it waits for the others), update, standby",
@@ -183,10 +186,14 @@ class Metrics:
 
     async def watch_loop(self) -> None:
         """Measures how late the loop is, until it is cancelled."""
+        longest_s = 0.0
         while True:
             due_s = time.monotonic() + LOOP_LOOK_S
             await asyncio.sleep(LOOP_LOOK_S)
-            self.loop_lag_seconds.observe(max(0.0, time.monotonic() - due_s))
+            late_s = max(0.0, time.monotonic() - due_s)
+            self.loop_lag_seconds.observe(late_s)
+            longest_s = max(longest_s, late_s)
+            self.loop_lag_longest_seconds.set(longest_s)
 
 
 class PhaseClock:

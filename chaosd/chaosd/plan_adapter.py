@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from chaos_planner.overlay.choice import choose, policy_named
 from chaos_planner.overlay.policies import ReplicationFacts, plan_replication
 from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
-from chaos_planner.overlay.trees import LinkFacts, tree
+from chaos_planner.overlay.trees import LinkFacts
 from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.agreement.views import LinkKey, SourceFacts
 from chaos_protocols.names import SiteId
@@ -23,6 +24,7 @@ RATE_UNKNOWN_BYTES_PER_S = 12.5e6
 
 @lru_cache(maxsize=4096)
 def _sync(
+    averaging: str,
     members: tuple[SiteId, ...],
     listeners: tuple[SiteId, ...],
     links: tuple[tuple[LinkKey, float, float], ...],
@@ -31,7 +33,7 @@ def _sync(
         key: LinkFacts(rate_bytes_per_s=rate or RATE_UNKNOWN_BYTES_PER_S, latency_s=rtt_s / 2)
         for key, rate, rtt_s in links
     }
-    planned = tree(members, facts, learners=listeners)
+    planned = choose(policy_named(averaging), members, facts, learners=listeners)
     trees = tuple(
         Tree(
             weight=each.weight,
@@ -40,7 +42,7 @@ def _sync(
         )
         for each in planned.trees
     )
-    return SyncPlan(trees=trees, reason=planned.reason[:1024])
+    return SyncPlan(trees=trees, reason=planned.reason[:1024], several=len(trees) > 1)
 
 
 _replicate = lru_cache(maxsize=256)(plan_replication)
@@ -51,15 +53,23 @@ class DaemonPlanner:
     """Implements `chaos_protocols.agreement.views.Planner`.
 
     `policy`: a name of `chaos_planner.overlay.policies.POLICIES`; all but `chaos` are baselines, whose plan stands
-    while its sources live.
+    while its sources live. `averaging`: a name of `chaos_planner.overlay.trees.POLICIES`, or `module:function`.
     """
 
-    def __init__(self, policy: str = "chaos") -> None:
+    def __init__(self, policy: str = "chaos", averaging: str = "trees") -> None:
+        """Raises ValueError for an averaging policy that is not there."""
         self.policy = policy
+        policy_named(averaging)
+        self._averaging = averaging
         self.all_sites = policy == "multi_source"
 
     def sync(
-        self, members: tuple[SiteId, ...], listeners: tuple[SiteId, ...], links: Mapping[LinkKey, LinkRecord]
+        self,
+        members: tuple[SiteId, ...],
+        listeners: tuple[SiteId, ...],
+        links: Mapping[LinkKey, LinkRecord],
+        *,
+        several: bool,
     ) -> SyncPlan:
         here = {*members, *listeners}
         facts = tuple(
@@ -67,7 +77,7 @@ class DaemonPlanner:
             for key, link in sorted(links.items())
             if key[0] in here and key[1] in here
         )
-        return _sync(members, listeners, facts)
+        return _sync(self._averaging if several else "tree", members, listeners, facts)
 
     def replicate(
         self,

@@ -92,6 +92,10 @@ class TrustList:
             if site not in self
         ]
 
+    def lets_in(self, site: SiteId) -> str:
+        """What lets a site connect; empty: it is not listed (with `admission = "open"` it may all the same)."""
+        return next((one.by for one in self.trusted() if one.site == site), "")
+
     def trusted(self) -> list[TrustedSite]:
         """Everybody who may connect, with what lets it."""
         listed = dict.fromkeys(self._changes.trusted(self.config), BY_CONFIGURATION)

@@ -25,7 +25,7 @@ from chaos.paths import socket_path
 from chaos.phase import Phase
 from chaos.signals import ExitSignals
 from chaos.state import State
-from chaos.status import CoordinatorStatus
+from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 
@@ -73,7 +73,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         self._averaged_alone = self._noticed = False
         self._told_left = False
         self._closed = False
-        if not standalone:
+        if not self._standalone and not self._in_group:
             open_socket(self._path, connect_s).close()  # fail now, before the user has built a model
         self._wakeup = Wakeup()
         self._signals = ExitSignals(self._wakeup, verbose=verbose)
@@ -111,9 +111,10 @@ class Coordinator(ParallelSite, CommonDecisions):
         numpy: `arrays` (names to arrays, updated in place) is the state; `gradients` (names to floating arrays; by
         default one of zeros for each floating array, to be found in `coordinator.gradients`) is filled by the script
         before each `step()` and set to zero after it. `apply(averaged, round)` gets the weighted average over all sites
-        as a dict from the names of `gradients` to new arrays of their shapes and dtypes, and the number of the round (1
-        for the first); it must update `arrays` in place, and depend on nothing but its arguments and `arrays`: it must
-        do the same on every site, bit for bit, also on a joiner that catches up without having contributed.
+        as a dict from the names of `gradients` to arrays of their shapes and dtypes, read only and valid until it
+        returns (copy what you keep), and the number of the round (1 for the first); it must update `arrays` in place,
+        and depend on nothing but its arguments and `arrays`: it must do the same on every site, bit for bit, also on a
+        joiner that catches up without having contributed.
 
         A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
         `clip_norm` bounds the norm of the whole gradient; returns at once.
@@ -127,8 +128,11 @@ class Coordinator(ParallelSite, CommonDecisions):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            self._parallel.train_with(optimizer, clip_norm)
+            session = self._register_parallel(self._parallel, optimizer, clip_norm)
+            if session is not None:
+                self._parallel.talk_through(self._converse(session), session)
             return
+        self._check_plain()
         if self._session is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         framework = framework_of(
@@ -146,12 +150,17 @@ class Coordinator(ParallelSite, CommonDecisions):
         self._rounds_per_epoch = rounds_per_epoch or 0
         session = (sync or EveryStep()).start(framework)
         self._framework, self._session = framework, session
-        if self._standalone:
-            return
+        if not self._standalone:
+            self._converse(session)
+
+    def _converse(self, session: SyncSession) -> Conversation:
+        """Join the run, and wait until this site may contribute."""
+        self._session = session
         self._conversation = Conversation(
             self._path, session, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
         )
         self._conversation.join(self._connect_s)
+        return self._conversation
 
     def prepare(self, model: Model, optimizer: Optimizer, loader: Loader) -> tuple[Model, Optimizer, Loader]:
         """`register(model, optimizer)` in the habit of Accelerate; the three come back as they are."""
@@ -215,6 +224,7 @@ class Coordinator(ParallelSite, CommonDecisions):
                 f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
                 "empty batch"
             )
+        self._check_plain()
         session = self._registered()
         if self._averaged_alone or (self._conversation is not None and self._conversation.averaged):
             raise ValueError("average() has begun a round; finish it with update() before the next one")
@@ -278,7 +288,8 @@ class Coordinator(ParallelSite, CommonDecisions):
     def check_state_replication(self) -> None:
         """Serve a joiner, if one waits: copies the state for it (the only pause), never waits. `step()` does it as
         well."""
-        self._registered()
+        if self._parallel is None:
+            self._registered()
         if self._conversation is not None:
             self._conversation.poll()
 
@@ -293,7 +304,8 @@ class Coordinator(ParallelSite, CommonDecisions):
         Returns when the run has let this site go, or when the daemon stays silent. Does nothing if that already
         happened.
         """
-        self._registered()
+        if self._parallel is None:
+            self._registered()
         self._signals.request_exit(reason or "the script asked to leave")
         if self._conversation is not None:
             self._conversation.leave(reason or self._signals.reason)
@@ -301,18 +313,9 @@ class Coordinator(ParallelSite, CommonDecisions):
 
     def status(self) -> CoordinatorStatus:
         """Where this worker stands."""
-        talk = self._conversation
-        phase = "unregistered" if self._session is None else "standalone" if talk is None else talk.phase.value
-        return CoordinatorStatus(
-            site=talk.site if talk else "",
-            run=talk.run if talk else "",
-            round=self.round,
-            phase=phase,
-            sites=talk.sites if talk else 1,
-            weight=talk.weight if talk else 1.0,
-            paused=talk.paused if talk else "",
-            exit_requested=self._signals.exit_requested,
-            left_reason=talk.left_reason if talk else "",
+        registered = self._session is not None or self._parallel is not None
+        return status_of(
+            self._conversation, registered=registered, round=self.round, exit_requested=self._signals.exit_requested
         )
 
     def state_digest(self) -> str:
@@ -323,7 +326,8 @@ class Coordinator(ParallelSite, CommonDecisions):
     @property
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
-        return self._conversation.round if self._conversation is not None else self._round
+        alone = self._round if self._parallel is None else self._parallel.round
+        return self._conversation.round if self._conversation is not None else alone
 
     @property
     def left(self) -> bool:

@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
+    from chaos.sync import SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
+
+
+STANDALONE_VARIABLE = "CHAOS_STANDALONE"
+"""Set to 1: every script of this environment trains without a daemon, whatever it says."""
+
+GROUP_VARIABLE = "CHAOS_WORKER_GROUP"
+"""Set by `chaosd run` for its workers: their controller speaks with the daemon."""
 
 
 class ParallelSite:
     """A part of the Coordinator."""
 
     def __init__(self, *, standalone: bool) -> None:
-        self._standalone = standalone
+        self._standalone = standalone or os.environ.get(STANDALONE_VARIABLE) == "1"
+        self._in_group = GROUP_VARIABLE in os.environ
         self._parallel: ParallelModel | None = None
+
+    def _register_parallel(self, model: ParallelModel, optimizer: Any, clip_norm: float | None) -> SyncSession | None:
+        """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
+        model.train_with(optimizer, clip_norm)
+        if self._standalone:
+            return None
+        if self._in_group:
+            model.of_workers_in_a_run()
+            return None
+        return model.of_a_run()
+
+    def _check_plain(self) -> None:
+        """Raises ValueError for calls that are made for a model of one process."""
+        if self._parallel is not None:
+            raise ValueError("parallelize() was called: register() takes what it gave, and model.step(batch) trains it")
+        if self._in_group and not self._standalone:
+            raise ValueError(
+                "the workers of `chaosd run` train one model together: model = coordinator.parallelize(model, layers=, "
+                "loss=), then model.step(batch) (docs/site.md). To train this script as it is, start it without "
+                "`chaosd run`"
+            )
 
     def parallelize(
         self,
@@ -24,20 +55,15 @@ class ParallelSite:
         layers: Callable[[Any], Sequence[Any]] | None = None,
         loss: Callable[[Any, Any], Any],
     ) -> ParallelModel:
-        """The model as one that all workers of `chaosd run` train together; alone, this process trains it.
+        """The model as one that all workers of `chaosd run` train together; without it, this process trains it. Beside
+        a daemon every step is a round of its run, in which all sites must train with `parallelize`.
 
         layers: the modules in the order in which data passes them, each taking one tensor and giving one; a
         `torch.nn.Sequential` needs none. loss: of (output, target), the mean over a micro-batch. Then `register(model,
         optimizer=function)`, `loader(...)`, and `model.step(batch)` for each batch.
 
-        Raises ValueError on what cannot be trained so, and without `standalone=True`: a site of several workers does
-        not average with other institutions yet.
+        Raises ValueError on what cannot be trained so.
         """
-        if not self._standalone:
-            raise ValueError(
-                "parallelize() trains with the workers of this site alone: say Coordinator(standalone=True). A site of "
-                "several workers does not average with other institutions yet"
-            )
         if self._parallel is not None:
             raise ValueError("one model is parallelized already; make it one module with all layers")
         from chaos.worker_group.model import ParallelModel

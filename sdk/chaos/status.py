@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chaos.conversation import Conversation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
@@ -19,3 +21,19 @@ class CoordinatorStatus:
     paused: str
     exit_requested: bool
     left_reason: str
+
+
+def status_of(talk: Conversation | None, *, registered: bool, round: int, exit_requested: bool) -> CoordinatorStatus:
+    """Of a worker with this conversation; None: it trains without a daemon."""
+    phase = "unregistered" if not registered else "standalone" if talk is None else talk.phase.value
+    return CoordinatorStatus(
+        site=talk.site if talk else "",
+        run=talk.run if talk else "",
+        round=round,
+        phase=phase,
+        sites=talk.sites if talk else 1,
+        weight=talk.weight if talk else 1.0,
+        paused=talk.paused if talk else "",
+        exit_requested=exit_requested,
+        left_reason=talk.left_reason if talk else "",
+    )

@@ -1,11 +1,13 @@
 """A small training for several workers of one site, with faults at chosen places: what `test_worker_group` runs.
 
-FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place
-in that step (for `building` and `moving`: in that generation), by its own hand.
+TRAINING: arguments of `train` as JSON, and `digests`, a file for those of all layers after each step (of a worker that
+has all). FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
+the place in that step (for `building` and `moving`: in that generation), by its own hand.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 
 from chaos import Coordinator
-from chaos.worker_group import interpreter, layers, line, session, summing
+from chaos.worker_group import interpreter, layers, line, summing, together
 from chaos.worker_group.groups import Groups
 from chaos_protocols.worker_group.messages import Reduced
 
@@ -63,13 +65,22 @@ def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimize
     return torch.optim.AdamW(parameters, lr=1e-2)
 
 
-def train(after: Callable[[Any, Any], None]) -> None:
+CLIP_NORM, GLOBAL_BATCH, MICRO_BATCH = 2.0, 16, 2
+
+
+def train(
+    after: Callable[[Any, Any], None], *, standalone: bool = True, steps: int = STEPS, seed: int = 7, pace_s: float = 0
+) -> None:
     """`after(model, report)` is called after each step."""
-    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+    with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
-        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=2.0)
-        for batch in coordinator.loader(Points(), global_batch=16, micro_batch=2, seed=7, steps=STEPS):
+        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=CLIP_NORM)
+        loader = coordinator.loader(
+            Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
+        )
+        for batch in loader:
             after(model, model.step(batch))
+            time.sleep(pace_s)
 
 
 def _plant(worker: int, step: int, where: str, number: int) -> None:
@@ -119,7 +130,7 @@ def _plant(worker: int, step: int, where: str, number: int) -> None:
         case "building":
             before(Groups, "build", lambda self, _: self._generation == step)
         case "moving":
-            before(session, "move", lambda *_: step == line_generation[0])
+            before(together, "move", lambda *_: step == line_generation[0])
             line_generation: list[int] = [0]
             build = Groups.build
 
@@ -129,7 +140,7 @@ def _plant(worker: int, step: int, where: str, number: int) -> None:
 
             Groups.build = build_noted  # type: ignore[method-assign]
         case "outside":
-            before(session.TrainsTogether, "step", lambda self: self._tag.step == step)
+            before(together.TrainsTogether, "step", lambda self: self._tag.step == step)
         case _:
             raise ValueError(f"no place {where}")
 
@@ -137,9 +148,18 @@ def _plant(worker: int, step: int, where: str, number: int) -> None:
 def main() -> None:
     for fault in filter(None, os.environ.get("FAULTS", "").split(";")):
         worker, step, where, *number = fault.split(":")
-        if worker == os.environ["CHAOS_WORKER"]:
+        if worker == os.environ.get("CHAOS_WORKER"):
             _plant(int(worker), int(step), where, int(number[0]) if number else signal.SIGKILL)
-    train(lambda model, report: None)
+    given = json.loads(os.environ.get("TRAINING", "{}"))
+    written = given.pop("digests", "")
+
+    def after(model: Any, report: Any) -> None:
+        if written:
+            with open(written, "a", encoding="utf-8") as out:
+                digests = [digest for _, digest in sorted(model.digests().items())]
+                out.write(json.dumps([report.step, digests]) + "\n")
+
+    train(after, **given)
 
 
 if __name__ == "__main__":

@@ -214,9 +214,10 @@ async def test_a_chunk_that_arrives_after_its_round_was_stopped_spoils_no_later_
     )
     pair = SyncPlan(trees=(Tree(weight=1.0, root=top, parent=((SITES[1], top),)),), reason="a pair")
     old = Tag(epoch=1, round=1)
-    for header in (
-        ChunkUp(tag=old, tree=0, chunk=0, weights=(1.0,)),
-        ChunkDown(tag=old, tree=1, chunk=0, weights=(1.0, 2.0, 3.0)),
+    second_chunk = 5_000 * 8 - (32 << 10)  # the rest of the float64 numbers: the second tree's first chunk
+    for header, size_bytes in (
+        (ChunkUp(tag=old, tree=0, chunk=0, weights=(1.0,)), 32 << 10),
+        (ChunkDown(tag=old, tree=1, chunk=0, weights=(1.0, 2.0, 3.0)), second_chunk),
     ):
         rig = Rig(SITES[:2])
         rig.connect(pair)
@@ -227,7 +228,7 @@ async def test_a_chunk_that_arrives_after_its_round_was_stopped_spoils_no_later_
         first.engine.open(old, three, [], True)
         first.engine.contribute(old, 1.0, True)
         data = encode_bulk_header(header)
-        slow = first.engine.bulk_buffer(SITES[2], 0, data, 32 << 10)
+        slow = first.engine.bulk_buffer(SITES[2], 0, data, size_bytes)
         assert slow is not None
         first.engine.stop(old)
 

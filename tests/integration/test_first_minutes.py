@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.rigs.site import ROOT, environment, wait_for
 
@@ -51,10 +52,13 @@ class NewUser:
         return path
 
 
+Person = TypeVar("Person", bound=NewUser)
+
+
 @contextmanager
-def new_user(folder: Path) -> Iterator[NewUser]:
+def new_user(folder: Path, kind: type[Person] = NewUser) -> Iterator[Person]:  # type: ignore[assignment]
     with ExitStack() as stack:
-        yield NewUser(folder, stack)
+        yield kind(folder, stack)
 
 
 def site_made(user: NewUser, name: str, peer: str = "") -> str:

@@ -23,11 +23,12 @@ _optimizer.step()
 _optimizer.zero_grad()
 
 
-def worker(command: list[str], environment: dict[str, str], words: str) -> None:
+def worker(command: list[str], environment: dict[str, str], shared: dict[str, str]) -> None:
     """Run the script as a new interpreter would."""
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
-    os.environ["CHAOS_WORKER_WORDS"] = str(os.open(words, os.O_RDWR))
+    for variable, path in shared.items():
+        os.environ[variable] = str(os.open(path, os.O_RDWR))
     sys.argv = command[2:]
     runpy.run_path(command[2], run_name="__main__")

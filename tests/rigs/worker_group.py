@@ -49,9 +49,9 @@ class Forked:
         return int(self._process.exitcode)
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str], shared: int) -> Forked:
-    words = f"/proc/{os.getpid()}/fd/{shared}"
-    process = _context.Process(target=worker, args=(list(command), dict(environment), words))
+def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Forked:
+    paths = {variable: f"/proc/{os.getpid()}/fd/{descriptor}" for variable, descriptor in shared.items()}
+    process = _context.Process(target=worker, args=(list(command), dict(environment), paths))
     process.start()
     return Forked(process)
 
@@ -94,10 +94,12 @@ async def train(
     restarts: int = 0,
     failure_timeout_s: float = 5.0,
     script: Path = SCRIPT,
+    environment: Mapping[str, str] | None = None,
+    daemon: Path | None = None,
     watch: Callable[[Controller, Happened], None] | None = None,
 ) -> Ran:
     """Train to the end, or until it cannot go on."""
-    struck = tmp_path / "struck"
+    struck = tmp_path / f"struck-{dp}-{pp}"
     struck.touch()
     ran = Ran()
 
@@ -116,11 +118,15 @@ async def train(
         failure_timeout_s=failure_timeout_s,
         audit=True,
         launch=launch,
-        environment={"FAULTS": faults, "STRUCK": str(struck), "OMP_NUM_THREADS": "1"},
+        environment={"FAULTS": faults, "STRUCK": str(struck), "OMP_NUM_THREADS": "1", **(environment or {})},
+        daemon=daemon,
         happened=happened,
     )
-    async with asyncio.timeout(LIMIT_S):
-        ran.failed = await controller.run()
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            ran.failed = await controller.run()
+    except TimeoutError:
+        raise AssertionError(f"no end within {LIMIT_S:g} s: {ran.happened}") from None
     for text in struck.read_text(encoding="utf-8").splitlines():
         worker, where, at_s = text.split()
         ran.struck.append((int(worker), where, float(at_s)))

@@ -110,7 +110,7 @@ class Averaging:
     def open(self, effect: effects.OpenRound) -> None:
         self._close_round()
         tag, trees = effect.tag, effect.plan.trees
-        layout = lay_out((CHUNK,) * self._chunk_count, [tree.weight for tree in trees])
+        layout = lay_out((CHUNK,) * self._chunk_count, [tree.weight for tree in trees], chunks_a_tree_min=1)
         result = Result(tag.round, layout, [NOTHING] * self._chunk_count)
         self._open = _Round(tag, result)
         listeners = frozenset(effect.listeners)

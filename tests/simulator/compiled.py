@@ -36,7 +36,7 @@ SIMULATOR = (
 """Not `faults`: a `Trial` goes to the processes of a batch by pickle, which a compiled frozen class cannot."""
 PLANNERS = (
     "chaosd.plan_adapter",
-    *(f"chaos_planner.overlay.{name}" for name in ("baselines", "graph", "shards", "trees")),
+    *(f"chaos_planner.overlay.{name}" for name in ("baselines", "choice", "graph", "shards", "trees")),
 )
 ANNOTATIONS_ARE_READ = ("chaos_protocols.agreement.raft.effects",)
 """By msgspec, as those of its own structs are: mypyc erases what they say."""

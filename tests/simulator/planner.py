@@ -1,9 +1,65 @@
-"""The planner of the simulated sites: the daemon's own, so that the simulation decides as the daemon does."""
+"""The planner of the simulated sites: the daemon's own, so that the simulation decides as the daemon does.
+
+In half of the worlds its trees are replaced by drawn ones, 2 to 8 of them: rounds go along sets of trees that no policy
+would choose.
+"""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
+
+from chaos_protocols.agreement.roster import LinkRecord
+from chaos_protocols.agreement.views import LinkKey
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import TREES_MAX, SyncPlan, Tree
 from chaosd.plan_adapter import DaemonPlanner
 
 
 class SimulatedPlanner(DaemonPlanner):
-    """No difference but the name."""
+    """See the module. `trees`: how many this world averages along, where its sites may; 1: as the daemon plans."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(averaging="tree")
+        self._seed = seed
+        draw = random.Random(f"trees of {seed}")  # of its own: what else a world draws does not depend on it
+        self.trees = draw.choice((1, draw.randint(2, TREES_MAX)))
+
+    def sync(
+        self,
+        members: tuple[SiteId, ...],
+        listeners: tuple[SiteId, ...],
+        links: Mapping[LinkKey, LinkRecord],
+        *,
+        several: bool,
+    ) -> SyncPlan:
+        planned = super().sync(members, listeners, links, several=several)
+        if not several or self.trees == 1 or len(members) < 2:
+            return planned
+        draw = random.Random(f"{self._seed} {members} {listeners} {sorted(links)}")
+        parts = [draw.randint(1, 4) for _ in range(self.trees)]
+        trees = tuple(_drawn(draw, part / sum(parts), members, listeners, sorted(links)) for part in parts)
+        return SyncPlan(trees=trees, reason="drawn", several=True)
+
+
+def _drawn(
+    draw: random.Random,
+    weight: float,
+    members: tuple[SiteId, ...],
+    listeners: tuple[SiteId, ...],
+    links: list[LinkKey],
+) -> Tree:
+    """A tree that grows from a site that is drawn, along links that are drawn; each listener hangs on a member."""
+    root = draw.choice(members)
+    parent: dict[SiteId, SiteId] = {}
+    while len(parent) < len(members) - 1:
+        inside = {root, *parent}
+        ways = [(one, other) for one, other in links if (one in inside) != (other in inside)]
+        ways = [way for way in ways if way[0] in members and way[1] in members]
+        one, other = draw.choice(ways)
+        child, above = (other, one) if one in inside else (one, other)
+        parent[child] = above
+    for listener in listeners:
+        near = [one if other == listener else other for one, other in links if listener in (one, other)]
+        parent[listener] = draw.choice([site for site in near if site in members])
+    return Tree(weight=weight, root=root, parent=tuple(sorted(parent.items())))

@@ -35,7 +35,7 @@ class World:
         self.seed = seed
         self.rng = random.Random(seed)
         self.settings = settings or SiteSettings()
-        self.planner = SimulatedPlanner()
+        self.planner = SimulatedPlanner(seed)
         self.now_s = 0.0
         self.steps = 0
         self.verbose = verbose

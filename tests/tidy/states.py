@@ -19,6 +19,7 @@ from chaos_protocols.membership.own import TABLE, MembershipEvent, MembershipSta
 from chaos_protocols.rounds.phases import PHASES
 from chaos_protocols.state.transfer import SourceState
 from chaos_protocols.state.transfer.sources import STATE_CHANGES
+from chaos_protocols.worker_group import member_phases
 from chaos_protocols.worker_group import phases as group
 
 PAGE = ROOT / "docs" / "protocols" / "states.md"
@@ -65,6 +66,13 @@ def page() -> str:
                 group.GroupPhase,
                 group.GroupChange,
                 group.TABLE,
+            ),
+            _with_events(
+                "The workers of a site, as the one worker of a run",
+                "worker_group/member_phases.py: MEMBER_TABLE",
+                member_phases.MemberPhase,
+                member_phases.MemberChange,
+                member_phases.MEMBER_TABLE,
             ),
         ]
     )

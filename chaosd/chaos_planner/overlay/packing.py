@@ -23,13 +23,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from chaos_planner.overlay.graph import Edge, Overlay, WeightedEdges, spanning_tree
-from chaos_planner.solvers import optimize, sparse
+from chaos_planner.overlay.programme import Programme
 
 GAP_MAX = 0.001
 """Column generation stops when the trees found are within this share of the bound."""
@@ -52,11 +52,14 @@ PRICE_NOISE = 0.15
 PEELS_TRIED = 5
 """Of the trees of a packing, so many of the heaviest are tried as the next to peel off."""
 
-PEEL_LOSS_MAX = 0.004
-"""Share of the rate that each peeled tree may cost the rest: none at all would leave it little to carry."""
+PEEL_PRICE = 0.05
+"""What a byte of a peeled tree may cost the rest, in bytes: nothing at all would leave it little to carry."""
 
-PEEL_SITES_MAX = 32
-"""Above this peeling would take more than a few seconds, and sparse overlays of that size seldom need it."""
+PEEL_LINKS_MAX = 60
+"""Above this peeling takes more than some tenths of a second, and sparse overlays of that size seldom need it."""
+
+SPARED = 0.005
+"""Share of the rate that a tree must bring to be kept: each costs headers and buffers."""
 
 RATE_MIN = 1e-9
 """A link that is used up, in shares of the fastest: above 0, so that prices stay finite."""
@@ -88,6 +91,7 @@ def packing_of(overlay: Overlay, *, trees_max: int | None = None) -> Packing:
     carried, _ = shared.out(trees, rates)
     if trees_max is not None:
         trees, carried = _few(shared, trees, carried, rates, trees_max, bound)
+        trees, carried = _needed(shared, trees, carried, rates)
     kept = sorted(
         ((float(x), tree) for x, tree in zip(carried, trees, strict=True) if x > WEIGHT_MIN * carried.sum()),
         key=lambda pair: (-pair[0], pair[1]),
@@ -131,29 +135,30 @@ class _Shared:
         tree = spanning_tree(self._overlay, lambda link: (price[link], -links[link].rate_bytes_per_s, link))
         return tree, sum(price[link] for link in tree)
 
-    def uses(self, trees: Sequence[TreeEdges]) -> Any:
-        """How often the tree of the column uses what the row stands for (a scipy matrix)."""
-        pairs = [(row, column) for column, tree in enumerate(trees) for link in tree for row in self.rows(link)]
-        rows, columns = zip(*pairs, strict=True)
-        return sparse().csc_matrix((np.ones(len(pairs)), (rows, columns)), shape=(len(self.rates), len(trees)))
+    def uses(self, trees: Sequence[TreeEdges]) -> _Floats:
+        """How often the tree of the column uses what the row stands for."""
+        found = np.zeros((len(self.rates), len(trees)))
+        for column, tree in enumerate(trees):
+            for link in tree:
+                for row in self.rows(link):
+                    found[row, column] += 1.0
+        return found
 
     def out(self, trees: Sequence[TreeEdges], rates: _Floats) -> tuple[_Floats, _Floats]:
-        """Best rate of each of these trees together, and the price of each row (LP and its dual, by HiGHS)."""
-        found = optimize().linprog(-np.ones(len(trees)), A_ub=self.uses(trees), b_ub=rates, method="highs")
-        if found.status != 0:
-            raise ArithmeticError(
-                f"the packing of {len(trees)} trees over {len(self._links)} links was not solved: {found.message}"
-            )
-        return np.maximum(found.x, 0.0), np.maximum(-found.ineqlin.marginals, 0.0)
+        """Best rate of each of these trees together, and the price of each row."""
+        programme = Programme(rates)
+        programme.add(self.uses(trees), np.ones(len(trees)))
+        programme.solve()
+        return programme.values, programme.prices
 
-    def most(self, trees: Sequence[TreeEdges], place: int, left: _Floats, total: float) -> float:
-        """Most that the tree at this place can carry while all together carry nearly as much as they can."""
-        wanted = np.zeros(len(trees))
-        wanted[place] = -1.0
-        limits = sparse().vstack([self.uses(trees), sparse().csc_matrix(-np.ones((1, len(trees))))])
-        bounds = np.append(np.maximum(left, RATE_MIN), -total * (1 - PEEL_LOSS_MAX))
-        found = optimize().linprog(wanted, A_ub=limits, b_ub=bounds, method="highs")
-        return float(found.x[place]) if found.status == 0 else 0.0
+    def most(self, trees: Sequence[TreeEdges], place: int, left: _Floats) -> float:
+        """What the tree at this place can carry where each byte of it may cost the others up to PEEL_PRICE."""
+        programme = Programme(np.maximum(left, RATE_MIN))
+        gains = np.ones(len(trees))
+        gains[place] += PEEL_PRICE
+        programme.add(self.uses(trees), gains)
+        programme.solve()
+        return float(programme.values[place])
 
 
 def _generate(shared: _Shared, rates: _Floats) -> tuple[list[TreeEdges], float]:
@@ -161,8 +166,11 @@ def _generate(shared: _Shared, rates: _Floats) -> tuple[list[TreeEdges], float]:
     trees = [shared.widest(rates)]
     known = set(trees)
     bound = float("inf")
+    programme = Programme(rates)
+    programme.add(shared.uses(trees), np.ones(1))
     while len(trees) < COLUMNS_MAX:
-        carried, prices = shared.out(trees, rates)
+        programme.solve()
+        carried, prices = programme.values, programme.prices
         cheapest, cost = shared.cheapest(prices)
         if cost > 0:
             bound = min(bound, float(rates @ prices) / cost)
@@ -170,6 +178,7 @@ def _generate(shared: _Shared, rates: _Floats) -> tuple[list[TreeEdges], float]:
             break
         trees.append(cheapest)
         known.add(cheapest)
+        programme.add(shared.uses([cheapest]), np.ones(1))
     return trees, bound
 
 
@@ -184,11 +193,26 @@ def _few(
     """At most `trees_max` trees that carry as much as found: the better of pruning and peeling."""
     few, shares = _pruned(shared, trees, carried, rates, trees_max)
     few, shares = _exchanged(shared, few, shares, rates, trees_max, bound)
-    if shares.sum() >= bound * EXCHANGE_UNTIL or shared.sites > PEEL_SITES_MAX:
+    if shares.sum() >= bound * EXCHANGE_UNTIL or len(shared.rates) > PEEL_LINKS_MAX:
         return few, shares
     peeled = _peeled(shared, rates, trees_max)
     found = _exchanged(shared, peeled, shared.out(peeled, rates)[0], rates, trees_max, bound)
     return found if found[1].sum() > shares.sum() else (few, shares)
+
+
+def _needed(
+    shared: _Shared, trees: list[TreeEdges], carried: _Floats, rates: _Floats
+) -> tuple[list[TreeEdges], _Floats]:
+    """Without the lightest trees, as long as the others carry nearly as much without them."""
+    least = float(carried.sum()) * (1 - SPARED)
+    while len(trees) > 1:
+        lightest = min(range(len(trees)), key=lambda place: (carried[place], trees[place]))
+        left = trees[:lightest] + trees[lightest + 1 :]
+        shares, _ = shared.out(left, rates)
+        if shares.sum() < least:
+            break
+        trees, carried = left, shares
+    return trees, carried
 
 
 def _peeled(shared: _Shared, rates: _Floats, trees_max: int) -> list[TreeEdges]:
@@ -199,10 +223,10 @@ def _peeled(shared: _Shared, rates: _Floats, trees_max: int) -> list[TreeEdges]:
         trees, _ = _generate(shared, np.maximum(left, RATE_MIN))
         carried, _ = shared.out(trees, np.maximum(left, RATE_MIN))
         heaviest = sorted(range(len(trees)), key=lambda place: (-carried[place], trees[place]))[:PEELS_TRIED]
-        spared = [shared.most(trees, place, left, float(carried.sum())) for place in heaviest]
+        spared = [shared.most(trees, place, left) for place in heaviest]
         best = max(range(len(spared)), key=lambda rank: spared[rank])
         chosen.append(trees[heaviest[best]])
-        used = shared.uses(chosen[-1:]).toarray().ravel()
+        used = shared.uses(chosen[-1:])[:, 0]
         left = np.maximum(left - spared[best] * used, 0.0)
     chosen.append(shared.widest(left))
     return list(dict.fromkeys(chosen))

@@ -17,11 +17,14 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from chaosd.api.status import EventRecord, ListedPeer, Outcome, PageAddress, PendingSite, Status, TrustedSite
+from chaosd.api.status import EventRecord, ListedPeer, Outcome, PageAddress, PendingSite, SeenHere, Status, TrustedSite
 from chaosd.os_errors import explain
 
 ANSWER_TIMEOUT_S = 5.0
 """A daemon that cannot say its status for so long is stuck: its loop serves this within milliseconds."""
+
+SEEN_TIMEOUT_S = 10.0
+"""The neighbour has 6 s (peer_view.ANSWER_TIMEOUT_S)."""
 
 CHANGE_TIMEOUT_S = 120.0
 """A change of a link takes a negotiation; a leave waits for the end of the round, which may be a long one."""
@@ -145,6 +148,10 @@ class LocalClient:
     def remove_peer(self, site: str) -> Outcome:
         """Dial it no more."""
         return self.ask("POST", "/v1/peer", Outcome, {"site": site, "add": False})
+
+    def seen(self, site: str) -> SeenHere:
+        """How a neighbour (id, unique beginning of it, or name) sees the daemon's site."""
+        return self.ask("POST", "/v1/seen", SeenHere, {"site": site}, timeout_s=SEEN_TIMEOUT_S)
 
     def ask(
         self,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from chaos_protocols.wire.probe import SeenSite
+
 
 class SiteSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One site of the roster as this daemon sees it. `state`: learner, member, leaving. `software`: its release, as far
@@ -195,6 +197,16 @@ class ListedPeer(msgspec.Struct, frozen=True, kw_only=True):
     called: str
     by: str
     up: bool
+
+
+class SeenHere(msgspec.Struct, frozen=True, kw_only=True):
+    """How a neighbour sees this site. `linked`: there is a link to ask over; `why`: what keeps it from answering;
+    `seen`: its answer."""
+
+    site: str
+    linked: bool
+    why: str = ""
+    seen: SeenSite | None = None
 
 
 class PageAddress(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,5 @@
-"""Which engine a bulk frame belongs to: stream 0 carries averaging, the others state transfers, probes and model
-descriptions.
+"""Which engine a bulk frame belongs to: stream 0 carries averaging, the others state transfers, probes, model
+descriptions and how a neighbour sees this site.
 
 Averaging has a stream of its own so that a transfer at full speed never stands in its way. Every payload that arrives
 also tells how fast its link is (`chaos_protocols.links.rates`). What goes in and out is counted by purpose.
@@ -18,6 +18,7 @@ from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
+from chaosd.peer_view import PeerViews
 
 AVERAGING, STATE, OTHER = "averaging", "state", "other"
 """What bulk bytes are for: the label `kind` of `chaosd_bulk_bytes`."""
@@ -48,11 +49,12 @@ class BulkStreams:
         replication: ReplicationEngine,
         probe: LinkProbe,
         models: ModelCheck,
+        views: PeerViews,
         meter: LinkMeter,
         metrics: Metrics,
     ) -> None:
-        self.reduce, self.replication, self.probe, self.models = reduce, replication, probe, models
-        self.meter = meter
+        self.reduce, self.replication, self.probe = reduce, replication, probe
+        self.models, self.views, self.meter = models, views, meter
         self._received = {kind: metrics.bulk_bytes.labels("received", kind) for kind in (AVERAGING, STATE, OTHER)}
 
     def buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
@@ -67,6 +69,9 @@ class BulkStreams:
         if self.models.is_ours(kind):
             self._received[OTHER].inc(size_bytes)
             return self.models.bulk_buffer(site, size_bytes)
+        if self.views.is_ours(kind):
+            self._received[OTHER].inc(size_bytes)
+            return self.views.bulk_buffer(site, size_bytes)
         if LinkProbe.is_probe(kind) or self.meter.is_ours(kind):
             self._received[OTHER].inc(size_bytes)
             return None
@@ -84,6 +89,8 @@ class BulkStreams:
         kind = bulk_kind(header)
         if self.models.is_ours(kind):
             self.models.bulk_received(site, kind, payload)
+        elif self.views.is_ours(kind):
+            self.views.bulk_received(site, kind, payload)
         elif self.meter.is_ours(kind):
             self.meter.bulk_received(site, header)
         elif LinkProbe.is_probe(kind):
@@ -105,4 +112,5 @@ class BulkStreams:
         await self.reduce.close()
         await self.replication.close()
         await self.probe.close()
+        await self.views.close()
         await self.meter.close()

@@ -13,7 +13,7 @@ import typer
 from chaosd.cli import doctor, events, init, leave, link, metrics, page, peer, recover, start, status, trust, up
 from chaosd.cli.plug_ins import installed, plug_in
 
-FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run")
+FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run", "service", "pages")
 """Modules of this package with a `register(app)` of their own, added where they are installed."""
 
 app = typer.Typer(

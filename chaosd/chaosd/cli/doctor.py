@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, ConfigOption, DataDirOption, JsonOption, config_path
+from chaosd.cli.options import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    config_path,
+    fail,
+    selected,
+)
+from chaosd.config.file import ConfigError
 
 LABEL_WIDTH = 14
 
@@ -17,6 +27,9 @@ def register(app: typer.Typer) -> None:
 
 def doctor(
     timeout_s: Annotated[float, typer.Option(help="how long to wait for each peer", min=0.1, max=60.0)] = 3.0,
+    peer: Annotated[
+        str | None, typer.Option(help="ask this neighbour (id, beginning of it, or name) how it sees this site")
+    ] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     json: JsonOption = False,
@@ -25,12 +38,26 @@ def doctor(
 
     Each line is ok, warn or fail, with what to do. Changes nothing. Exit code 1 if a line is fail.
 
+    With --peer the running daemon asks that neighbour over their link: what lets this site connect there, what the
+    roster there says of it, and whether it can be dialled from there.
+
       $ chaosd doctor --config cleveland/chaosd.toml
+      $ chaosd doctor --peer hungary
     """
     from chaosd.doctor import Level, examine
 
+    if peer is None:
+        checks = examine(config_path(config), data_dir, peer_timeout_s=timeout_s)
+    else:
+        from chaosd.api.client import LocalClient
+        from chaosd.doctor_peer import examine_peer
+
+        try:
+            checks = examine_peer(LocalClient(selected(config, data_dir, None)[1]), peer)
+        except ConfigError as error:
+            fail(str(error), EXIT_USAGE)
     failed = False
-    for check in examine(config_path(config), data_dir, peer_timeout_s=timeout_s):
+    for check in checks:
         failed = failed or check.level is Level.FAIL
         if json:
             import msgspec

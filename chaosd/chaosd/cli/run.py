@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -11,9 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, fail
+from chaosd.config.contexts import choose
+from chaosd.config.file import WORKER_SOCKET_NAME, ConfigError, default_data_dir, read_config_file
 
-ASIDE = {"worker-started", "peer-lost", "stop", "step"}
+ASIDE = {"worker-started", "peer-lost", "stop", "step", "round"}
 """Kinds that are in the file of events and not on the screen."""
 
 POLICIES = ("reroute", "dynamic", "spare")
@@ -39,14 +42,21 @@ def run(
     ] = 1.0,
     audit: Annotated[bool, typer.Option("--audit", help="compare the replicas' states after every step")] = False,
     events: Annotated[Path | None, typer.Option(help="write what happens to this file, a JSON object a line")] = None,
+    standalone: Annotated[bool, typer.Option("--standalone", help="in no run, whatever the script says")] = False,
+    config: ConfigOption = None,
 ) -> None:
     """Train with several workers on this machine; whatever dies costs at most a step.
 
-    The script makes its model with `Coordinator(standalone=True).parallelize(...)` (docs/site.md) and is started once
-    for each worker. Each worker holds some layers and computes some of the micro-batches; the planner says which. When
-    one dies or stands still, the others stop within milliseconds, take its work over, and go on with the same step.
+    The script makes its model with `Coordinator().parallelize(...)` (docs/site.md) and is started once for each worker.
+    Each worker holds some layers and computes some of the micro-batches; the planner says which. When one dies or
+    stands still, the others stop within milliseconds, take its work over, and go on with the same step.
+
+    Beside a daemon these workers are together the site's one worker in its run: every step is averaged with the other
+    institutions. By themselves they train with --standalone, or where the script says `Coordinator(standalone=True)`.
 
       $ chaosd run --nproc 4 --dp 2 --pp 2 train.py
+      $ chaosd run --nproc 4 --config hungary/chaosd.toml train.py
+      $ chaosd run --nproc 4 --standalone train.py
       $ chaosd run --nproc 8 --spares 1 --restarts 3 --events events.jsonl train.py --epochs 3
 
     Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
@@ -67,9 +77,27 @@ def run(
     given = {"workers": nproc, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
     import asyncio  # here: the other commands start without it
 
-    failed = asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit))
+    site = {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
+    failed = asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site))
     if failed:
         fail(f"the training could not go on: {failed}", EXIT_FAILED)
+
+
+def _worker_socket(config: Path | None) -> Path:
+    """Of the daemon that is meant: --config, CHAOS_SOCKET, or as the other commands find it."""
+    named = os.environ.get("CHAOS_SOCKET")
+    if named and config is None:
+        return Path(named).expanduser()
+    chosen = choose(config).path
+    try:
+        values = {} if chosen is None else read_config_file(chosen)
+    except ConfigError as error:
+        fail(str(error), EXIT_USAGE)
+    for field in ("data_dir", "worker_socket"):
+        if not isinstance(values.get(field, Path()), Path):
+            fail(f"{chosen}: {field} = {values[field]!r}: must be a path in quotes", EXIT_USAGE)
+    folder = values.get("data_dir") or default_data_dir()
+    return Path(values.get("worker_socket") or folder / WORKER_SOCKET_NAME)
 
 
 def _plan(path: Path) -> Any:
@@ -91,6 +119,7 @@ async def _run(
     restarts: int,
     failure_timeout_s: float,
     audit: bool,
+    site: dict[str, Any],
 ) -> str:
     from chaos_planner.pipelines.plans.layout import Policy
     from chaosd.worker_group.controller import Controller, Happened
@@ -118,6 +147,7 @@ async def _run(
             restarts=restarts,
             failure_timeout_s=failure_timeout_s,
             audit=audit,
+            **site,
             happened=happened,
         )
         _on_signals(controller.end)

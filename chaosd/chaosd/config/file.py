@@ -47,6 +47,8 @@ FIELD_TEXTS = {
     "probe": "how the rate of a new link is measured: builtin, iperf3 or off",
     "join_hold_s": "rounds wait so long at most for a joiner whose links cannot follow them while it fetches the state",
     "replication": "how a joiner's state is spread over its sources; all but chaos are baselines for experiments",
+    "averaging": "along which trees the sites average: trees (as fast as the links allow), tree (one), ring, star, or "
+    "module:function, a policy of your own",
     "memory_checkpoint_every_rounds": "keep a copy of the worker's state of every so many rounds in memory; 0: none",
     "checkpoint": "write the state to disk: auto (as often as costs at most 1 % of the time), fixed (the two intervals "
     "below), optimum (computed) or off",

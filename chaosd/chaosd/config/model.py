@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from chaos_planner.overlay.choice import policy_named
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
@@ -89,6 +90,11 @@ def _streams(number: int) -> int:
     return number
 
 
+def _averaging(name: str) -> str:
+    policy_named(name)
+    return name
+
+
 def _default_name() -> str:
     return socket.gethostname()[:NAME_CHARACTERS_MAX].strip() or "site"
 
@@ -100,6 +106,7 @@ Address = Annotated[str, AfterValidator(_address)]
 PagePlace = Annotated[str, AfterValidator(_page_place)]
 Id = Annotated[SiteId, AfterValidator(_site_id)]
 Label = Annotated[str, AfterValidator(_label)]
+AveragingPolicy = Annotated[str, AfterValidator(_averaging)]
 FilePath = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -136,6 +143,7 @@ class SiteConfig(_Frozen):
     probe: Literal["builtin", "iperf3", "off"] = Field(default="builtin")
     join_hold_s: Number = Field(default=60.0, ge=0, le=JOIN_HOLD_MAX_S)
     replication: Literal["chaos", "single", "equal", "round_robin", "multi_source"] = Field(default="chaos")
+    averaging: AveragingPolicy = Field(default="trees", max_length=256)
     memory_checkpoint_every_rounds: Whole = Field(default=0, ge=0, le=RESULTS_QUEUED_MAX)
     checkpoint: Literal["off", "auto", "fixed", "optimum"] = Field(default="auto")
     checkpoint_every_rounds: Whole = Field(default=0, ge=0)

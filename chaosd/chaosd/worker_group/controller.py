@@ -19,6 +19,9 @@ from typing import assert_never
 
 import msgspec
 
+from chaos_protocols.wire.versions import NEWEST, OLDEST
+from chaos_protocols.wire.worker import ResultApplied, WorkerHello
+from chaos_protocols.wire.worker import WorkerMessage as MemberMessage
 from chaos_protocols.worker_group.events import (
     AskPlanner,
     Begin,
@@ -27,15 +30,20 @@ from chaos_protocols.worker_group.events import (
     EndGroup,
     EndWanted,
     Event,
+    GreetRun,
     GroupTimer,
     GroupTimerFired,
+    JoinRun,
     KillWorker,
     NoPlanMade,
     NoteEvent,
     PlanMade,
     PutPlanInForce,
+    RunLost,
     SetGroupTimer,
     StartWorker,
+    TellDigests,
+    TellRun,
     TellWorker,
     WorkerGone,
     WorkerSaid,
@@ -44,6 +52,7 @@ from chaos_protocols.worker_group.events import (
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import (
     GroupHello,
+    RunSpecs,
     StoreGet,
     StoreSet,
     WorkerMessage,
@@ -54,8 +63,10 @@ from chaos_protocols.worker_group.messages import (
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
+from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
+from chaosd.worker_group.run_line import RunLine
 
 FINISH_S = 10.0
 """How long workers have to end by themselves."""
@@ -79,7 +90,8 @@ class Happened:
 
 class Controller:
     """Of one worker group, for one training. `happened` is told every entry of its history;
-    `environment` is added to that of the workers."""
+    `environment` is added to that of the workers; `daemon`: the worker socket of the site's daemon, in whose run these
+    workers take part if their script wants that; None: they train by themselves."""
 
     def __init__(
         self,
@@ -93,6 +105,7 @@ class Controller:
         audit: bool = False,
         launch: Launch = launch,
         environment: Mapping[str, str] | None = None,
+        daemon: Path | None = None,
         happened: Callable[[Happened], None],
     ) -> None:
         self._token = secrets.token_hex(32)
@@ -116,6 +129,7 @@ class Controller:
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
+        self._run = None if daemon is None else RunLine(daemon, self._feed)
 
     async def run(self) -> str:
         """Until the training is over; why it failed, empty if it did not."""
@@ -129,7 +143,10 @@ class Controller:
                 "CHAOS_WORKER_TOKEN": self._token,
                 "LOCAL_WORLD_SIZE": str(self._local),
             }
-            self._processes = WorkerProcesses(self._command, environment, self._process_ended, self._launch)
+            self._memory = SharedMemory()
+            self._processes = WorkerProcesses(
+                self._command, environment, self._process_ended, self._memory.descriptor, self._launch
+            )
             server = await asyncio.start_unix_server(self._serve, path=path)
             watching = asyncio.create_task(self._watch())
             try:
@@ -146,9 +163,12 @@ class Controller:
                     timer.cancel()
                 for writer in self._writers.values():
                     writer.close()
+                if self._run is not None:
+                    self._run.close()
                 server.close()
                 await asyncio.gather(watching, *self._thinking, return_exceptions=True)
                 self._processes.close()
+                self._memory.close()
         return failed
 
     def end(self, reason: str) -> None:
@@ -207,7 +227,18 @@ class Controller:
             for each, answer in self._store.take(worker, message):
                 self._send(each, encode(answer))
         else:
+            if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):
+                return
             self._feed(WorkerSaid(worker=worker, message=message))
+
+    def _laid_out(self, specs: RunSpecs) -> bool:
+        """Make room for what the workers share with the daemon; False, and the end, where that cannot be."""
+        try:
+            self._memory.lay_out(specs)
+        except TooLittleMemory as error:
+            self.end(str(error))
+            return False
+        return True
 
     async def _watch(self) -> None:
         """Reads the words of progress."""
@@ -217,7 +248,7 @@ class Controller:
             now_s = asyncio.get_running_loop().time()
             for suspect in self._suspicion.observe(now_s, self._processes.readings()):
                 self._feed(WorkerSuspected(worker=suspect.worker, reason=suspect.reason))
-            together = self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
+            together = self._machine.member is None and self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
             if together and not told_together:
                 self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")
             told_together = together
@@ -249,6 +280,14 @@ class Controller:
                     self._timers[timer] = loop.call_later(after_s, self._feed, GroupTimerFired(timer=timer))
             case NoteEvent(kind=kind, reason=reason, fields=fields):
                 self._record(kind, reason, **fields)
+            case JoinRun():
+                self._join()
+            case GreetRun(round=round):
+                self._greet(round)
+            case TellRun(message=message):
+                self._tell_run(message)
+            case TellDigests(round=round, start=start, stop=stop):
+                self._tell_run(ResultApplied(round=round, digests=self._memory.digests(start, stop)))
             case EndGroup(failed=failed):
                 if self._over is not None and not self._over.done():
                     self._over.set_result(failed)
@@ -280,6 +319,33 @@ class Controller:
         self._keep(
             asyncio.get_running_loop().create_task(asyncio.to_thread(self._planner.prepare, hello, present, idle))
         )
+
+    # ---- the site's daemon
+
+    def _join(self) -> None:
+        if self._run is not None:
+            self._run.join()
+            return
+        reason = "the script trains with other institutions, and no daemon was named for it"
+        asyncio.get_running_loop().call_soon(self._feed, RunLost(reason=reason, final=True))
+
+    def _greet(self, round: int) -> None:
+        hello, layout = self._machine.hello, self._memory.layout
+        assert hello is not None and hello.run is not None and layout is not None and self._run is not None
+        message = WorkerHello(
+            version=NEWEST,
+            oldest=OLDEST,
+            pid=os.getpid(),
+            round=round,
+            state=hello.run.state,
+            contribution=hello.run.contribution,
+            arena_bytes=layout.size_bytes,
+        )
+        self._run.greet(message, self._memory.descriptor)
+
+    def _tell_run(self, message: MemberMessage) -> None:
+        if self._run is not None:
+            self._run.tell(message)
 
     def _send(self, worker: int, frame: bytes) -> None:
         writer = self._writers.get(worker)

@@ -94,6 +94,8 @@ class SitePlanner:
 
     def make(self, asked: AskPlanner, hello: GroupHello, present: frozenset[int]) -> Plan:
         """The plan to go on with: prepared, or worked out now. Raises `Unplannable`."""
+        if asked.afresh:
+            self._in_force, self._prepared = None, {}
         situation = (asked.lost, asked.idle, present)
         found = self._prepared.get(situation) or self._work_out(situation, hello)
         self._made[asked.asked] = found[1]
@@ -150,6 +152,8 @@ class SitePlanner:
         if self._first is not None:
             return _Way("start", self._given(self._first, model, present), "the plan that was given")
         layers, workers = len(model.layers), present[: self._workers]
+        if not workers:
+            raise Unplannable("no worker is here", hopeless=False)
         if self._dp or self._pp:
             pp = self._pp or len(workers) // self._dp
             dp = self._dp or len(workers) // pp

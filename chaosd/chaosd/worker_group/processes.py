@@ -27,30 +27,38 @@ class Process(Protocol):
     def wait(self) -> int: ...
 
 
-Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], int], Process]
-"""(command, environment, descriptor that it shares) to a process."""
+Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Mapping[str, int]], Process]
+"""(command, environment, descriptors that it shares by the variables that name them) to a process."""
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str], shared: int) -> Process:
+def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Process:
     """A new program."""
+    named = {variable: str(descriptor) for variable, descriptor in shared.items()}
     return subprocess.Popen(
-        command, env=environment, pass_fds=(shared,), stdin=subprocess.DEVNULL, start_new_session=True
+        command,
+        env={**environment, **named},
+        pass_fds=tuple(shared.values()),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 
 class WorkerProcesses:
-    """`ended(worker, reason)` is told once for each process that ends, within milliseconds."""
+    """`ended(worker, reason)` is told once for each process that ends, within milliseconds. `memory`: the descriptor of
+    the shared memory for a run of institutions."""
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
         ended: Callable[[int, str], None],
+        memory: int,
         launch: Launch = launch,
     ) -> None:
         self._command, self._environment, self._ended, self._launch = list(command), dict(environment), ended, launch
         self._words_fd = os.memfd_create("chaos-words", os.MFD_CLOEXEC)
         os.ftruncate(self._words_fd, SLOT_BYTES * SLOTS)
+        self._shared = {"CHAOS_WORKER_WORDS": self._words_fd, "CHAOS_WORKER_MEMORY": memory}
         self._words = mmap.mmap(self._words_fd, SLOT_BYTES * SLOTS)
         self._view = memoryview(self._words)
         self._running: dict[int, Process] = {}
@@ -67,9 +75,8 @@ class WorkerProcesses:
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
             **self._environment,
             "CHAOS_WORKER": str(worker),
-            "CHAOS_WORKER_WORDS": str(self._words_fd),
         }
-        process = self._launch(self._command, environment, self._words_fd)
+        process = self._launch(self._command, environment, self._shared)
         self._running[worker] = process
         self._none.clear()
         self._pidfds[worker] = os.pidfd_open(process.pid)

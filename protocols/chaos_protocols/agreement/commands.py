@@ -33,7 +33,7 @@ from chaos_protocols.agreement.roster import (
 )
 from chaos_protocols.names import SITES_MAX, SiteId, other_run
 from chaos_protocols.wire.former import FORMER
-from chaos_protocols.wire.plans import HOLDS_SINCE, ReplicationPlan, Site
+from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
 from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
@@ -167,6 +167,7 @@ COMMANDS_SINCE: dict[type[Stored], int] = {}
 
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
     (ReplicationPlan, "hold_s"): HOLDS_SINCE,
+    (SyncPlan, "several"): TREES_SINCE,
     (SetRestorePoint, "operator"): 4,
     (Departure, "name"): 4,
     (Departure, "lineage"): 4,

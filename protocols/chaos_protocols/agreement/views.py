@@ -13,7 +13,8 @@ from typing import Protocol
 
 from chaos_protocols.agreement.roster import LinkRecord, Roster, View, component_of
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.plans import ReplicationPlan, SyncPlan
+from chaos_protocols.wire.plans import TREES_SINCE, ReplicationPlan, SyncPlan
+from chaos_protocols.wire.versions import NEWEST, UNNEGOTIATED
 
 LinkKey = tuple[SiteId, SiteId]
 
@@ -35,9 +36,15 @@ class Planner(Protocol):
     all_sites: bool
 
     def sync(
-        self, members: tuple[SiteId, ...], listeners: tuple[SiteId, ...], links: Mapping[LinkKey, LinkRecord]
+        self,
+        members: tuple[SiteId, ...],
+        listeners: tuple[SiteId, ...],
+        links: Mapping[LinkKey, LinkRecord],
+        *,
+        several: bool,
     ) -> SyncPlan:
-        """Trees over the members with the listeners as leaves. Raises ValueError when the links do not connect them."""
+        """Trees over the members with the listeners as leaves; one, unless `several` may be planned. Raises ValueError
+        when the links do not connect them."""
         ...
 
     def replicate(
@@ -86,9 +93,10 @@ def changed_views(
     add_listener: SiteId | None = None,
     add_member: SiteId | None = None,
     remove: SiteId | None = None,
+    version: int = NEWEST,
 ) -> tuple[View, ...]:
     """The views with one change from `first_round` on. Views that no round after `done - 1` can belong to are dropped
-    (a member lags at most one round behind the scheduler)."""
+    (a member lags at most one round behind the scheduler). `version`: the newest that a site which comes in speaks."""
     assert not roster.views or first_round >= roster.views[-1].first_round
     base = roster.views[-1] if roster.views else None
     members = set(base.members) if base else set()
@@ -101,7 +109,14 @@ def changed_views(
     if remove is not None:
         members.discard(remove)
         listeners.discard(remove)
-    new = make_view(planner, first_round=first_round, members=members, listeners=listeners, links=links)
+    new = make_view(
+        planner,
+        first_round=first_round,
+        members=members,
+        listeners=listeners,
+        links=links,
+        version=min(version, roster.version()),
+    )
     kept = [view for view in roster.views if view.first_round < first_round]
     while len(kept) > 1 and kept[1].first_round <= done - 1:
         kept.pop(0)
@@ -131,6 +146,7 @@ def resolved_views(roster: Roster, planner: Planner, *, first_round: int) -> tup
                 members=members,
                 listeners=(left & set(base.listeners)) - set(members),
                 links=roster.links,
+                version=roster.version(),
             )
         )
     return tuple(made)
@@ -143,8 +159,10 @@ def make_view(
     members: Iterable[SiteId],
     listeners: Iterable[SiteId],
     links: Iterable[LinkRecord],
+    version: int = UNNEGOTIATED,
 ) -> View:
-    """A new view; its epoch is filled in when the command is applied."""
+    """A new view; its epoch is filled in when the command is applied. `version`: the newest that all its sites are
+    known to speak."""
     ordered, listening = tuple(sorted(members)), tuple(sorted(listeners))
-    plan = planner.sync(ordered, listening, {link.key: link for link in links})
+    plan = planner.sync(ordered, listening, {link.key: link for link in links}, several=version >= TREES_SINCE)
     return View(epoch=0, first_round=first_round, members=ordered, listeners=listening, plan=plan)

@@ -43,7 +43,9 @@ def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
         state="member",
         versions=facts.versions,
     )
-    view = make_view(planner, first_round=1, members=(facts.site,), listeners=(), links=())
+    view = make_view(
+        planner, first_round=1, members=(facts.site,), listeners=(), links=(), version=facts.versions.newest
+    )
     founded = empty_roster(facts.run, facts.min_sites)
     views = (msgspec.structs.replace(view, epoch=1),)
     return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)

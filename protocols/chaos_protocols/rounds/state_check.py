@@ -16,11 +16,13 @@ from collections import Counter
 from collections.abc import Mapping
 from math import fsum
 
+from blake3 import blake3
+
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.notices import StatesDiffer
 from chaos_protocols.wire.bulk import CHECK_BYTES
 from chaos_protocols.wire.state_spec import ITEM_ALIGNMENT_BYTES
-from chaos_protocols.wire.worker import StateDigests
+from chaos_protocols.wire.worker import StateDigests, StateSpec
 
 CHECK_EVERY_ROUNDS = 4
 """So often a piece is digested while nothing differs; while something does, in every round."""
@@ -56,11 +58,34 @@ def piece_in_turn(round_number: int, state_bytes: int) -> Piece | None:
     """What is digested of the state of the end of that round, if nothing differs; None: nothing."""
     if round_number % CHECK_EVERY_ROUNDS or not state_bytes:
         return None
-    least = -(-state_bytes // CHECK_PIECES)
-    size = max(CHECK_PIECE_BYTES_MIN, -(-least // ITEM_ALIGNMENT_BYTES) * ITEM_ALIGNMENT_BYTES)
+    size = piece_bytes(state_bytes)
     pieces = -(-state_bytes // size)
     start = round_number // CHECK_EVERY_ROUNDS % pieces * size
     return start, min(start + size, state_bytes)
+
+
+def piece_bytes(state_bytes: int) -> int:
+    """How many bytes of a state are digested at once, at most."""
+    least = -(-state_bytes // CHECK_PIECES)
+    return max(CHECK_PIECE_BYTES_MIN, -(-least // ITEM_ALIGNMENT_BYTES) * ITEM_ALIGNMENT_BYTES)
+
+
+def digests_of(spec: StateSpec, piece: Piece, part: memoryview) -> StateDigests:
+    """What the bytes `part` of this piece of a state look like: of the arrays that lie in it, and nothing of the gaps
+    between them."""
+    start, stop = piece
+    there = [t for t in spec.tensors if t.size_bytes and t.offset < stop and t.offset + t.size_bytes > start]
+    halves = []
+    for first, last in ((start, middle(piece)), (middle(piece), stop)):
+        digest = blake3()
+        for tensor in there:
+            begin, end = max(first, tensor.offset), min(last, tensor.offset + tensor.size_bytes)
+            if begin < end:
+                digest.update(part[begin - start : end - start])
+        halves.append(digest.digest(length=HALF_BYTES))
+    single = len(there) == 1 or stop - start <= ITEM_ALIGNMENT_BYTES
+    name = there[0].name if single and there else ""
+    return StateDigests(start=start, stop=stop, first=halves[0], second=halves[1], array=name)
 
 
 def encode_check(digests: StateDigests) -> bytes:

@@ -132,6 +132,7 @@ def add_site(
         done=situation.done,
         links=(*roster.links, *there),
         add_listener=joiner,
+        version=request.versions.newest,
     )
     return Proposal(
         command=AddSite(record=record, links=there, views=views, replication=replication),

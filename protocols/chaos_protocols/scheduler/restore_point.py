@@ -117,7 +117,17 @@ class RestorePoint:
         links = (*roster.links, *chosen.links)
         if not connects(members, (), links):
             return None
-        return make_view(facts.planner, first_round=chosen.round + 1, members=members, listeners=(), links=links)
+        version = (
+            min(roster.version(), chosen.record.versions.newest) if roster.sites else chosen.record.versions.newest
+        )
+        return make_view(
+            facts.planner,
+            first_round=chosen.round + 1,
+            members=members,
+            listeners=(),
+            links=links,
+            version=version,
+        )
 
     def _restore_decision(self, chosen: Candidate, view: View) -> Decision:
         configuration, site = self._facts.configuration, chosen.record.site

@@ -23,7 +23,7 @@ import msgspec
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, SITES_MAX, STATE_BYTES_MAX, WEIGHT_MAX
 from chaos_protocols.wire.plans import TREES_MAX, Tag
-from chaos_protocols.wire.probe import IPERF_KINDS, MODEL_KINDS, PROBE_KINDS
+from chaos_protocols.wire.probe import IPERF_KINDS, MODEL_KINDS, PROBE_KINDS, SEEN_KINDS
 
 CHUNKS_MAX = 1 << 24
 """Chunks of one tree: a vector of 8 TiB in chunks of 512 KiB."""
@@ -238,7 +238,9 @@ class _Kind(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[BulkHeader] = msgspec.msgpack.Decoder(BulkHeader)
 _kind_decoder = msgspec.msgpack.Decoder(_Kind)
-KINDS = frozenset(one.__struct_config__.tag for one in get_args(BulkHeader)) | PROBE_KINDS | IPERF_KINDS | MODEL_KINDS
+KINDS = frozenset(one.__struct_config__.tag for one in get_args(BulkHeader)).union(
+    PROBE_KINDS, IPERF_KINDS, MODEL_KINDS, SEEN_KINDS
+)
 """All that this site knows, those of `wire/probe.py` among them."""
 
 

@@ -18,6 +18,8 @@ HOLDS_SINCE = 4
 """The version that brought `ReplicationPlan.hold_s`."""
 TREES_MAX = 8
 """Eight trees carry nearly all of the best possible rate, as the planner's limit of this name says."""
+TREES_SINCE = 5
+"""The version that brought several trees in one round."""
 
 
 class Tag(msgspec.Struct, frozen=True, kw_only=True, array_like=True, order=True):
@@ -38,10 +40,11 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
 class SyncPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Weighted trees (weights sum to 1) along which a round is reduced to the root and broadcast from it; and why
-    these."""
+    these. `several`: there is more than one, so that a site must know how chunks are spread over them (spec 9.25)."""
 
     trees: Annotated[tuple[Tree, ...], msgspec.Meta(max_length=TREES_MAX)]
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
+    several: bool = False
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, order=True):

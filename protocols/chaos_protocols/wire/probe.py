@@ -1,4 +1,4 @@
-"""Headers of the small conversations on bulk stream 1: link probes, iperf3, the description of a model.
+"""Headers of the small conversations on bulk stream 1: link probes, iperf3, a model described, how a site is seen.
 
 Each is a msgpack map with the key `kind`, as the headers of `wire/bulk.py` are, and changes by the same rule: fields
 may be added with defaults, a kind that the other end may leave unread is marked `optional`.
@@ -19,6 +19,9 @@ IPERF_KINDS = frozenset((IPERF_WANT, IPERF_READY))
 
 MODEL_ASK, MODEL_TELL = "model?", "model!"
 MODEL_KINDS = frozenset((MODEL_ASK, MODEL_TELL))
+
+SEEN_ASK, SEEN_TELL = "seen?", "seen!"
+SEEN_KINDS = frozenset((SEEN_ASK, SEEN_TELL))
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
@@ -58,6 +61,34 @@ class ModelHeader(msgspec.Struct, frozen=True, kw_only=True):
     """MODEL_ASK, without payload; MODEL_TELL, whose payload is a `StateSpec` as msgpack."""
 
 
-def encode(header: ProbeHeader | IperfHeader | ModelHeader) -> bytes:
+class SeenHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """How do you see my site? (`chaosd.peer_view`)"""
+
+    kind: Annotated[str, msgspec.Meta(max_length=16)]
+    """SEEN_ASK, without payload; SEEN_TELL, whose payload is a `SeenSite` as msgpack."""
+    optional: bool = True
+    """A release that does not know the question forgets it."""
+
+
+class SeenSite(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a site sees the neighbour that asks: for people, nothing follows from it."""
+
+    software: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Its own release."""
+    round: Number = 0
+    """The last round whose result it has."""
+    state: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    """Of the asker in the roster: learner, member, leaving; empty: it is outside."""
+    trusted_by: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    """What lets the asker connect there: command, configuration, peer, site of the run; empty: anyone may."""
+    address: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """Where it would dial the asker."""
+    reaches: bool = False
+    """It has just dialled that address, and the asker has answered."""
+    rtt_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    """Of heartbeats over the link, as it measures; 0: not yet."""
+
+
+def encode(header: ProbeHeader | IperfHeader | ModelHeader | SeenHeader) -> bytes:
     """A msgpack map with the key `kind`."""
     return msgspec.msgpack.encode(header)

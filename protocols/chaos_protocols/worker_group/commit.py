@@ -1,7 +1,6 @@
 """The two-phase step: collects what workers say of a step, and says when and how all of them update.
 
-Alone, the last `Reduced` makes the commit. (In a run with other institutions the result of the round will: it takes the
-place of `complete`, and nothing else changes.)
+Alone, the last `Reduced` makes the commit. In a run of institutions the result of the round does (`member`).
 """
 
 from __future__ import annotations
@@ -21,6 +20,11 @@ class NotFinite(ValueError):
 
 class ReplicasDiffer(ValueError):
     """Two holders of a layer do not have the same bits after a step: an audit has found what must never be."""
+
+
+def clip_factor(norm: float, bound: float | None) -> float:
+    """What a gradient of this norm is multiplied with, so that its norm stays within the bound."""
+    return 1.0 if bound is None else min(1.0, bound / (norm + NORM_EPSILON))
 
 
 class StepCollector:
@@ -47,7 +51,25 @@ class StepCollector:
         return self._reduced == self._workers
 
     def complete(self) -> CommitStep:
-        """The commit of this step; the next one is under way from now on.
+        """The commit of this step; the next one is under way from now on. Raises `NotFinite`."""
+        commit = self.summed()
+        self.go_to(self.step + 1)
+        return commit
+
+    def go_to(self, step: Step) -> None:
+        """That step is under way from now on."""
+        self.step = step
+        self._reduced.clear()
+        self._squares.clear()
+        self._losses.clear()
+        self._stepped.clear()
+
+    def factor(self, norm: float) -> float:
+        """What the gradient is multiplied with, so that its norm stays within bounds."""
+        return clip_factor(norm, self._clip_norm)
+
+    def summed(self) -> CommitStep:
+        """What this site's own gradients come to.
 
         Squares are added in order of layers and losses in order of micro-batches, so that the result does not depend on
         the plan. Raises `NotFinite`.
@@ -64,14 +86,8 @@ class StepCollector:
                 f"the gradient of step {self.step + 1} is not finite (loss {loss:g}); lower the learning rate, or give "
                 "register() a clip_norm if single steps explode"
             )
-        factor = 1.0 if self._clip_norm is None else min(1.0, self._clip_norm / (norm + NORM_EPSILON))
-        commit = CommitStep(step=self.step, divisor=float(self._micro_batches), factor=factor, loss=loss, norm=norm)
-        self.step += 1
-        self._reduced.clear()
-        self._squares.clear()
-        self._losses.clear()
-        self._stepped.clear()
-        return commit
+        divisor, factor = float(self._micro_batches), self.factor(norm)
+        return CommitStep(step=self.step, divisor=divisor, factor=factor, loss=loss, norm=norm)
 
     def take_stepped(self, worker: int, message: Stepped) -> tuple[str, ...] | None:
         """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit).

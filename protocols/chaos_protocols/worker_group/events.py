@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
+from chaos_protocols.wire.worker import DaemonMessage
+from chaos_protocols.wire.worker import WorkerMessage as MemberMessage
 from chaos_protocols.worker_group.messages import ControllerMessage, WorkerMessage
 from chaos_protocols.worker_group.plan import Plan
 
@@ -16,6 +18,7 @@ class GroupTimer(Enum):
 
     STOP = "stop"
     BROKEN = "broken"
+    LEAVE = "leave"
 
 
 # ---- events
@@ -81,8 +84,29 @@ class EndWanted:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class RunFound:
+    """The answer to `JoinRun`: a daemon is there, and waits for the hello."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSaid:
+    """A message of the daemon."""
+
+    message: DaemonMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLost:
+    """The connection to the daemon has ended. `final`: or none was to be had, for as long as one is waited for."""
+
+    reason: str
+    final: bool = False
+
+
+RunEvent: TypeAlias = RunFound | RunSaid | RunLost
 Event: TypeAlias = (
-    Begin | WorkerSaid | WorkerGone | WorkerSuspected | PlanMade | NoPlanMade | GroupTimerFired | EndWanted
+    Begin | WorkerSaid | WorkerGone | WorkerSuspected | PlanMade | NoPlanMade | GroupTimerFired | EndWanted | RunEvent
 )
 
 # ---- effects
@@ -114,11 +138,13 @@ class TellWorker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPlanner:
     """What to do with the workers that are here? `lost`: workers of the plan in force that are gone; `idle`: workers
-    outside of it that are here. Answered by `PlanMade` or `NoPlanMade`."""
+    outside of it that are here. `afresh`: no plan is in force any more, since the state comes from elsewhere. Answered
+    by `PlanMade` or `NoPlanMade`."""
 
     asked: int
     lost: frozenset[int]
     idle: frozenset[int]
+    afresh: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +178,35 @@ class NoteEvent:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class JoinRun:
+    """Open a connection to the site's daemon; one that is open is closed first. `RunFound` or `RunLost` follows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreetRun:
+    """Say hello to the daemon, with the state of the end of this round, and hand the shared memory over."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellRun:
+    """A message to the daemon."""
+
+    message: MemberMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TellDigests:
+    """Digest the bytes [start, stop) of the state, which the workers have copied into the shared memory, and tell the
+    daemon that `round` was applied."""
+
+    round: int
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndGroup:
     """It is over. `failed`: why it could not go on; empty where the training is complete."""
@@ -168,5 +223,9 @@ Effect: TypeAlias = (
     | BeginStore
     | SetGroupTimer
     | NoteEvent
+    | JoinRun
+    | GreetRun
+    | TellRun
+    | TellDigests
     | EndGroup
 )

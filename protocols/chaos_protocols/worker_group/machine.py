@@ -8,50 +8,17 @@ two-phase step and generations are this project's (docs/site.md).
 from __future__ import annotations
 
 from chaos_protocols.changes import next_state
-from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer, StepCollector
+from chaos_protocols.worker_group import events as ev
+from chaos_protocols.worker_group import messages as msg
+from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
-from chaos_protocols.worker_group.events import (
-    AskPlanner,
-    Begin,
-    BeginStore,
-    Effect,
-    EndGroup,
-    EndWanted,
-    Event,
-    GroupTimer,
-    GroupTimerFired,
-    KillWorker,
-    NoPlanMade,
-    NoteEvent,
-    PlanMade,
-    PutPlanInForce,
-    SetGroupTimer,
-    StartWorker,
-    TellWorker,
-    WorkerGone,
-    WorkerSaid,
-    WorkerSuspected,
-)
-from chaos_protocols.worker_group.messages import (
-    CommitStep,
-    ControllerMessage,
-    Done,
-    Finish,
-    Go,
-    GroupHello,
-    PeerLost,
-    PlanReady,
-    Reduced,
-    ScriptFailed,
-    Stepped,
-    Stop,
-    Stopped,
-)
+from chaos_protocols.worker_group.member import RunMember
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
+from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.stopping import Stopping
-from chaos_protocols.worker_group.tags import StepTag, TornStep
+from chaos_protocols.worker_group.tags import Step, StepTag, TornStep
 
 
 class WorkerGroupMachine:
@@ -61,34 +28,34 @@ class WorkerGroupMachine:
         self._settings = settings
         self.phase = GroupPhase.FORMING
         self.generation = 0
-        self._effects: list[Effect] = []
+        self._effects: list[ev.Effect] = []
         self._now_s = 0.0
         self._crew = Crew(settings.token, settings.restarts)
-        self._in_force: frozenset[int] | None = None
-        """Workers with layers under the plan that was last put in force: they hold the state. None: all hold it."""
+        self._in_force: Plan | None = None
+        """The plan that was last put in force: its workers hold the state. None: all hold it."""
         self._lost: set[int] = set()
-        """Of those, the ones that are gone."""
+        """Of its workers, the ones that are gone."""
         self._asked = 0
-        self._committed = -1
-        self._last_commit: CommitStep | None = None
+        self._steps = CountedSteps()
         self._plan: Plan | None = None
         self._ordered: frozenset[int] = frozenset()
         self._ready: set[int] = set()
         self._stopping: Stopping | None = None
-        self._collector: StepCollector | None = None
         self._plan_wanted = ""
         self._broken = 0
         self._waits_for = ""
+        self.member: RunMember | None = None
+        """Of a run of institutions, if the script wants that."""
 
     @property
-    def hello(self) -> GroupHello | None:
+    def hello(self) -> msg.GroupHello | None:
         """The first worker's: what is trained."""
         return self._crew.hello
 
     @property
     def step(self) -> int:
         """How many updates the state has that everybody goes on from."""
-        return self._committed + 1
+        return self._steps.step
 
     @property
     def present(self) -> frozenset[int]:
@@ -100,65 +67,74 @@ class WorkerGroupMachine:
         """Workers with layers under the plan that was ordered last."""
         return self._plan.workers if self._plan else frozenset()
 
-    def handle(self, event: Event, *, now_s: float) -> list[Effect]:
+    def handle(self, event: ev.Event, *, now_s: float) -> list[ev.Effect]:
         """Take one event."""
         self._now_s = now_s
         if self.phase is not GroupPhase.ENDED:
             match event:
-                case Begin():
+                case ev.Begin():
                     for _ in range(self._settings.workers + self._settings.spares):
-                        self._do(StartWorker(worker=self._crew.start()))
-                case WorkerSaid(worker=worker, message=message):
+                        self.do(ev.StartWorker(worker=self._crew.start()))
+                case ev.WorkerSaid(worker=worker, message=message):
                     self._said(worker, message)
-                case WorkerGone(worker=worker, reason=reason):
+                case ev.WorkerGone(worker=worker, reason=reason):
                     self._gone(worker, reason)
-                case WorkerSuspected(worker=worker, reason=reason):
+                case ev.WorkerSuspected(worker=worker, reason=reason):
                     self._kill(worker, reason)
-                case PlanMade(asked=asked, plan=plan):
+                case ev.PlanMade(asked=asked, plan=plan):
                     if asked == self._asked and self.phase is GroupPhase.DECIDING:
                         self._order(plan)
-                case NoPlanMade(asked=asked, reason=reason, hopeless=hopeless):
+                case ev.NoPlanMade(asked=asked, reason=reason, hopeless=hopeless):
                     if asked == self._asked and self.phase is GroupPhase.DECIDING:
                         self._no_plan(reason, hopeless=hopeless)
-                case GroupTimerFired(timer=timer):
+                case ev.GroupTimerFired(timer=timer):
                     self._fired(timer)
-                case EndWanted(reason=reason):
-                    self._end(reason)
+                case ev.EndWanted(reason=reason):
+                    if self.member is None or not self.member.leave(reason):
+                        self.end(reason)
+                case ev.RunFound() | ev.RunSaid() | ev.RunLost():
+                    if self.member is not None:
+                        self.member.heard(event)
         effects, self._effects = self._effects, []
         return effects
 
     # ---- workers come and go
 
     def _said(self, worker: int, message: object) -> None:
-        if isinstance(message, GroupHello):
+        if isinstance(message, msg.GroupHello):
             self._hello(worker, message)
             return
         if worker not in self._crew.present:
             return
         match message:
-            case PlanReady(generation=generation) if generation == self.generation:
+            case msg.PlanReady(generation=generation) if generation == self.generation:
                 self._is_ready(worker)
-            case Reduced(generation=generation) if generation == self.generation:
+            case msg.Reduced(generation=generation) if generation == self.generation:
                 self._has_reduced(worker, message)
-            case Stepped(generation=generation) if generation == self.generation:
+            case msg.Stepped(generation=generation) if generation == self.generation:
                 self._has_stepped(worker, message)
-            case Stopped(generation=generation, tag=tag) if generation == self.generation:
+            case msg.StateWritten() | msg.StateTaken() | msg.ResultMeasured() if message.generation == self.generation:
+                if self.member is not None and self.phase is GroupPhase.TRAINING:
+                    self.member.said(worker, message)
+            case msg.Stopped(generation=generation, tag=tag) if generation == self.generation:
                 self._has_stopped(worker, tag)
-            case PeerLost(generation=generation, text=text) if generation == self.generation:
+            case msg.PeerLost(generation=generation, text=text) if generation == self.generation:
                 self._peer_lost(worker, text)
-            case Done():
+            case msg.Done():
                 self._crew.done.add(worker)
                 self._end_if_done()
-            case ScriptFailed(text=text):
-                self._end(f"worker {worker}: {text}")
+            case msg.ScriptFailed(text=text):
+                self.end(f"worker {worker}: {text}")
 
-    def _hello(self, worker: int, hello: GroupHello) -> None:
+    def _hello(self, worker: int, hello: msg.GroupHello) -> None:
         refused = self._crew.refusal(worker, hello)
         if refused:
-            self._end(f"worker {worker} cannot take part: {refused}")
+            self.end(f"worker {worker} cannot take part: {refused}")
             return
         self._crew.let_in(worker, hello)
-        self._record("worker-came", "it said hello", worker=worker)
+        if self.member is None and hello.run is not None:
+            self.member = RunMember(self, hello)
+        self.note("worker-came", "it said hello", worker=worker)
         self._change(GroupChange.CAME)
         if self.phase is GroupPhase.FORMING:
             if not self._crew.starting:
@@ -173,17 +149,17 @@ class WorkerGroupMachine:
         if not self._crew.went(worker):
             self._end_if_done()
             return
-        self._record("worker-lost", reason, worker=worker, step=self.step)
-        if self._in_force is not None and worker in self._in_force:
+        self.note("worker-lost", reason, worker=worker, step=self.step)
+        if self._in_force is not None and worker in self._in_force.workers:
             self._lost.add(worker)
         if self.phase is GroupPhase.FORMING:
-            self._end(f"worker {worker} ended before the training began: {reason}")
+            self.end(f"worker {worker} ended before the training began: {reason}")
             return
         if self._crew.done:  # the last update was told to everybody: the others finish it by themselves
             self._end_if_done()
             return
         if self._crew.may_restart(self._now_s):
-            self._do(StartWorker(worker=self._crew.start()))
+            self.do(ev.StartWorker(worker=self._crew.start()))
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             if worker in (self.training if self.phase is GroupPhase.TRAINING else self._ordered):
                 self._change(GroupChange.LOST)
@@ -200,29 +176,41 @@ class WorkerGroupMachine:
 
     def _kill(self, worker: int, reason: str) -> None:
         if worker in self._crew.present:
-            self._record("worker-suspected", reason, worker=worker)
-            self._do(KillWorker(worker=worker, reason=reason))
+            self.note("worker-suspected", reason, worker=worker)
+            self.do(ev.KillWorker(worker=worker, reason=reason))
 
     # ---- plans
 
+    def _layers_are_lost(self) -> bool:
+        """Whether no worker that is here holds some of the layers."""
+        plan, hello = self._in_force, self._crew.hello
+        return plan is not None and hello is not None and len(plan.layers_of(self.present)) < len(hello.layers)
+
     def _ask(self) -> None:
         self._asked += 1
-        held = self._crew.present if self._in_force is None else self._in_force
+        if self.member is not None and self._layers_are_lost():
+            self._in_force = None
+            self._lost.clear()
+            self._steps.go_on_from(0)
+            self.member.state_lost()
+            self.note("state-lost", "some layers have no holder any more; other sites are asked for the state")
+        held = self._crew.present if self._in_force is None else self._in_force.workers
         idle = frozenset(self._crew.present - held)
-        self._do(AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle))
+        afresh = self.member is not None and self.member.stateless
+        self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh))
 
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
         self._change(GroupChange.NO_PLAN)
-        self._record("no-plan", reason)
+        self.note("no-plan", reason)
         self._waits_for = reason
         if hopeless:
-            self._end(reason)
+            self.end(reason)
         else:
             self._end_if_nobody_comes()
 
     def _end_if_nobody_comes(self) -> None:
         if self.phase is GroupPhase.WAITING and not self._crew.starting:
-            self._end(f"{self._waits_for}. No further worker is on its way")
+            self.end(f"{self._waits_for}. No further worker is on its way")
 
     def _order(self, plan: Plan) -> None:
         self.generation += 1
@@ -231,34 +219,30 @@ class WorkerGroupMachine:
         self._ordered = frozenset(plan.shares)
         self._ready.clear()
         self._change(GroupChange.PLAN)
-        self._record("plan", plan.reason, generation=self.generation, step=self.step, **plan.facts())
-        self._do(BeginStore(generation=self.generation))
+        self.note("plan", plan.reason, generation=self.generation, step=self.step, **plan.facts())
+        self.do(ev.BeginStore(generation=self.generation))
         for worker, order in plan.orders(self.generation, self.step, audit=self._settings.audit).items():
             self._tell(worker, order)
 
     def _is_ready(self, worker: int) -> None:
-        if self.phase is not GroupPhase.BUILDING or worker not in self._ordered:
-            return
-        self._ready.add(worker)
-        if self._ready != self._ordered:
+        if self.phase is GroupPhase.BUILDING:
+            self._ready |= {worker} & self._ordered
+        if self.phase is not GroupPhase.BUILDING or self._ready != self._ordered:
             return
         self._change(GroupChange.READY)
-        self._do(SetGroupTimer(timer=GroupTimer.BROKEN, after_s=None))
-        self._in_force = self.training
+        self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
+        self._in_force = self._plan
         self._lost.clear()
         assert self._crew.hello is not None
-        self._collector = StepCollector(
-            step=self.step,
-            workers=self.training,
-            layers=len(self._crew.hello.layers),
-            micro_batches=self._crew.hello.micro_batches,
-            clip_norm=self._crew.hello.clip_norm,
-        )
-        self._do(PutPlanInForce(asked=self._asked))
-        for each in sorted(self._ordered):
-            self._tell(each, Go(generation=self.generation))
-        self._record("training", "everybody is ready", generation=self.generation, step=self.step)
+        collector = self._steps.begin(self._crew.hello, self.training)
+        self.do(ev.PutPlanInForce(asked=self._asked))
+        member = self.member
+        computing = member is None or member.may_compute()
+        self.tell_all(msg.Go(generation=self.generation, hold=not computing), self._ordered)
+        self.note("training", "everybody is ready", generation=self.generation, step=self.step)
         self._want_more()
+        if member is not None:
+            member.begins(self.training, collector, computing=computing)
 
     def _want_more(self) -> None:
         """Another plan from the next step boundary on, if a worker is here that this one could do with."""
@@ -268,39 +252,46 @@ class WorkerGroupMachine:
 
     # ---- steps
 
-    def _has_reduced(self, worker: int, message: Reduced) -> None:
-        if self.phase is not GroupPhase.TRAINING or self._collector is None:
-            return
-        if not self._collector.take_reduced(worker, message):
+    def _has_reduced(self, worker: int, message: msg.Reduced) -> None:
+        collector = self._steps.collector
+        if self.phase is not GroupPhase.TRAINING or collector is None or not collector.take_reduced(worker, message):
             return
         self._change(GroupChange.REDUCED)
-        try:
-            commit = self._collector.complete()
-        except NotFinite as error:
-            self._end(str(error))
+        if self.member is not None:
+            self.member.reduced()
             return
-        self._committed, self._last_commit = commit.step, commit
-        for each in sorted(self.training):
-            self._tell(each, commit)
+        try:
+            self.commit(collector.summed())
+        except NotFinite as error:
+            self.end(str(error))
 
-    def _has_stepped(self, worker: int, message: Stepped) -> None:
+    def commit(self, commit: msg.CommitStep) -> None:
+        """From now on this step counts."""
+        self._steps.count(commit)
+        self.tell_all(commit)
+
+    def took_state(self, step: Step) -> None:
+        """All workers have the state of this step."""
+        self._steps.go_on_from(step)
+
+    def _has_stepped(self, worker: int, message: msg.Stepped) -> None:
         if self._stopping is not None:
             self._stopping.committed_again(worker)
             self._check_stopped()
             return
-        if self.phase is not GroupPhase.TRAINING or self._collector is None:
+        if self.phase is not GroupPhase.TRAINING or self._steps.collector is None:
             return
         try:
-            digests = self._collector.take_stepped(worker, message)
+            digests = self._steps.collector.take_stepped(worker, message)
         except ReplicasDiffer as error:
-            self._end(str(error))
+            self.end(str(error))
             return
         if digests is None:
             return
         self._broken = 0
-        commit = self._last_commit
+        commit = self._steps.last
         assert commit is not None
-        self._record(
+        self.note(
             "step",
             "everybody has updated",
             step=message.step,
@@ -309,24 +300,28 @@ class WorkerGroupMachine:
             generation=self.generation,
             digests=digests,
         )
+        if self.member is not None:
+            self.member.stepped(commit)
         if self._plan_wanted:
             reason, self._plan_wanted = self._plan_wanted, ""
             self._change(GroupChange.WANTED)
             self._stop_all(reason)
 
     def _end_if_done(self) -> None:
-        if self._crew.done and not (self.training & self._crew.present) - self._crew.done:
-            self._end("")
+        through = bool(self._crew.done) and not (self.training & self._crew.present) - self._crew.done
+        if through and (self.member is None or not self.member.complete()):
+            self.end("")
 
     # ---- stopping
 
     def _stop_all(self, reason: str) -> None:
         asked = self._ordered & self._crew.present
         self._stopping = Stopping(self.generation, asked)
-        self._record("stop", reason, generation=self.generation, step=self.step)
-        self._do(SetGroupTimer(timer=GroupTimer.STOP, after_s=self._settings.stop_timeout_s))
-        for worker in sorted(asked):
-            self._tell(worker, Stop(generation=self.generation))
+        if self.member is not None:
+            self.member.interrupted()
+        self.note("stop", reason, generation=self.generation, step=self.step)
+        self.do(ev.SetGroupTimer(timer=ev.GroupTimer.STOP, after_s=self._settings.stop_timeout_s))
+        self.tell_all(msg.Stop(generation=self.generation), asked)
         self._check_stopped()
 
     def _has_stopped(self, worker: int, tag: StepTag) -> None:
@@ -337,61 +332,69 @@ class WorkerGroupMachine:
     def _check_stopped(self) -> None:
         """With the last answer: let those commit again who have to, then ask the planner."""
         assert self._stopping is not None
+        member, holders = self.member, None if self._in_force is None else self._in_force.workers
+        torn = member is not None and (member.taking or self._layers_are_lost())
         try:
-            found = self._stopping.outcome(self._in_force, self._committed)
+            found = self._stopping.outcome(holders, self._steps.committed, shared=member is not None, torn=torn)
         except TornStep as error:
-            self._end(str(error))
+            self.end(str(error))
             return
         if found is None:
             return
         if found.again:
-            assert self._last_commit is not None
-            for worker in sorted(found.again):
-                self._tell(worker, self._last_commit)
+            assert self._steps.last is not None
+            self.tell_all(self._steps.last, found.again)
             return
         self._stopping = None
         self._change(GroupChange.STOPPED)
-        self._do(SetGroupTimer(timer=GroupTimer.STOP, after_s=None))
-        self._do(SetGroupTimer(timer=GroupTimer.BROKEN, after_s=None))
-        self._record("stopped", f"going on with step {found.step + 1}", generation=self.generation, step=found.step)
+        self.do(ev.SetGroupTimer(timer=ev.GroupTimer.STOP, after_s=None))
+        self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
+        self.note("stopped", f"going on with step {found.step + 1}", generation=self.generation, step=found.step)
         self._ask()
 
     def _peer_lost(self, worker: int, text: str) -> None:
         """A hint: if nobody is found dead soon, the generation is broken all the same."""
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
-            self._record("peer-lost", text, worker=worker)
-            self._do(SetGroupTimer(timer=GroupTimer.BROKEN, after_s=self._settings.failure_timeout_s))
+            self.note("peer-lost", text, worker=worker)
+            self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=self._settings.failure_timeout_s))
 
-    def _fired(self, timer: GroupTimer) -> None:
-        if timer is GroupTimer.STOP and self._stopping is not None:
+    def _fired(self, timer: ev.GroupTimer) -> None:
+        if timer is ev.GroupTimer.STOP and self._stopping is not None:
             self._change(GroupChange.OVERDUE)
             for worker in sorted(self._stopping.missing):
                 self._kill(worker, f"it has not stopped within {self._settings.stop_timeout_s:g} s")
-        elif timer is GroupTimer.BROKEN and self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
+        elif timer is ev.GroupTimer.LEAVE:
+            self.end("")
+        elif timer is ev.GroupTimer.BROKEN and self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             self._broken += 1
             if self._broken > BROKEN_MAX:
-                self._end(f"groups between live workers failed {self._broken} times in a row without a step done")
+                self.end(f"groups between live workers failed {self._broken} times in a row without a step done")
                 return
             self._change(GroupChange.BROKEN)
             self._stop_all("a group failed and nobody has died")
 
     # ---- the end
 
-    def _end(self, failed: str) -> None:
+    def end(self, failed: str) -> None:
         self._change(GroupChange.ENDED)
         for worker in sorted(self._crew.present - self._crew.done):
-            self._tell(worker, Finish(failed=failed[:4096]))
-        self._record("ended", failed or "the training is complete", step=self.step)
-        self._do(EndGroup(failed=failed))
+            self._tell(worker, msg.Finish(failed=failed[:4096]))
+        self.note("ended", failed or "the training is complete", step=self.step)
+        self.do(ev.EndGroup(failed=failed))
 
     def _change(self, change: GroupChange) -> None:
         self.phase = next_state(TABLE, self.phase, change, "a worker group")
 
-    def _tell(self, worker: int, message: ControllerMessage) -> None:
-        self._do(TellWorker(worker=worker, message=message))
+    def tell_all(self, message: msg.ControllerMessage, workers: frozenset[int] | None = None) -> None:
+        """To these, or all with layers."""
+        for worker in sorted(self.training if workers is None else workers):
+            self._tell(worker, message)
 
-    def _record(self, kind: str, reason: str, **fields: object) -> None:
-        self._do(NoteEvent(kind=kind, reason=reason, fields=fields))
+    def _tell(self, worker: int, message: msg.ControllerMessage) -> None:
+        self.do(ev.TellWorker(worker=worker, message=message))
 
-    def _do(self, effect: Effect) -> None:
+    def note(self, kind: str, reason: str, **fields: object) -> None:
+        self.do(ev.NoteEvent(kind=kind, reason=reason, fields=fields))
+
+    def do(self, effect: ev.Effect) -> None:
         self._effects.append(effect)

@@ -14,10 +14,12 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, Number, Share
+from chaos_protocols.wire.worker import ContributionSpec, StateSpec
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 1
+VERSION = 2
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
@@ -55,6 +57,15 @@ class StateMove(msgspec.Struct, frozen=True, array_like=True):
     target: Number
 
 
+class RunSpecs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of institutions has to know of the whole model, in the words of `wire.worker`. `weight`: of this
+    site's part of a round, the samples of a global batch."""
+
+    state: StateSpec
+    contribution: ContributionSpec
+    weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]
+
+
 class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first message: who it is, and what it would train. `model`: digest of the initial state of all layers and of
     what the script asks for; the same on all workers, or they would not train the same thing."""
@@ -69,6 +80,8 @@ class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     micro_batch_size: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     memory_bytes: Bytes
     clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    run: RunSpecs | None = None
+    """None: these workers train by themselves."""
 
 
 class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -95,6 +108,28 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     step: Step
     digests: Annotated[tuple[tuple[Number, Digest], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
     seconds: Annotated[dict[str, float], msgspec.Meta(max_length=16)] = {}
+
+
+class StateWritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to `WriteState`."""
+
+    generation: Generation
+    step: Step
+
+
+class StateTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to `TakeState`."""
+
+    generation: Generation
+    step: Step
+
+
+class ResultMeasured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to `MeasureResult`. `squares`: of the layers whose lowest holder it is, as in `Reduced`."""
+
+    generation: Generation
+    step: Step
+    squares: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -152,20 +187,56 @@ class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Everybody is ready: begin."""
+    """Everybody is ready: begin. `hold`: not with a step, but by waiting for an order (`Compute` and the like)."""
 
     generation: Generation
+    hold: bool = False
 
 
 class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Everybody has the sums of the step: divide by `divisor`, multiply by `factor`, update. Telling it twice changes
-    nothing. `loss`, `norm`: of the whole step, for the script's report."""
+    nothing. `loss`, `norm`: of the whole step, for the script's report.
+
+    In a run of institutions (`shared`) the gradient is the result of the round, which lies in the shared memory, and
+    whoever has the state of the step can follow, whether it has computed or not."""
 
     step: Step
     divisor: float
     factor: float
     loss: float
     norm: float
+    shared: bool = False
+    void: bool = False
+    """The result is not finite: the state stays as it is, and counts as that of the next step."""
+    hold: bool = False
+    """Compute nothing afterwards, before `Compute`."""
+    digest: tuple[Bytes, Bytes] | None = None
+    """Afterwards copy these bytes of the state into the shared memory, where they are digested."""
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Whoever holds: compute this step."""
+
+    step: Step
+
+
+class WriteState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Write the state of the layers whose lowest holder you are into the shared memory."""
+
+    step: Step
+
+
+class TakeState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Take the state of your layers from the shared memory: it is that of this step. What was computed is void, and
+    nothing is computed before `Compute`."""
+
+    step: Step
+
+
+class MeasureResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The result of a round lies in the shared memory: say the squares of your layers' part."""
+
+    step: Step
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -189,9 +260,23 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 WorkerMessage: TypeAlias = (
-    GroupHello | PlanReady | Reduced | Stepped | Stopped | PeerLost | Done | ScriptFailed | StoreSet | StoreGet
+    GroupHello
+    | PlanReady
+    | Reduced
+    | Stepped
+    | StateWritten
+    | StateTaken
+    | ResultMeasured
+    | Stopped
+    | PeerLost
+    | Done
+    | ScriptFailed
+    | StoreSet
+    | StoreGet
 )
-ControllerMessage: TypeAlias = PlanOrder | Go | CommitStep | Stop | StoreValue | Finish
+ControllerMessage: TypeAlias = (
+    PlanOrder | Go | CommitStep | Compute | WriteState | TakeState | MeasureResult | Stop | StoreValue | Finish
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _worker_decoder: msgspec.msgpack.Decoder[WorkerMessage] = msgspec.msgpack.Decoder(WorkerMessage)

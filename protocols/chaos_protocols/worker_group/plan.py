@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from chaos_protocols.streams import Share
@@ -29,6 +29,11 @@ class Plan:
     def workers(self) -> frozenset[int]:
         """Those that hold layers; the others are here and have nothing to do."""
         return frozenset(worker for worker, share in self.shares.items() if share.last_layer > share.first_layer)
+
+    def layers_of(self, workers: Set[int]) -> frozenset[int]:
+        """Layers that one of these holds."""
+        shares = [share for worker, share in self.shares.items() if worker in workers]
+        return frozenset(layer for share in shares for layer in range(share.first_layer, share.last_layer))
 
     def facts(self) -> dict[str, object]:
         """For the history."""

@@ -36,15 +36,21 @@ class Stopping:
         """It has followed the others."""
         self._again.discard(worker)
 
-    def outcome(self, holders: Set[int] | None, committed: int) -> Resume | None:
+    def outcome(
+        self, holders: Set[int] | None, committed: int, *, shared: bool = False, torn: bool = False
+    ) -> Resume | None:
         """With the last answer, the step to go on with and who must commit again first; asked once more when these
-        have, it names nobody. None while somebody is missing. `holders`: who has state (None: all).
+        have, it names nobody. None while somebody is missing. `holders`: who has state (None: all). `shared`: see
+        `resume`. `torn`: a state was being taken over and is going to be, once more: steps say nothing.
 
         Raises `TornStep`, also where nobody with state is left.
         """
         if self.missing:
             return None
-        found = resume({w: tag for w, tag in self._tags.items() if holders is None or w in holders}, committed)
+        if torn:
+            return Resume(step=committed + 1, again=frozenset())
+        tags = {w: tag for w, tag in self._tags.items() if holders is None or w in holders}
+        found = resume(tags, committed, shared=shared)
         for worker in found.again:
             self._again.add(worker)
             self._tags[worker] = StepTag(generation=self._generation, step=found.step, phase=StepPhase.COMPUTE)

@@ -51,8 +51,9 @@ class TornStep(ValueError):
     """Survivors that no rule brings to one step: a defect of ours, or memory that lies."""
 
 
-def resume(tags: Mapping[int, StepTag], committed: int) -> Resume:
-    """From which step the survivors go on. `committed`: the last step whose commit was sent, -1 if none was.
+def resume(tags: Mapping[int, StepTag], committed: int, *, shared: bool = False) -> Resume:
+    """From which step the survivors go on. `committed`: the last step whose commit was sent, -1 if none was. `shared`:
+    what is committed lies in shared memory, so that whoever has the state of c can follow, with sums of its own or not.
 
     Let c be the highest step that a survivor updates or has updated, or whose commit was sent. Those who still have
     the sums of c commit it again (that changes nothing for who did), and all go on with c + 1. Without such a c nobody
@@ -67,7 +68,7 @@ def resume(tags: Mapping[int, StepTag], committed: int) -> Resume:
     again = frozenset(worker for worker, step in steps.items() if step < target)
     for worker in sorted(again):
         tag = tags[worker]
-        if tag.phase is not StepPhase.REDUCED or tag.step != target - 1:
+        if (tag.phase is not StepPhase.REDUCED and not shared) or tag.step != target - 1:
             raise TornStep(
                 f"worker {worker} is at step {tag.step} ({tag.phase.value}) while step {target - 1} was committed; it "
                 f"has no sums to commit, so its state cannot follow"

@@ -50,6 +50,8 @@ class NumpyFramework:
             )
             for name, array in self.gradients.items()
         ]
+        self._averaged = {slot.name: _read_only(self.gradients[slot.name]) for slot in in_vector_order(self.slots)}
+        """What `apply` gets: views, since a copy would lie in fresh memory in every round."""
         self.items: Sequence[StateItem] = [
             *(_array_item(name, array) for name, array in self._arrays.items()),
             *(
@@ -82,8 +84,7 @@ class NumpyFramework:
         if share == 0.0:
             self.discard()
             return
-        averaged = {slot.name: self.gradients[slot.name].copy() for slot in in_vector_order(self.slots)}
-        self._apply(averaged, round)  # copies: the user may keep them
+        self._apply(self._averaged, round)
         self.discard()
 
     def discard(self) -> None:
@@ -116,6 +117,12 @@ def _parts(slots: Sequence[Slot], vector: Bytes) -> list[tuple[Slot, Array]]:
         parts.append((slot, part))
         offset += slot.size_bytes
     return parts
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _check(name: str, array: Array) -> None:

@@ -72,6 +72,11 @@ class Layer:
         path, _, last = named[0].rpartition(".")
         return (path, last) not in self._transient
 
+    @property
+    def items(self) -> Sequence[StateItem]:
+        """What its state consists of, in canonical order; nothing while it is not held."""
+        return self._items
+
     def state(self) -> torch.Tensor:
         """A copy of its state, `state_bytes` bytes."""
         whole = np.empty(self.state_bytes, dtype=np.uint8)

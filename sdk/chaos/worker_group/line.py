@@ -18,16 +18,21 @@ from typing import TypeAlias, TypeVar
 
 from chaos_protocols.worker_group.messages import (
     CommitStep,
+    Compute,
+    ControllerMessage,
     Done,
     Finish,
     Go,
+    MeasureResult,
     PlanOrder,
     Stop,
     Stopped,
     StoreGet,
     StoreSet,
     StoreValue,
+    TakeState,
     WorkerMessage,
+    WriteState,
     encode,
     frame_size,
     from_controller,
@@ -39,7 +44,7 @@ from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, write_beat, wr
 CONTROLLER_LOST_EXIT = 75
 """EX_TEMPFAIL: the controller is gone, and with it whoever says what counts."""
 
-Ordered: TypeAlias = PlanOrder | Go | CommitStep
+Ordered: TypeAlias = PlanOrder | Go | CommitStep | Compute | WriteState | TakeState | MeasureResult
 Wanted = TypeVar("Wanted", bound=Ordered)
 
 
@@ -216,7 +221,7 @@ class ControlLine:
             if not self._closed:
                 self._lost()
 
-    def _receive(self, message: PlanOrder | Go | CommitStep | Stop | StoreValue | Finish) -> None:
+    def _receive(self, message: ControllerMessage) -> None:
         with self._changed:
             match message:
                 case StoreValue():

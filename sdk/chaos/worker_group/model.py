@@ -13,13 +13,18 @@ from typing import Any
 
 import torch
 
+from chaos.conversation import Conversation
+from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
-from chaos.worker_group.session import Applied, GroupSession, Training, TrainsAlone, TrainsTogether
-from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport
+from chaos.worker_group.others import LayersSession
+from chaos.worker_group.session import Applied, GroupSession, Training, TrainsAlone, TrainsWithOthers
+from chaos.worker_group.together import TrainsTogether
+from chaos.worker_group.vectors import Vectors
+from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport, RunSpecs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,8 @@ class ParallelModel:
         self._loader: Loader | None = None
         self._session: GroupSession | None = None
         self._measured: Measured | None = None
+        self._vectors: Vectors | None = None
+        self._others: tuple[Conversation, LayersSession] | None = None
 
     # ---- before the first step
 
@@ -88,6 +95,19 @@ class ParallelModel:
         self._make, self._clip_norm = optimizer, clip_norm
         for layer in self.layers:
             layer.train_with(optimizer)
+
+    def of_workers_in_a_run(self) -> None:
+        """These workers train with other institutions, through their controller."""
+        self._vectors = Vectors(self.layers, self._clip_norm)
+
+    def of_a_run(self) -> LayersSession:
+        """This process trains with other institutions: what the rounds are made of."""
+        return LayersSession(self.layers, self._clip_norm)
+
+    def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
+        """The daemon beside this process, and what was given by `of_a_run`."""
+        assert isinstance(session, LayersSession)
+        self._others = conversation, session
 
     def load_from(self, loader: Loader) -> Loader:
         """The loader whose steps this model takes; there is one."""
@@ -139,6 +159,11 @@ class ParallelModel:
         """Whether this worker should print what all of them know: one of them, the lowest that trains."""
         return self._session is None or self._session.speaks
 
+    @property
+    def round(self) -> int:
+        """How many updates the state has."""
+        return 0 if self._loader is None else self._loader.step
+
     def digests(self) -> dict[int, str]:
         """BLAKE3 of the state (parameters, buffers, optimizer) of each layer held here, by its number."""
         return {layer.index: layer.digest() for layer in self.layers if layer.held}
@@ -160,9 +185,11 @@ class ParallelModel:
             clip_norm=self._clip_norm,
         )
         if "CHAOS_WORKER_GROUP" in os.environ:
-            together = TrainsTogether(training, os.environ)
+            together = TrainsTogether(training, os.environ, self._vectors)
             together.line.send(self._hello(together.line, loader))
             self._session = together
+        elif self._others is not None:
+            self._session = TrainsWithOthers(training, *self._others)
         else:
             self._session = TrainsAlone(training)
         return self._session
@@ -196,7 +223,12 @@ class ParallelModel:
             micro_batch_size=loader.micro_batch_size,
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
             clip_norm=self._clip_norm,
+            run=None if self._vectors is None else self._specs(self._vectors, loader),
         )
+
+    def _specs(self, vectors: Vectors, loader: Loader) -> RunSpecs:
+        samples = loader.micro_batches * loader.micro_batch_size
+        return RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=float(samples))
 
     def close(self) -> None:
         """No further step: tell the others, if the training is not over by itself."""

@@ -1,34 +1,26 @@
-"""A worker's life in a worker group: takes orders, builds groups, executes steps, stops and goes on."""
+"""How the steps of a parallel model are trained: by this process alone, or alone beside a daemon."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 
+from chaos.conversation import Conversation
+from chaos.phase import Phase
 from chaos.worker_group.data import Loader
-from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.interpreter import Loss, StepRun, Task
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.line import ControlLine, GenerationEnded
-from chaos.worker_group.moving import move, pair
+from chaos.worker_group.line import GroupEnded
+from chaos.worker_group.others import Given, LayersSession
 from chaos_protocols.streams import BackwardPass, ForwardPass, Instruction, Share
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import (
     CommitStep,
-    Go,
-    PeerLost,
-    PlanOrder,
-    PlanReady,
     Reduced,
-    ScriptFailed,
-    Stepped,
 )
-from chaos_protocols.worker_group.suspicion import Work
-from chaos_protocols.worker_group.tags import StepPhase, StepTag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +62,17 @@ class GroupSession(Protocol):
     def close(self) -> None: ...
 
 
-ORDERS: tuple[type[PlanOrder | CommitStep], ...] = (PlanOrder, CommitStep)
-
-
 def update(layers: Sequence[Layer], run: StepRun, commit: CommitStep) -> None:
     """Apply a committed step to the layers held here."""
     for layer in layers:
         if layer.held and layer.parameters:
             layer.update(run.sums.total(layer.index) / commit.divisor * commit.factor)
+
+
+def pair_of(sample: Any) -> tuple[Any, Any]:
+    """Input and target of a micro-batch."""
+    value, target = sample
+    return value, target
 
 
 def stream_of_one(layers: int, micro_batches: int) -> tuple[Instruction, ...]:
@@ -115,7 +110,7 @@ class TrainsAlone:
     def step(self) -> Applied:
         """Raises ValueError for a gradient that is not finite."""
         step, loader = self._collector.step, self._training.loader
-        run = StepRun(self._task, step, lambda g: _pair(loader.micro_batch(step, g)), lambda work, peer=-1: None)
+        run = StepRun(self._task, step, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
         run.run()
         squares = tuple((layer.index, run.squares(layer.index)) for layer in self._training.layers)
         self._collector.take_reduced(
@@ -138,180 +133,24 @@ class TrainsAlone:
         """Nobody else has to know."""
 
 
-class TrainsTogether:
-    """One of several workers."""
+class TrainsWithOthers(TrainsAlone):
+    """A worker group of one, beside a daemon: each step is a round of a run of institutions."""
 
-    def __init__(self, training: Training, environment: Mapping[str, str]) -> None:
-        self._training = training
-        self._tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
-        self.line = ControlLine(environment, lambda: self._tag)
-        self._order: PlanOrder | None = None
-        self._task: Task | None = None
-        self._groups: Groups | None = None
-        self._run: StepRun | None = None
-
-    @property
-    def generation(self) -> int:
-        """Number of the plan in force."""
-        return self.line.generation
-
-    @property
-    def speaks(self) -> bool:
-        """The holder of layer 0 that is lowest."""
-        return self._order is not None and 0 in self._order.lowest
+    def __init__(self, training: Training, conversation: Conversation, session: LayersSession) -> None:
+        super().__init__(training)
+        self._conversation, self._others = conversation, session
 
     def step(self) -> Applied:
-        """Until one more step is applied. Raises `GroupEnded`."""
-        self.line.enter()
-        repeated = 0
-        try:
-            while True:
-                try:
-                    if self._task is None or self.line.halted:
-                        self._install()
-                    return self._one_step(repeated)
-                except (GenerationEnded, GroupFailed) as error:
-                    repeated += self._tag.phase is not StepPhase.UPDATE and self._run is not None
-                    self._halt(error)
-        finally:
-            self.line.leave()
-
-    def failed(self, text: str) -> None:
-        """The script raised: the others must know, since the same code would fail there too."""
-        self.line.send(ScriptFailed(text=text[:4000]))
-        self.line.ended()
-
-    def ended(self) -> None:
-        """The worker group is over."""
-        self._drop_groups()
-        self.line.ended()
-
-    def close(self) -> None:
-        """No further step is wanted here."""
-        self.line.close(self._tag.step)
-
-    # ---- a step
-
-    def _one_step(self, repeated: int) -> Applied:
-        task, line = self._task, self.line
-        assert task is not None
-        line.check()
-        step, loader = self._tag.step, self._training.loader
-        self._run = run = StepRun(task, step, lambda g: _pair(loader.micro_batch(step, g)), self._doing)
+        """Raises `GroupEnded` without a reason where this site is out of the run."""
+        talk, loader = self._conversation, self._training.loader
+        step = talk.round
+        if talk.phase is Phase.LEFT or step >= loader.steps:
+            raise GroupEnded("")
+        run = StepRun(self._task, step, lambda g: pair_of(loader.micro_batch(step, g)), lambda work, peer=-1: None)
         run.run()
-        order = self._order
-        assert order is not None
-        squares = tuple((layer, run.squares(layer)) for layer in order.lowest)
-        self._stand(StepPhase.REDUCED)
-        line.doing(Work.WAITING)
-        line.send(
-            Reduced(generation=line.generation, step=step, squares=squares, losses=tuple(sorted(run.losses.items())))
-        )
-        commit = line.take(CommitStep)
-        self._apply(commit)
-        return Applied(step=step + 1, loss=commit.loss, norm=commit.norm, repeated=repeated)
-
-    def _apply(self, commit: CommitStep) -> None:
-        """The update of a committed step; from its beginning to its end it cannot be stopped."""
-        run, order = self._run, self._order
-        assert run is not None and order is not None
-        self._stand(StepPhase.UPDATE)
-        self.line.doing(Work.UPDATE)
-        began_s = perf_counter()
-        update(self._training.layers, run, commit)
-        run.seconds["update"] = perf_counter() - began_s
-        self._run = None
-        self._tag = StepTag(generation=self.line.generation, step=commit.step + 1, phase=StepPhase.COMPUTE)
-        held = [layer for layer in self._training.layers if layer.held] if order.audit else []
-        digests = tuple((layer.index, layer.digest()) for layer in held)
-        self.line.send(
-            Stepped(generation=self.line.generation, step=commit.step + 1, digests=digests, seconds=run.seconds)
-        )
-
-    def _doing(self, work: Work, peer: int = -1) -> None:
-        self.line.check()
-        self.line.doing(work, peer)
-
-    def _stand(self, phase: StepPhase) -> None:
-        self._tag = StepTag(generation=self.line.generation, step=self._tag.step, phase=phase)
-
-    # ---- generations
-
-    def _install(self) -> None:
-        """Take orders until one has layers for this worker and everybody is ready. Raises `GenerationEnded`,
-        `GroupFailed` and `GroupEnded`."""
-        while True:
-            self.line.doing(Work.WAITING)
-            message = self.line.take(*ORDERS)
-            if isinstance(message, CommitStep):
-                if self._run is not None and self._tag.phase is StepPhase.REDUCED and self._tag.step == message.step:
-                    self._apply(message)
-                continue
-            self._build(message)
-            if message.share.last_layer > message.share.first_layer:
-                return
-
-    def _build(self, order: PlanOrder) -> None:
-        line, me = self.line, self.line.worker
-        self._run = None
-        self._drop_groups()
-        line.doing(Work.BUILDING)
-        groups = self._groups = Groups(line, order.generation)
-        moving = {pair(each.source, each.target) for each in order.moves}
-        groups.build([*order.share.groups(me), *moving])
-        line.forget_store()
-        waits: Callable[[int], None] = lambda peer: self._doing(Work.WAITING, peer)  # noqa: E731
-        came = move(order.moves, me, self._training.layers, groups, waits)
-        line.doing(Work.WAITING)
-        line.send(PlanReady(generation=order.generation))
-        line.take(Go)
-        line.doing(Work.BUILDING)
-        self._hold(order, came)
-        loader = self._training.loader
-        self._order = order
-        self._tag = StepTag(generation=order.generation, step=order.step, phase=StepPhase.COMPUTE)
-        self._task = Task(
-            share=order.share,
-            layers=self._training.layers,
-            loss=self._training.loss,
-            boundaries=self._training.boundaries,
-            me=me,
-            groups=groups,
-            seed=loader.seed,
-            micro_batches=loader.micro_batches,
-        )
-
-    def _hold(self, order: PlanOrder, came: Mapping[int, torch.Tensor]) -> None:
-        """From now on this worker holds the layers of its share, and no others."""
-        for layer in self._training.layers:
-            if not order.share.first_layer <= layer.index < order.share.last_layer:
-                layer.drop()
-                continue
-            layer.revive()
-            if layer.index in came:
-                layer.load(came[layer.index])
-
-    def _halt(self, error: Exception) -> None:
-        """The generation is over for this worker: its groups go, and the controller is told where it stands."""
-        if isinstance(error, GroupFailed) and not self.line.stopping:
-            self.line.send(PeerLost(generation=self.line.generation, text=str(error)[:4000]))
-        self.line.doing(Work.WAITING)
-        self.line.halt()
-        self._drop_groups()
-        self._task = None
-        if self._tag.phase is not StepPhase.REDUCED:
-            self._run = None
-
-    def _drop_groups(self) -> None:
-        self.line.on_stop(_nothing)
-        self._task = None
-        self._groups = None
-
-
-def _nothing() -> None:
-    """No groups are there to be severed."""
-
-
-def _pair(sample: Any) -> tuple[Any, Any]:
-    value, target = sample
-    return value, target
+        samples = loader.micro_batches * loader.micro_batch_size
+        self._others.given = Given(run, loader.micro_batches, samples)
+        if not talk.contribute():
+            raise GroupEnded("")
+        loss = sum(run.losses[g] for g in range(loader.micro_batches)) / loader.micro_batches
+        return Applied(step=talk.round, loss=loss, norm=self._others.norm)

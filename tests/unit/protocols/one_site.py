@@ -29,7 +29,7 @@ from chaosd.plan_adapter import DaemonPlanner
 A, B, C, D, E = (SiteId(letter * 32) for letter in "abcde")
 MODEL = ModelFacts(spec_digest="5e" * 32, state_bytes=1 << 20, shard_bytes=4096)
 SETTINGS = SiteSettings()
-PLANNER = DaemonPlanner()
+PLANNER = DaemonPlanner(averaging="tree")
 NOTHING_NOTED = Reached()
 EPOCH = 7
 """Log index of the snapshot that a site starts from."""

@@ -2,14 +2,15 @@
 
 The cut depends on the contribution spec alone, never on the plan: so the digest of a result, which is made of the
 hashes of its chunks, is the same whatever trees it came along, and a site that fetches a result can check it without
-knowing the plan. Every tree carries one contiguous run of chunks, in proportion to its weight (spec 9.7).
+knowing the plan. Every tree carries chunks in proportion to its weight, spread over the whole vector (spec 9.25): so
+whichever part of the vector is ready first uses all trees, and a slow tree holds up all parts alike.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -21,6 +22,12 @@ CHUNK_BYTES_MIN = 32 << 10
 
 CHUNKS_WANTED = 64
 """A pipeline along a tree of depth d wastes d of its chunks: a small vector is cut finer, down to the minimum."""
+
+CHUNKS_A_TREE_MIN = 4
+"""A vector of fewer chunks for each tree goes along the first one alone: more trees would cost headers, not time."""
+
+WEIGHT_PARTS = 4096
+"""Weights are compared as whole multiples of one part in so many, so that all sites compute the same."""
 
 ITEM_BYTES = {"float32": 4, "float64": 8}
 
@@ -40,18 +47,23 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLayout:
-    """All chunks of the vector, and for each tree the index of its first one and their number."""
+    """All chunks of the vector, and for each tree the indices of those that it carries, ascending. A tree numbers its
+    own chunks from 0."""
 
     chunks: tuple[Chunk, ...]
-    firsts: tuple[int, ...]
-    counts: tuple[int, ...]
+    of_tree: tuple[tuple[int, ...], ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Chunks of each tree; 0 where it carries none."""
+        return tuple(len(carried) for carried in self.of_tree)
 
     def index(self, tree: int, chunk: int) -> int:
         """Index in the vector of a tree's chunk."""
-        return self.firsts[tree] + chunk
+        return self.of_tree[tree][chunk]
 
     def chunk(self, tree: int, chunk: int) -> Chunk:
-        return self.chunks[self.firsts[tree] + chunk]
+        return self.chunks[self.of_tree[tree][chunk]]
 
 
 def chunk_bytes_for(size_bytes: int) -> int:
@@ -80,17 +92,27 @@ def chunk_layout(spec: ContributionSpec, weights: Sequence[float], *, chunk_byte
     return lay_out(chunks, weights)
 
 
-def lay_out(chunks: tuple[Chunk, ...], weights: Sequence[float]) -> ChunkLayout:
-    """Give every tree its run. A tree may get none; together they have all."""
+def lay_out(
+    chunks: tuple[Chunk, ...], weights: Sequence[float], *, chunks_a_tree_min: int = CHUNKS_A_TREE_MIN
+) -> ChunkLayout:
+    """Give every chunk to a tree. A tree may get none; together they have all. `chunks_a_tree_min`: another one only
+    where all sites are simulated."""
+    return ChunkLayout(chunks=chunks, of_tree=_spread(len(chunks), tuple(weights), chunks_a_tree_min))
+
+
+@lru_cache(maxsize=64)
+def _spread(count: int, weights: tuple[float, ...], chunks_a_tree_min: int) -> tuple[tuple[int, ...], ...]:
+    """Each chunk in turn goes to the tree that has had the least for its weight, the lower index between equals
+    (spec 9.25)."""
+    if count < chunks_a_tree_min * len(weights):
+        return (tuple(range(count)), *(() for _ in weights[1:]))
     total = sum(weights)
-    borders = [0]
-    carried = 0.0
-    for weight in weights[:-1]:
-        carried += weight
-        borders.append(max(borders[-1], min(len(chunks), round(len(chunks) * carried / total))))
-    borders.append(len(chunks))
-    return ChunkLayout(
-        chunks=chunks,
-        firsts=tuple(borders[:-1]),
-        counts=tuple(stop - start for start, stop in itertools.pairwise(borders)),
-    )
+    parts = [max(1, round(WEIGHT_PARTS * weight / total)) for weight in weights]
+    carried: list[list[int]] = [[] for _ in weights]
+    for chunk in range(count):
+        best = 0
+        for tree in range(1, len(parts)):  # (given + 1) / parts, compared without a division
+            if (len(carried[tree]) + 1) * parts[best] < (len(carried[best]) + 1) * parts[tree]:
+                best = tree
+        carried[best].append(chunk)
+    return tuple(map(tuple, carried))

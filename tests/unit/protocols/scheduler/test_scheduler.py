@@ -180,7 +180,7 @@ def test_a_refused_wish_keeps_its_place() -> None:
 
 
 def test_a_change_for_which_there_is_no_plan_is_refused_in_the_planners_words() -> None:
-    def no_plan(*_: Any) -> Any:
+    def no_plan(*_: Any, **__: Any) -> Any:
         raise ValueError("the members fall into 2 groups")
 
     bench = leader_of(B, C)

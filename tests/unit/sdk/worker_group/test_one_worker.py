@@ -192,8 +192,30 @@ def test_a_step_without_an_optimizer_or_with_a_gradient_that_is_not_finite_is_re
             model.step(next(iter(loader)))
 
 
-def test_a_site_of_several_workers_does_not_pretend_to_average_with_others() -> None:
-    coordinator = Coordinator.__new__(Coordinator)
-    coordinator._standalone = False
-    with pytest.raises(ValueError, match="does not average with other institutions yet"):
-        coordinator.parallelize(make_model(), loss=LOSS)
+def test_the_calls_of_a_model_of_one_process_are_refused_with_what_to_write_instead() -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=LOSS)
+        with pytest.raises(ValueError, match=r"register\(\) takes what it gave"):
+            coordinator.register(model=torch.nn.Linear(2, 2), optimizer=make_optimizer)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        with pytest.raises(ValueError, match=r"model.step\(batch\) trains it"):
+            coordinator.step()
+
+
+def test_an_ordinary_script_under_chaosd_run_is_told_what_workers_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_WORKER_GROUP", "/nowhere")
+    coordinator = Coordinator(handle_signals=False)
+    module = torch.nn.Linear(2, 2)
+    with pytest.raises(ValueError, match="train one model together"):
+        coordinator.register(model=module, optimizer=make_optimizer(list(module.parameters())))
+    coordinator.close()
+
+
+def test_the_environment_can_say_that_a_script_trains_without_a_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_STANDALONE", "1")
+    with Coordinator("/nowhere/worker.sock", handle_signals=False) as coordinator:
+        model = coordinator.parallelize(make_model(), loss=LOSS)
+        coordinator.register(model=model, optimizer=make_optimizer)
+        for batch in coordinator.loader(Points(), global_batch=16, micro_batch=4, steps=2):
+            model.step(batch)
+        assert coordinator.round == 2 and coordinator.status().phase == "standalone"

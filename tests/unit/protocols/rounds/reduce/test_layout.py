@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chaos_protocols.errors import LocalProtocolError
@@ -43,13 +43,43 @@ def test_chunks_cover_the_vector_once_and_never_straddle_a_segment(
     assert position == 8 * wide + 4 * narrow
     assert sum(layout.counts) == len(layout.chunks) >= 1
     order = [layout.index(tree, chunk) for tree, count in enumerate(layout.counts) for chunk in range(count)]
-    assert order == list(range(len(layout.chunks)))
+    assert sorted(order) == list(range(len(layout.chunks)))
+    assert all(list(carried) == sorted(carried) for carried in layout.of_tree)
+
+
+@given(count=st.integers(1, 3000), weights=st.lists(st.floats(0.001, 1), min_size=1, max_size=8))
+def test_every_tree_has_its_share_of_every_beginning_of_the_vector(count: int, weights: list[float]) -> None:
+    """Of the first n chunks, whatever n, each tree has its share, rounded down (d'Hondt's lower quota)."""
+    layout = chunk_layout(contribution_spec(0, 10 * count), weights, chunk_bytes=40)
+    if count < 4 * len(weights):
+        assert layout.counts == (count, *(0 for _ in weights[1:]))
+        return
+    parts = [max(1, round(4096 * weight / sum(weights))) for weight in weights]
+    for carried, part in zip(layout.of_tree, parts, strict=True):
+        for before, chunk in enumerate((*carried, count)):
+            assert before >= chunk * part // sum(parts)
+
+
+@given(weights=st.lists(st.integers(1, 4096), min_size=2, max_size=8), scale=st.floats(1e-6, 1e6))
+def test_the_map_depends_on_the_ratio_of_the_weights_alone(weights: list[int], scale: float) -> None:
+    spec = contribution_spec(0, 5000)
+    whole = [4096 * weight / sum(weights) for weight in weights]
+    assume(all(abs(one % 1 - 0.5) > 1e-6 for one in whole))  # where rounding could go either way
+    once = chunk_layout(spec, [float(weight) for weight in weights], chunk_bytes=40)
+    again = chunk_layout(spec, [weight * scale for weight in weights], chunk_bytes=40)
+    assert once.of_tree == again.of_tree
 
 
 def test_trees_carry_chunks_in_proportion_to_their_weights() -> None:
     layout = chunk_layout(contribution_spec(0, 1000), [0.5, 0.3, 0.2], chunk_bytes=40)
     assert layout.counts == (50, 30, 20)
-    assert layout.chunk(1, 0).start == 50 * 40
+    assert [layout.index(1, chunk) for chunk in range(3)] == [1, 5, 7]
+    assert layout.chunk(1, 1).start == 5 * 40
+
+
+def test_a_vector_of_few_chunks_goes_along_the_first_tree_alone() -> None:
+    assert chunk_layout(contribution_spec(0, 110), [0.1, 0.5, 0.4], chunk_bytes=40).counts == (11, 0, 0)
+    assert 0 not in chunk_layout(contribution_spec(0, 120), [0.1, 0.5, 0.4], chunk_bytes=40).counts
 
 
 def test_an_empty_vector_is_one_empty_chunk_on_the_last_tree_or_the_first() -> None:

@@ -1,0 +1,143 @@
+"""`chaosd service install`: the daemon under the service manager of this machine, started at boot and after a crash."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, ConfigOption, config_path, fail
+from chaosd.service import Service, ServiceError, launchd_agent, systemd_unit
+
+SYSTEM_FOLDER = Path("/etc/systemd/system")
+KINDS = ("systemd", "launchd")
+
+service_app = typer.Typer(no_args_is_help=True, help="Run this site's daemon under systemd or launchd.")
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(service_app, name="service")
+
+
+@service_app.command()
+def install(
+    config: ConfigOption = None,
+    system: Annotated[
+        bool, typer.Option("--system", help="a unit of the system, more closely confined (root)")
+    ] = False,
+    user: Annotated[
+        str | None, typer.Option(help="with --system: who the daemon is; default: who owns the data")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="systemd, or launchd (macOS)")] = "launchd"
+    if sys.platform == "darwin"
+    else "systemd",
+    show: Annotated[bool, typer.Option("--print", help="print the file, write nothing")] = False,
+    now: Annotated[bool, typer.Option("--now", help="have the service manager start it, now and at each boot")] = False,
+) -> None:
+    """Write the service manager's file for this site, and say how it is started.
+
+    The daemon runs as the user who runs the training script, may write its data folder alone, and is not started again
+    after an error that a restart does not mend. Its log is in the journal: `journalctl --user -u chaosd-NAME`.
+
+      $ chaosd service install --print                           # look at it first
+      $ chaosd service install --now                             # for this user
+      $ chaosd service install --system --user trainer --now     # for the machine, as root
+    """
+    if kind not in KINDS or (kind == "launchd" and system):
+        fail(f"--kind {kind}: must be one of {', '.join(KINDS)}; --system is for systemd", EXIT_USAGE)
+    try:
+        service = _service(config, system=system, user=user)
+        text = launchd_agent(service) if kind == "launchd" else systemd_unit(service).encode()
+    except ServiceError as error:
+        fail(str(error), EXIT_USAGE)
+    if show:
+        typer.echo(text.decode(), nl=False)
+        return
+    path, commands = _place(service, kind, system=system)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text)
+    except OSError as error:
+        hint = "; `--system` needs root (sudo), `--print` shows the file" if system else ""
+        fail(f"{path} cannot be written: {error.strerror}{hint}", EXIT_FAILED)
+    typer.echo(f"wrote {path}")
+    if not now:
+        typer.echo(
+            "start it, now and at each boot, with:\n" + "".join(f"  {' '.join(one)}\n" for one in commands), nl=False
+        )
+        return
+    for one in commands:
+        _run(one)
+    typer.echo(f"{service.label} runs; `chaosd status` shows it")
+
+
+def _service(config: Path | None, *, system: bool, user: str | None) -> Service:
+    """Of the site that is meant. Ends the command, or raises ServiceError, where it cannot be one."""
+    from chaosd.config.model import ConfigError, load_config
+    from chaosd.identity import Identity, IdentityError
+
+    path = config_path(config)
+    if path is None:
+        fail("which site? Make one with `chaosd up` or `chaosd init`, or name it with --config", EXIT_USAGE)
+    path = path.absolute()
+    try:
+        loaded = load_config(path)
+        site = Identity.load(loaded.data_dir).site
+    except (ConfigError, IdentityError) as error:
+        fail(str(error), EXIT_USAGE)
+    owner = loaded.data_dir.owner()
+    if system and user not in (None, owner):
+        raise ServiceError(
+            f"{loaded.data_dir} belongs to {owner}, not to {user}: `chown -R {user} {loaded.data_dir}` first, since a "
+            "key that others own is refused"
+        )
+    if not system and owner != getpass.getuser():
+        raise ServiceError(f"{loaded.data_dir} belongs to {owner}: run this as {owner}, or with --system as root")
+    return Service(
+        name=loaded.name,
+        site=site,
+        command=[sys.executable, "-m", "chaosd", "start", "--config", str(path)],
+        folder=path.parent,
+        writable=[loaded.data_dir, loaded.checkpoint_dir.parent, loaded.worker_socket.parent, loaded.api_socket.parent],
+        user=owner if system else "",
+    )
+
+
+def _place(service: Service, kind: str, *, system: bool) -> tuple[Path, list[list[str]]]:
+    """(where the file goes, what then starts it)."""
+    if kind == "launchd":
+        path = Path.home() / "Library" / "LaunchAgents" / f"org.chaos-train.{service.label}.plist"
+        return path, [["launchctl", "bootstrap", f"gui/{os.getuid()}", str(path)]]
+    scope = [] if system else ["--user"]
+    folder = SYSTEM_FOLDER if system else _user_folder()
+    commands = [["systemctl", *scope, "daemon-reload"], ["systemctl", *scope, "enable", "--now", service.label]]
+    if not system:
+        commands.append(["loginctl", "enable-linger", service_user()])  # or it ends when its user logs out
+    return folder / f"{service.label}.service", commands
+
+
+def _user_folder() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "systemd" / "user"
+
+
+def service_user() -> str:
+    """Whose service manager it is."""
+    return getpass.getuser()
+
+
+def _run(command: list[str]) -> None:
+    if shutil.which(command[0]) is None:
+        fail(
+            f"{command[0]} is not there: this machine has another service manager; `--print` shows the file",
+            EXIT_FAILED,
+        )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        fail(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}", EXIT_FAILED)

@@ -1,0 +1,75 @@
+"""`chaosd doctor --peer SITE`: the link to one neighbour, looked at from this end and, by asking it, from the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaos_protocols.names import short
+from chaos_protocols.wire.probe import SeenSite
+from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
+from chaosd.api.status import SeenHere, Status
+from chaosd.doctor import Check, Level
+
+OF_THE_RUN = ("member", "learner", "leaving")
+
+
+def examine_peer(client: LocalClient, site: str) -> Iterator[Check]:
+    """Findings about one neighbour, as they come. Never raises for what it finds."""
+    try:
+        status = client.status()
+        told = client.seen(site)
+    except NoDaemonError as error:
+        yield Check(name="daemon", level=Level.FAIL, found=str(error), remedy="start it: the daemon asks its neighbour")
+        return
+    except RequestRefusedError as error:
+        yield Check(
+            name="peer", level=Level.FAIL, found=str(error), remedy="name one of these, or `chaosd peer add` it"
+        )
+        return
+    yield _link(told)
+    if told.seen is None:
+        if told.linked:
+            yield Check(
+                name="its view",
+                level=Level.WARN,
+                found=told.why,
+                remedy="its release is older than this question, or its daemon is overloaded: look there",
+            )
+        return
+    yield from _views(status, told.seen)
+
+
+def _link(told: SeenHere) -> Check:
+    name = f"link {short(told.site)}"
+    if told.linked:
+        return Check(name=name, level=Level.OK, found="stands")
+    why = told.why or "it is being dialled, or dials this site"
+    return Check(name=name, level=Level.FAIL, found=why, remedy="the cause stands in docs/when-something-stands.md")
+
+
+def _views(status: Status, seen: SeenSite) -> Iterator[Check]:
+    words = f"release {_plain(seen.software)}, round {seen.round}, sees {seen.rtt_s * 1e3:.1f} ms to this site"
+    yield Check(name="it runs", level=Level.OK, found=words)
+    by = seen.trusted_by or "admission = open: anyone may connect there"
+    yield Check(name="lets us in", level=Level.OK, found=_plain(by))
+    if (seen.state in OF_THE_RUN) == (status.state in OF_THE_RUN):
+        found = f"{_plain(seen.state) or 'outside the run'}; here: {status.state}"
+        yield Check(name="roster", level=Level.OK, found=found)
+    else:
+        found = f"there this site is {_plain(seen.state) or 'outside the run'}, here it is {status.state}"
+        remedy = "for some seconds this is usual; if it stays, one of the two is cut off: `chaosd status` at both"
+        yield Check(name="roster", level=Level.WARN, found=found, remedy=remedy)
+    if seen.reaches:
+        yield Check(name="way back", level=Level.OK, found=f"it reaches this site at {_plain(seen.address)}")
+        return
+    found = f"it cannot dial this site at {_plain(seen.address) or 'any address that it knows'}"
+    remedy = (
+        "needed only if it is to dial: behind NAT this end does. Otherwise set `advertise` to an address that leads "
+        "here, and open its port"
+    )
+    yield Check(name="way back", level=Level.WARN, found=found, remedy=remedy)
+
+
+def _plain(text: str) -> str:
+    """From another site: nothing that a terminal would obey."""
+    return "".join(one if one.isprintable() else "?" for one in text)

@@ -1,0 +1,400 @@
+"""A worker group as the one worker of its site in a run of institutions.
+
+For the site's daemon the controller is a worker like any other (`wire.worker`): it has the state of the end of a round,
+gives one contribution to the next, applies results. Here stands what that means for several processes. The round is the
+step: the state of the end of round r is that after r updates. The result of round r is the commit of the step that led
+to it, and nobody updates before. Whatever the daemon wants of the state is done when all workers stand still: they hold
+(compute nothing), or all have the sums of a step. What was begun when a worker died is done again under the next plan,
+from shared memory, which outlives them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TypeAlias
+
+from chaos_protocols.changes import next_state
+from chaos_protocols.wire import worker as wire
+from chaos_protocols.worker_group.commit import NotFinite, StepCollector
+from chaos_protocols.worker_group.events import (
+    GreetRun,
+    GroupTimer,
+    JoinRun,
+    RunEvent,
+    RunFound,
+    RunLost,
+    RunSaid,
+    SetGroupTimer,
+    TellDigests,
+    TellRun,
+)
+from chaos_protocols.worker_group.member_phases import MEMBER_TABLE, STILL, MemberChange, MemberPhase, Standing
+from chaos_protocols.worker_group.messages import (
+    CommitStep,
+    Compute,
+    ControllerMessage,
+    GroupHello,
+    MeasureResult,
+    ResultMeasured,
+    StateTaken,
+    StateWritten,
+    TakeState,
+    WriteState,
+)
+from chaos_protocols.worker_group.port import Group
+
+LEAVE_MAX_S = 30.0
+"""A daemon that has not let this site go by then is not waited for: when the connection ends, its site goes on with
+weight 0 and leaves all the same (spec 14.2)."""
+
+COMPLETE_MAX_S = 5.0
+"""The same where no worker is left to apply what the run still decides."""
+
+SNAPSHOTS_PENDING_MAX = 16
+
+
+Lasting: TypeAlias = wire.TakeSnapshot | wire.LoadState | wire.ApplyResult
+"""What all workers have to do something for."""
+
+Served: TypeAlias = Lasting | wire.TrainFrom
+"""What the daemon wants of the state: one after the other, in its order."""
+
+
+class RunMember:
+    """See the module. Owned by the worker group's machine, which tells it what its workers do."""
+
+    def __init__(self, group: Group, hello: GroupHello) -> None:
+        assert hello.run is not None
+        self._group, self._weight = group, hello.run.weight
+        self._clipped = hello.clip_norm is not None
+        self._all_layers = len(hello.layers)
+        self.phase = MemberPhase.OUTSIDE
+        self.standing = Standing.DOWN
+        self._joined = False
+        self._found = False
+        self.stateless = False
+        """Layers were lost with all of their holders: only a state from elsewhere makes this site whole."""
+        self._orders: deque[Served] = deque()
+        self._serving: Lasting | None = None
+        self._back_to = Standing.HOLDING
+        self._snapshots: set[int] = set()
+        self._workers: frozenset[int] = frozenset()
+        self._answered: set[int] = set()
+        self._squares: dict[int, float] = {}
+        self._collector: StepCollector | None = None
+        self._own: CommitStep | None = None
+        """What this site's own gradients of the step under way came to."""
+        self._given: wire.RoundContributed | wire.RoundSkipped | None = None
+        self._refused = ""
+        self._leaves = ""
+        self.paused = ""
+
+    @property
+    def taking(self) -> bool:
+        """A state is being taken over, or was when a worker died: it will be, again."""
+        return isinstance(self._serving, wire.LoadState)
+
+    # ---- what the machine tells of its workers
+
+    def may_compute(self) -> bool:
+        """Whether a generation that begins now begins with a step."""
+        return self.phase is MemberPhase.TRAINING and self._serving is None
+
+    def begins(self, workers: frozenset[int], collector: StepCollector, *, computing: bool) -> None:
+        """A plan is executed from now on; its workers were told whether they compute."""
+        self._workers, self._collector = workers, collector
+        if self._own is not None and (self._given is None or self._own.step != self._group.step):
+            self._own = None  # it is computed anew
+        self.standing = Standing.COMPUTING if computing else Standing.HOLDING
+        if not self._joined:
+            self._joined = True
+            self._group.do(JoinRun())
+        serving, self._serving = self._serving, None
+        if isinstance(serving, wire.ApplyResult) and serving.round <= self._group.step:
+            self._has_applied(serving.round, None)
+        elif serving is not None:
+            self._orders.appendleft(serving)
+        self._turn()
+
+    def interrupted(self) -> None:
+        """The generation ends."""
+        self.standing = Standing.DOWN
+        self._answered.clear()
+
+    def reduced(self) -> None:
+        """All workers have the sums of the step, and this site's part lies in the shared memory."""
+        assert self._collector is not None
+        self.standing = Standing.REDUCED
+        self._own, self._refused = None, ""
+        try:
+            self._own = self._collector.summed()
+        except NotFinite as error:
+            self._refused = str(error)
+        self._turn()
+
+    def stepped(self, commit: CommitStep) -> None:
+        """All workers have applied the result."""
+        serving, self._serving = self._serving, None
+        assert isinstance(serving, wire.ApplyResult)
+        self.standing = Standing.HOLDING if commit.hold else Standing.COMPUTING
+        self._has_applied(serving.round, commit.digest)
+        self._turn()
+
+    def said(self, worker: int, message: StateWritten | StateTaken | ResultMeasured) -> None:
+        """A worker has done what it was told."""
+        expected = {
+            Standing.WRITING: StateWritten,
+            Standing.TAKING: StateTaken,
+            Standing.MEASURING: ResultMeasured,
+        }.get(self.standing)
+        if expected is None or not isinstance(message, expected) or worker not in self._workers:
+            return
+        self._answered.add(worker)
+        if isinstance(message, ResultMeasured):
+            self._squares.update(message.squares)
+        if self._answered == self._workers:
+            self._all_have()
+            self._turn()
+
+    def _all_have(self) -> None:
+        serving = self._serving
+        match serving:
+            case wire.TakeSnapshot(round=round):
+                self._serving, self.standing = None, self._back_to
+                self._snapshots = {other for other in self._snapshots if other > round}
+                self._tell(wire.SnapshotTaken(round=round))
+            case wire.LoadState(round=round):
+                self._serving, self.standing, self.stateless = None, Standing.HOLDING, False
+                self._given = self._own = None
+                self._group.took_state(round)
+                self._change(MemberChange.LOADED)
+                self._group.note("state-loaded", f"the state of round {round} came from other sites", step=round)
+                self._tell(wire.StateLoaded(round=round))
+            case wire.ApplyResult():
+                norm = math.sqrt(sum(self._squares[layer] for layer in range(self._all_layers)))
+                self._commit(serving, norm)
+
+    def state_lost(self) -> None:
+        """No worker holds some of the layers any more: the daemon is to bring the whole state."""
+        self.stateless = True
+        self._forget()
+        self._serving = None
+        self._change(MemberChange.LOST)
+        self._found = False
+        self._group.do(JoinRun())
+
+    def complete(self) -> bool:
+        """The training is over and its workers with it. Whether the group ends only when the run has let it go."""
+        if self.phase in (MemberPhase.OUTSIDE, MemberPhase.LEAVING):
+            return self.phase is MemberPhase.LEAVING
+        self.standing = Standing.DOWN
+        self._ask_to_leave("its training is complete", COMPLETE_MAX_S)
+        return True
+
+    def leave(self, reason: str) -> bool:
+        """Ask the run to let this site go, and apply what it still decides; False where there is nothing to wait for.
+        The group ends when it has."""
+        if self._leaves or self.phase is MemberPhase.OUTSIDE or self.standing is Standing.DOWN:
+            return False
+        self._ask_to_leave(reason, LEAVE_MAX_S)
+        return True
+
+    def _ask_to_leave(self, reason: str, within_s: float) -> None:
+        self._leaves = reason
+        self._change(MemberChange.LEAVES)
+        self._tell(wire.WorkerLeaveRequest(reason=reason[:4096], contributes=False))
+        self._group.do(SetGroupTimer(timer=GroupTimer.LEAVE, after_s=within_s))
+        self._group.note("leaving", reason, step=self._group.step)
+
+    # ---- what the daemon says
+
+    def heard(self, event: RunEvent) -> None:
+        """An event of the connection to it."""
+        match event:
+            case RunFound():
+                self._found = True
+            case RunLost(reason=reason, final=final):
+                self._lost(reason, final=final)
+            case RunSaid(message=message):
+                self._hear(message)
+        self._turn()
+
+    def _hear(self, message: wire.DaemonMessage) -> None:
+        group = self._group
+        match message:
+            case wire.TakeSnapshot() | wire.LoadState() | wire.ApplyResult() | wire.TrainFrom():
+                self._orders.append(message)
+            case wire.WorkerWelcome(site=site, run=run):
+                group.note("run-joined", f"connected to {site}, run {run}")
+            case wire.WorkerRefused(reason=reason):
+                self._end(f"the daemon refused these workers: {reason}")
+            case wire.LeaveOrdered(reason=reason):
+                if self.standing is Standing.DOWN or not self.leave(reason):
+                    self._leaves = self._leaves or reason
+            case wire.FallenBehind(round=round):
+                if self.phase in (MemberPhase.TRAINING, MemberPhase.GIVEN):
+                    self._change(MemberChange.BEHIND)
+                    group.note("run-behind", f"the others went on without this site from round {round}")
+            case wire.RunPaused(reason=reason):
+                if reason != self.paused:
+                    group.note("run-waits", reason)
+                self.paused = reason
+            case wire.RunResumed():
+                self.paused = ""
+            case wire.StateDiffered(reason=reason):
+                group.note("state-differed", reason)
+            case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
+                group.note("run-left", reason, step=last_round)
+                ours = bool(self._leaves) or graceful
+                self._end("" if ours else f"out of the run after round {last_round}: {reason}")
+
+    def _lost(self, reason: str, *, final: bool) -> None:
+        self._found = False
+        self._forget()
+        if self.phase is not MemberPhase.OUTSIDE:
+            self._change(MemberChange.LOST)
+        if self._leaves:
+            self._end("")
+        elif final:
+            self._end(reason)
+        else:
+            self._group.note("run-lost", reason, step=self._group.step)
+            self._group.do(JoinRun())
+
+    def _forget(self) -> None:
+        """What a connection that has ended wanted. What is being done is finished: memory has it."""
+        self._orders.clear()
+        self._snapshots.clear()
+
+    # ---- one thing after the other
+
+    def _turn(self) -> None:
+        if self._found and self.phase is MemberPhase.OUTSIDE and self.standing in (*STILL, Standing.COMPUTING):
+            self._found = False
+            self._change(MemberChange.GREETED)
+            self._group.do(GreetRun(round=0 if self.stateless else self._group.step))
+        while self._orders and self.standing in STILL:
+            order = self._orders.popleft()
+            match order:
+                case wire.TakeSnapshot():
+                    self._snapshot(order)
+                case wire.TrainFrom(round=round):
+                    self._train_from(round)
+                case wire.LoadState(round=round):
+                    self._begin(order, Standing.TAKING, TakeState(step=round))
+                case wire.ApplyResult():
+                    self._apply(order)
+        if self.standing in STILL and self._group.step in self._snapshots:
+            self._snapshot(wire.TakeSnapshot(round=self._group.step))
+        if self.standing is Standing.REDUCED and self.phase is MemberPhase.TRAINING:
+            self._give()
+        elif self.standing is Standing.HOLDING and self.phase is MemberPhase.TRAINING:
+            self.standing = Standing.COMPUTING
+            self._group.tell_all(Compute(step=self._group.step))
+
+    def _begin(
+        self, order: wire.LoadState | wire.TakeSnapshot | wire.ApplyResult, standing: Standing, what: ControllerMessage
+    ) -> None:
+        self._serving, self._back_to, self.standing = order, self.standing, standing
+        self._answered.clear()
+        self._group.tell_all(what)
+
+    def _snapshot(self, order: wire.TakeSnapshot) -> None:
+        step = self._group.step
+        if order.alone:
+            self._snapshots.clear()
+        if order.round < step:
+            self._tell(wire.SnapshotMissed(round=order.round, now=step))
+        elif order.round > step:
+            if len(self._snapshots) >= SNAPSHOTS_PENDING_MAX:
+                self._end(f"the daemon asked for more than {SNAPSHOTS_PENDING_MAX} snapshots at once")
+                return
+            self._snapshots.add(order.round)
+        else:
+            self._begin(order, Standing.WRITING, WriteState(step=step))
+
+    def _train_from(self, round: int) -> None:
+        step, given = self._group.step, self._given
+        if self.phase is MemberPhase.LEAVING:
+            return
+        if round != step + 1:
+            self._end(f"the daemon wants round {round}, but the state is that of round {step}")
+        elif self.stateless:
+            self._end(
+                "layers were lost with all of their holders, and no other site has the state; start again from a "
+                "checkpoint (chaosd recover), with more pipelines (--dp) to survive this"
+            )
+        elif given is not None and given.round == round:
+            if isinstance(given, wire.RoundSkipped):
+                self._end(given.reason)
+                return
+            self._change(MemberChange.MAY_TRAIN)
+            self._change(MemberChange.GAVE)
+            self._tell(given)
+        else:
+            self._change(MemberChange.MAY_TRAIN)
+
+    def _give(self) -> None:
+        round = self._group.step + 1
+        if self._own is None:
+            self._given = wire.RoundSkipped(round=round, reason=self._refused)
+        else:
+            self._given = wire.RoundContributed(round=round, weight=self._weight)
+        self._change(MemberChange.GAVE)
+        self._tell(self._given)
+
+    def _apply(self, order: wire.ApplyResult) -> None:
+        step = self._group.step
+        if order.round == step:  # the same one again is answered again, and never applied twice
+            self._tell(wire.ResultApplied(round=step))
+        elif order.round != step + 1:
+            self._end(f"the daemon brings the result of round {order.round}, but the state is that of {step}")
+        else:
+            self._tell(wire.UpdateStarted(round=order.round))
+            self._squares.clear()
+            if self._clipped and not order.void:
+                self._begin(order, Standing.MEASURING, MeasureResult(step=step))
+            else:
+                self._commit(order, None)
+
+    def _commit(self, order: wire.ApplyResult, norm: float | None) -> None:
+        """The result of a round is the commit. `norm`: of the result, where it matters."""
+        assert self._collector is not None
+        own = self._own
+        commit = CommitStep(
+            step=self._group.step,
+            divisor=1.0,
+            factor=1.0 if norm is None else self._collector.factor(norm),
+            loss=math.nan if own is None else own.loss,
+            norm=norm if norm is not None else math.nan if own is None else own.norm,
+            shared=True,
+            void=order.void,
+            hold=self.phase not in (MemberPhase.TRAINING, MemberPhase.GIVEN),
+            digest=order.digest,
+        )
+        self._serving, self.standing, self._own, self._given = order, Standing.UPDATING, None, None
+        self._group.note("round", f"{order.sites} sites", round=order.round, sites=order.sites, weight=order.weight)
+        self._group.commit(commit)
+
+    def _has_applied(self, round: int, digest: tuple[int, int] | None) -> None:
+        self._change(MemberChange.APPLIED)
+        if self.phase is MemberPhase.OUTSIDE:
+            return
+        if digest is None:
+            self._tell(wire.ResultApplied(round=round))
+        else:
+            self._group.do(TellDigests(round=round, start=digest[0], stop=digest[1]))
+
+    def _end(self, failed: str) -> None:
+        """Nothing more is asked of the workers."""
+        self._forget()
+        self.standing = Standing.DOWN
+        self._group.end(failed)
+
+    def _tell(self, message: wire.WorkerMessage) -> None:
+        if self.phase is not MemberPhase.OUTSIDE:
+            self._group.do(TellRun(message=message))
+
+    def _change(self, change: MemberChange) -> None:
+        self.phase = next_state(MEMBER_TABLE, self.phase, change, "the worker of a site")

@@ -1,0 +1,65 @@
+"""The shared memory of a site's workers and its daemon, as a worker sees it.
+
+The controller makes it and hands it to the daemon (`wire.worker.ArenaLayout`); behind the regions of that layout lies
+one more, for the piece of the state that is digested after a round.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from chaos.frameworks.base import Bytes
+from chaos.worker_group.layers import Layer
+from chaos.worker_group.vectors import Vectors
+from chaos_protocols.rounds.state_check import piece_bytes
+from chaos_protocols.wire.worker import arena_layout
+from chaos_protocols.worker_group.messages import CommitStep
+
+
+class RunMemory:
+    """Mapped when the first plan is taken: by then the controller knows how large it is."""
+
+    def __init__(self, vectors: Vectors, descriptor: int) -> None:
+        self._vectors = vectors
+        layout = arena_layout(vectors.contribution.size_bytes, vectors.state.size_bytes)
+        check_bytes = piece_bytes(vectors.state.size_bytes)
+        self._map = mmap.mmap(descriptor, layout.size_bytes + check_bytes)
+        whole: Bytes = np.frombuffer(self._map, dtype=np.uint8)
+        size = vectors.contribution.size_bytes
+        self._contribution = whole[layout.contribution_offset : layout.contribution_offset + size]
+        self._result = whole[layout.result_offset : layout.result_offset + size]
+        self._state = whole[layout.state_offset : layout.state_offset + vectors.state.size_bytes]
+        self._check = whole[layout.size_bytes : layout.size_bytes + check_bytes]
+
+    def give(self, layer: Layer, mean: torch.Tensor) -> None:
+        """This layer's part of what the site gives to the next round."""
+        self._vectors.give(self._contribution, layer.index, mean)
+
+    def squares(self, layer: int) -> float:
+        """Of this layer's part of the result."""
+        return self._vectors.squares(self._result, layer)
+
+    def update(self, layers: Sequence[Layer], commit: CommitStep) -> None:
+        """Apply the result to the layers held here."""
+        for layer in layers:
+            if layer.held and layer.parameters and not commit.void:
+                layer.update(self._vectors.gradient(self._result, layer.index) * commit.factor)
+
+    def write(self, layer: Layer) -> None:
+        """This layer's state, for a joiner."""
+        self._vectors.write(self._state, layer)
+
+    def load(self, layers: Sequence[Layer]) -> None:
+        """Take the state of the layers held here over."""
+        for layer in layers:
+            if layer.held:
+                self._vectors.load(self._state, layer)
+
+    def copy(self, layers: Sequence[Layer], start: int, stop: int) -> None:
+        """What these layers have of bytes [start, stop) of the state, to be digested."""
+        for layer in layers:
+            self._vectors.copy(self._check, start, stop, layer)

@@ -1,0 +1,86 @@
+"""A training of layers as what is averaged with other institutions, where one process has all of them.
+
+The same vector and the same update as with several workers, so that a site of one and a site of many train together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chaos.frameworks.base import Bytes, StateItem
+from chaos.sync.base import Due, Part
+from chaos.sync.notes import Agreed
+from chaos.worker_group.interpreter import StepRun
+from chaos.worker_group.layers import Layer
+from chaos.worker_group.vectors import Vectors, items_of
+from chaos_protocols.wire.worker import ContributionSpec
+from chaos_protocols.worker_group.commit import clip_factor
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The gradients of one step: its sums, the number of micro-batches, the samples behind them."""
+
+    run: StepRun
+    micro_batches: int
+    samples: int
+
+
+class LayersSession:
+    """A `chaos.sync.SyncSession`. `norm`: of the last average, before clipping."""
+
+    agreed: Agreed | None = None
+    notice = ""
+
+    def __init__(self, layers: Sequence[Layer], clip_norm: float | None) -> None:
+        self._layers, self._clip_norm = layers, clip_norm
+        self._vectors = Vectors(layers, clip_norm)
+        self.items: Sequence[StateItem] = items_of(layers, clip_norm)
+        self.given: Given | None = None
+        self.norm = math.nan
+
+    @property
+    def contribution(self) -> ContributionSpec:
+        return self._vectors.contribution
+
+    def check(self, part: Part) -> None:
+        raise ValueError("a model that was parallelized is trained by model.step(batch), not by coordinator.step()")
+
+    def stepped(self, part: Part) -> Due:
+        self.check(part)
+        return Due.ROUND
+
+    def contribute(self, vector: Bytes) -> float:
+        given = self.given
+        if given is None:
+            return 0.0
+        for layer in self._layers:
+            if layer.parameters:
+                self._vectors.give(vector, layer.index, given.run.sums.total(layer.index) / given.micro_batches)
+        return float(given.samples)
+
+    def average(self, vector: Bytes) -> None:
+        """There are no gradients to look at between two rounds."""
+
+    def apply(self, vector: Bytes, round: int) -> None:
+        squares = [self._vectors.squares(vector, layer.index) for layer in self._layers]
+        self.norm = math.sqrt(sum(squares))
+        factor = clip_factor(self.norm, self._clip_norm)
+        for layer in self._layers:
+            if layer.parameters:
+                layer.update(self._vectors.gradient(vector, layer.index) * factor)
+        self.given = None
+
+    def skip(self, round: int) -> None:
+        self.given = None
+
+    def name_at(self, start: int) -> str:
+        return f"the gradient of layer {self._layers[self._vectors.layer_at(start)].name}"
+
+    def apply_alone(self, round: int) -> None:
+        raise AssertionError("alone, the steps of a parallel model are its own (TrainsAlone)")
+
+    def reset(self, round: int) -> None:
+        self.given = None

@@ -1,0 +1,51 @@
+"""`chaosd doctor --peer SITE` on real daemons: what the other end sees, and what is said where it cannot be asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.rigs.site import Site, cluster_of, wait_for
+
+from chaos_protocols.names import SiteId
+from chaosd.api.client import RequestRefusedError
+from chaosd.doctor import Level
+from chaosd.doctor_peer import examine_peer
+
+
+def findings(site: Site, peer: str) -> dict[str, tuple[Level, str]]:
+    return {check.name.split()[0]: (check.level, check.found) for check in examine_peer(site.client, peer)}
+
+
+def test_a_peer_says_how_it_sees_this_site_and_one_that_is_gone_is_named(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, {"a": "Cleveland", "b": "Hungary"}, min_sites=1) as cluster:
+        a, b = cluster.sites
+        a.start()
+        b.start()
+        wait_for(lambda: any(link.up for link in b.client.status().links), "the link")
+        found = findings(b, a.identity.site)
+        assert {level for level, _ in found.values()} == {Level.OK}, found
+        assert set(found) == {"link", "it", "lets", "roster", "way"}
+        assert b.address in found["way"][1] and "configuration" in found["lets"][1]
+        seen = b.client.seen(a.identity.site[:6]).seen
+        assert seen is None or seen.reaches, "asked again at once: silence, or the same answer"
+        with pytest.raises(RequestRefusedError, match="there are"):
+            b.client.seen("nobody")
+
+        a.kill()
+        wait_for(lambda: not b.client.seen(a.identity.site).linked, "it is gone")
+        wait_for(lambda: "does not run" in findings(b, a.identity.site)["link"][1], "and that is said")
+        b.kill()
+        assert findings(b, a.identity.site)["daemon"][0] is Level.FAIL
+
+
+def test_a_site_that_cannot_be_dialled_from_there_is_told_so(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, {"a": "Cleveland", "b": "Hungary"}, min_sites=1) as cluster:
+        a, b = cluster.sites
+        text = b.config_path.read_text()
+        b.config_path.write_text('advertise = "127.0.0.1:9"\n' + text)  # the discard service: nobody is there
+        a.start()
+        b.start()
+        wait_for(lambda: any(link.up for link in b.client.status().links), "the link")
+        level, told = findings(b, SiteId(a.identity.site))["way"]
+        assert level is Level.WARN and "cannot dial this site at 127.0.0.1:9" in told

@@ -1,0 +1,208 @@
+"""Institutions of one and of several workers in one run: real daemons, real workers, and what dies inside a site.
+
+Whatever happens to single workers, the state of all layers after every round has the bits of a training in which
+nothing happens: with two sites of one batch size (a power of two) their average has one value in floating point,
+whatever the order of its additions, so that the reference below needs no daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.integration import site_training
+from tests.integration.worker_group_child import worker
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
+from tests.rigs.worker_group import SCRIPT, Forked, Ran, _context, train
+
+from chaos.worker_group.data import Loader
+from chaos.worker_group.interpreter import StepRun, Task
+from chaos.worker_group.layers import chain
+from chaos.worker_group.measuring import measure
+from chaos.worker_group.others import Given, LayersSession
+from chaos.worker_group.session import pair_of, stream_of_one
+from chaos_planner.pipelines.plans.layout import Policy
+from chaos_protocols.streams import Share
+
+ROUNDS = 8
+SEEDS = (7, 11, 13)
+LIMIT_S = 60.0
+
+Digests = dict[int, list[str]]
+"""Of all layers, after each round."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _pair(samples: Callable[[int], Any], number: int) -> tuple[Any, Any]:
+    return pair_of(samples(number))
+
+
+@cache
+def reference() -> Digests:
+    """Two sites' training in this process, without daemons, groups and faults."""
+    layers = chain(list(site_training.make_model()))
+    for layer in layers:
+        layer.train_with(site_training.make_optimizer)
+    session = LayersSession(layers, site_training.CLIP_NORM)
+    loss = torch.nn.functional.cross_entropy
+    tasks: list[tuple[Task, Loader]] = []
+    for seed in SEEDS[:2]:
+        loader = Loader(
+            site_training.Points(),
+            global_batch=site_training.GLOBAL_BATCH,
+            micro_batch=site_training.MICRO_BATCH,
+            seed=seed,
+            steps=ROUNDS,
+        )
+        stream = stream_of_one(len(layers), loader.micro_batches)
+        task = Task(
+            share=Share(first_layer=0, last_layer=len(layers), stream=stream),
+            layers=layers,
+            loss=loss,
+            boundaries=measure(layers, loss, loader).boundaries,
+            me=0,
+            groups=None,
+            seed=seed,
+            micro_batches=loader.micro_batches,
+        )
+        tasks.append((task, loader))
+    found: Digests = {}
+    for step in range(ROUNDS):
+        given = []
+        for task, loader in tasks:
+            run = StepRun(
+                task, step, lambda g, at=step, of=loader: pair_of(of.micro_batch(at, g)), lambda *_, **__: None
+            )
+            run.run()
+            vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+            session.given = Given(run, loader.micro_batches, site_training.GLOBAL_BATCH)
+            session.contribute(vector)
+            given.append(vector.view(np.float32))
+        session.apply(((given[0] + given[1]) / np.float32(2)).view(np.uint8), step + 1)
+        found[step + 1] = [layer.digest() for layer in layers]
+    return found
+
+
+def arguments(number: int, *, rounds: int, pace_s: float, digests: Path | None = None) -> str:
+    given = {"standalone": False, "steps": rounds, "seed": SEEDS[number], "pace_s": pace_s}
+    return json.dumps(given if digests is None else {**given, "digests": str(digests)})
+
+
+def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0) -> Forked:
+    """A site of one process: an ordinary script beside its daemon."""
+    site.start()
+    environment = {
+        "CHAOS_SOCKET": str(site.worker_socket),
+        "OMP_NUM_THREADS": "1",
+        "TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, digests=site.folder / "digests"),
+    }
+    process = _context.Process(target=worker, args=(["python", "-u", str(SCRIPT)], environment, {}))
+    process.start()
+    return Forked(process)
+
+
+def told(site: Site) -> Digests:
+    path = site.folder / "digests"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return dict(map(json.loads, lines))
+
+
+def of_group(ran: Ran) -> Digests:
+    steps: list[Any] = [each.fields for each in ran.of("step")]
+    return {fields["step"]: list(fields["digests"]) for fields in steps}
+
+
+@asynccontextmanager
+async def sites(tmp_path: Path, names: Sequence[str], *, min_sites: int) -> AsyncIterator[Cluster]:
+    with cluster_of(tmp_path, dict.fromkeys(names, ""), min_sites=min_sites) as cluster:
+        yield cluster
+
+
+async def ended(process: Forked) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        assert await asyncio.to_thread(process.wait) == 0
+
+
+async def group(site: Site, number: int, *, rounds: int = ROUNDS, pace_s: float = 0.0, **more: Any) -> Ran:
+    """A site of several workers."""
+    await asyncio.to_thread(site.start)
+    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s)}
+    options: dict[str, Any] = {"dp": 2, "pp": 2, **more}
+    options.update(daemon=site.worker_socket, environment=environment)
+    return await train(site.folder, **options)
+
+
+def agree(digests: Digests, others: Digests, *, rounds: int) -> None:
+    common = digests.keys() & others.keys()
+    assert rounds in common, (sorted(digests), sorted(others))
+    assert all(digests[each] == others[each] for each in common)
+
+
+FAULTS: list[tuple[str, dict[str, Any]]] = [
+    ("1:2:backward", {"policies": [Policy.REROUTE]}),
+    ("2:3:reduced", {"policies": [Policy.REROUTE]}),
+    ("3:2:update", {"policies": [Policy.DYNAMIC]}),
+    ("0:2:forward", {"spares": 1}),
+]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("faults", "more"), FAULTS, ids=[fault.partition(":")[2] for fault, _ in FAULTS])
+async def test_a_worker_that_dies_inside_a_site_changes_no_bit_of_the_run(
+    tmp_path: Path, faults: str, more: dict[str, Any]
+) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS)
+        ran = await group(many, 1, faults=faults, **more)
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == 1, ran.happened
+    assert len(ran.of("plan")) == 2
+    assert told(one) == reference(), "a site of one process has the bits of the reference"
+    agree(of_group(ran), reference(), rounds=ROUNDS)
+    assert len(of_group(ran)) >= ROUNDS - 1, "a step whose last answer died with its worker is told of by the next one"
+
+
+@pytest.mark.timeout(180)
+async def test_a_joiner_of_several_workers_gets_the_state_of_a_site_of_several(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many", "late"], min_sites=2) as cluster:
+        one, many, late = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1)
+        first = asyncio.create_task(group(many, 1, rounds=rounds))
+        await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
+        second = await group(late, 2, rounds=rounds, dp=1, pp=2)
+        await ended(process)
+        ran = await first
+    assert ran.failed == second.failed == "", (ran.happened, second.happened)
+    loaded = [int(str(each.fields["step"])) for each in second.of("state-loaded")]
+    assert loaded and loaded[0] > 0, "it joined a training under way"
+    assert any(int(str(each.fields["sites"])) == 3 for each in second.of("round"))
+    agree(of_group(ran), told(one), rounds=rounds)
+    agree(of_group(second), told(one), rounds=rounds)
+
+
+@pytest.mark.timeout(180)
+async def test_a_stage_without_a_holder_comes_back_from_the_other_institution(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1)
+        ran = await group(many, 1, rounds=rounds, dp=1, pp=2, restarts=1, faults="1:3:backward")
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
+    loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
+    assert loaded[-1] >= 3
+    agree(of_group(ran), told(one), rounds=rounds)

@@ -1,0 +1,119 @@
+"""`chaosd service install`: files that the service managers take, and that confine the daemon to its own paths."""
+
+from __future__ import annotations
+
+import plistlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from chaosd.cli.app import app
+from chaosd.service import Service, ServiceError, launchd_agent, systemd_unit
+
+EXPOSURE_MAX = 25
+"""Of `systemd-analyze security`, 0 (closed) to 100: below 30 it says OK."""
+
+
+def run(*words: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = tmp_path / "a b"
+    run("init", folder, "--name", "Cleveland Clinic")
+    return folder / "chaosd.toml"
+
+
+def service(**changes: object) -> Service:
+    facts: dict[str, object] = {
+        "name": "Cleveland",
+        "site": "c" * 32,
+        "command": [sys.executable, "-m", "chaosd", "start", "--config", "/srv/chaos/chaosd.toml"],
+        "folder": Path("/srv/chaos"),
+        "writable": [Path("/srv/chaos/data")],
+    }
+    return Service(**{**facts, **changes})  # type: ignore[arg-type]
+
+
+def analyzed(*words: str, unit: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed here")
+    path = folder / "chaosd-test.service"
+    path.write_text(unit)
+    return subprocess.run(["systemd-analyze", *words, str(path)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("user", ["", "daemon"])
+def test_systemd_itself_finds_nothing_wrong_with_the_unit(tmp_path: Path, user: str) -> None:
+    done = analyzed("verify", "--man=no", unit=systemd_unit(service(user=user)), folder=tmp_path)
+    ours = [line for line in done.stderr.splitlines() if "chaosd-test" in line]
+    assert (done.returncode, ours) == (0, [])
+
+
+def test_the_unit_of_the_system_leaves_little_exposed(tmp_path: Path) -> None:
+    unit = systemd_unit(service(user="daemon"))
+    done = analyzed(
+        "security", "--no-pager", "--offline=true", f"--threshold={EXPOSURE_MAX}", unit=unit, folder=tmp_path
+    )
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_a_cause_that_stays_is_not_tried_again_and_only_the_data_is_writable() -> None:
+    unit = systemd_unit(service(user="trainer"))
+    assert "RestartPreventExitStatus=2 4\n" in unit and "User=trainer\n" in unit
+    assert re.findall("ReadWritePaths=(.*)", unit) == ["/srv/chaos/data"] and "ProtectSystem=strict\n" in unit
+    own = systemd_unit(service())
+    assert "User=" not in own and "ProtectSystem" not in own and "NoNewPrivileges=yes" in own
+    with pytest.raises(ServiceError, match="temporary folder"):
+        systemd_unit(service(user="trainer", writable=[Path("/tmp/data")]))
+
+
+def test_words_stand_in_the_unit_as_systemd_reads_them() -> None:
+    odd = 'a b%c$d"e\\f'
+    unit = systemd_unit(service(name="x\n[Service]\nExecStart=/bin/sh", command=["/bin/chaosd", odd]))
+    assert 'ExecStart=/bin/chaosd "a b%%c$$d\\"e\\\\f"\n' in unit
+    assert unit.count("ExecStart=") == 2 and unit.count("\nExecStart=") == 1, "a name adds no line"
+    with pytest.raises(ServiceError, match="unprintable"):
+        systemd_unit(service(command=["/bin/x\n"]))
+
+
+def test_the_command_writes_the_users_unit_and_says_how_to_start_it(site: Path, tmp_path: Path) -> None:
+    text = run("service", "install", "--config", site).output
+    path = tmp_path / "config" / "systemd" / "user" / "chaosd-cleveland-clinic.service"
+    assert str(path) in text and "systemctl --user enable --now chaosd-cleveland-clinic" in text
+    assert path.read_text() == run("service", "install", "--config", site, "--print").output
+    assert f'"{site}"' in path.read_text()
+
+
+def test_the_agent_of_macos_starts_the_same_daemon(site: Path) -> None:
+    text = run("service", "install", "--config", site, "--kind", "launchd", "--print").output
+    values = plistlib.loads(text.encode())
+    assert values["ProgramArguments"] == [sys.executable, "-m", "chaosd", "start", "--config", str(site)]
+    assert values == plistlib.loads(
+        launchd_agent(
+            service(
+                name="Cleveland Clinic",
+                command=values["ProgramArguments"],
+                folder=site.parent,
+                writable=[site.parent / "data"],
+            )
+        )
+    )
+
+
+def test_what_cannot_be_a_service_is_said(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "must be one of" in run("service", "install", "--config", site, "--kind", "upstart", code=2).stderr
+    assert "chown" in run("service", "install", "--config", site, "--system", "--user", "daemon", code=2).stderr
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = run("service", "install", "--config", site, "--now", code=1).stderr
+    assert "systemctl is not there" in told
