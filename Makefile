@@ -24,7 +24,7 @@ IN_PROCESS := $(wildcard tests/unit tests/simulator tests/simulation tests/numer
 WITH_PROCESSES := $(wildcard tests/packaging tests/integration)
 
 .DEFAULT_GOAL := help
-.PHONY: help docs release demo demo-site docker-demo test check house format bench soak seeds mutants mutants-random fuzz coverage clean distclean
+.PHONY: help docs release demo demo-site docker-demo test check house format bench attack soak seeds mutants mutants-random fuzz coverage clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench: $(VENV)/.project  ## all benchmarks in their short form (about 10 minutes
 
 # Seeds run compiled, which needs a C compiler; without one: make seeds COMPILED=
 COMPILED := --compiled
+
+attack: $(VENV)/.project  ## a hostile guest against sites that train: rounds a second with and without, memory (4 minutes)
+	@$(BIN)/python -m benchmarks attack --short
 
 soak: $(VENV)/.check  ## real processes under fire for 10 minutes, 50 power cuts, 100,000 seeds (7 hours)
 	@$(BIN)/python -m tests.soak

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from benchmarks.measure import Figures, percentile, spread
 from chaos_protocols.worker_group.suspicion import Work
-from chaosd.worker_group.controller import Controller, Happened
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "site" / "train.py"

@@ -15,11 +15,11 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beac
 
 
 @contextmanager
-def training_cluster(sites: int, *, pace_s: float = 0.02) -> Iterator[Cluster]:
-    """`sites` hospitals in a full mesh, all members and training."""
+def training_cluster(sites: int, *, pace_s: float = 0.02, guests: int = 0) -> Iterator[Cluster]:
+    """`sites` hospitals in a full mesh, all members and training; so many further keys may connect."""
     with tempfile.TemporaryDirectory(prefix="chaos-bench-") as folder:
         chosen = dict(list(HOSPITALS.items())[:sites])
-        with cluster_of(Path(folder), chosen, min_sites=sites) as cluster:
+        with cluster_of(Path(folder), chosen, min_sites=sites, guests=guests) as cluster:
             for site in cluster.sites:
                 site.start()
                 site.train(pace_s=pace_s)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from chaos_lab.api import LabClient
 from chaos_lab.children import end, spawn, uninterrupted
@@ -24,6 +24,13 @@ from chaosd.identity import Identity
 LOOK_S = 0.05
 
 
+class Keyed(Protocol):
+    """Who has a key: a site, or somebody who only connects."""
+
+    @property
+    def identity(self) -> Identity: ...
+
+
 class RunningSite:
     """One site. `stopped`: which of its processes are held by SIGSTOP; a stopped daemon should not be asked, for it
     does not answer. `status`: what it said last, None if it did not. `data_dir`: default `folder`."""
@@ -32,7 +39,7 @@ class RunningSite:
         self.name, self.folder, self.address = name, folder, address
         self.data_dir = data_dir or folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.identity = Identity.create(self.data_dir)
+        self._identity = Identity.create(self.data_dir)
         self.client = LabClient(self.data_dir / "api.sock")
         self.worker_socket = self.data_dir / "worker.sock"
         self.config_path, self.shapes_path = folder / "chaosd.toml", folder / "shapes.toml"
@@ -44,6 +51,11 @@ class RunningSite:
         self.status: Status | None = None
         self.seen_event = 0
 
+    @property
+    def identity(self) -> Identity:
+        """Its key."""
+        return self._identity
+
     # -- its processes
 
     def configure(
@@ -51,7 +63,7 @@ class RunningSite:
         run: str,
         *,
         bootstrap: bool,
-        trust: Iterable[RunningSite],
+        trust: Iterable[Keyed],
         peers: Iterable[RunningSite],
         min_sites: int,
         exit_with_worker: bool = True,

@@ -31,10 +31,11 @@ from chaosd.api.server import LocalApi
 from chaosd.bulk.reduce.engine import ReduceEngine
 from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
+from chaosd.conduct import GUESTS_LINKED_MAX
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
 from chaosd.identity import Identity
-from chaosd.log_format import formatter
+from chaosd.log_format import ForTerminals, formatter
 from chaosd.machine import make_machine
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics
@@ -128,6 +129,7 @@ class Daemon:
             metrics,
             listen_host=split_address(config.listen)[0],
             address_of=lambda far: machine.links.neighbours[far].address,
+            is_of_run=machine.is_trusted,
         )
         transfers = TransferSettings(stall_timeout_s=2 * config.failure_timeout_s, witness=config.verify == "witness")
         bulk = BulkStreams(
@@ -268,6 +270,10 @@ class Daemon:
         roster = self.driver.machine.roster
         if site in roster.banned:
             return "banned from the run"
+        if refusal := self.driver.conduct.why_not(site):
+            return refusal
+        if not self.driver.conduct.has_room(site, self.driver.machine.links.up_sites()):
+            return f"{GUESTS_LINKED_MAX} sites outside the run are linked already"
         if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
         return "not trusted by this site"
@@ -296,8 +302,8 @@ class Daemon:
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.driver.link_lost(site, incarnation, reason, end_of_file)
 
-    def control_received(self, site: SiteId, frame: bytes) -> None:
-        self.driver.control_received(site, frame)
+    def control_received(self, site: SiteId, frame: bytes) -> float:
+        return self.driver.control_received(site, frame)
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         try:
@@ -328,6 +334,7 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon, *, reload: Callabl
     start."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(config.log_format))
+    handler.addFilter(ForTerminals())
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)

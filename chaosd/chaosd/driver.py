@@ -25,8 +25,10 @@ from chaos_protocols.wire.plans import Reached, Tag
 from chaos_protocols.wire.versions import Versions
 from chaos_protocols.wire.worker import StateSpec, WorkerRefused
 from chaosd.bulk.streams import BulkStreams
+from chaosd.conduct import Conduct
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics, PhaseClock, StatePhases
+from chaosd.monitor.round_clock import RoundClock
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
@@ -36,6 +38,8 @@ from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
+REASON_MAX = 300
+"""Characters of what a peer did wrong, in the log and in the history: part of it may be its own words."""
 
 BulkEffect = (
     effects.OpenRound
@@ -85,6 +89,8 @@ class Driver:
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
         self._auth, self._journal = auth, journal
+        self.conduct = Conduct(machine.is_trusted)
+        self.round_clock = RoundClock()
         self.phase_clock = PhaseClock(metrics.phase_seconds, self.now_s())
         self._phases = StatePhases(metrics.state_phase_seconds)
         self._queue: deque[events.Event] = deque()
@@ -225,6 +231,8 @@ class Driver:
             case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
                 bulk.reduce.open(tag, plan, listeners, member)
             case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
+                if has_bytes:
+                    self.round_clock.gave(tag, self.now_s())
                 bulk.reduce.contribute(tag, weight, has_bytes, check)
             case effects.StopRound(tag=tag):
                 bulk.reduce.stop(tag)
@@ -271,6 +279,9 @@ class Driver:
         self.recorder.record(record)
 
     async def _dial(self, site: SiteId, address: str, timeout_s: float) -> None:
+        if refusal := self.conduct.why_not(site):
+            self.feed(events.DialFailed(site=site, reason=refusal))
+            return
         try:
             await self.transport.dial(site, address, timeout_s=timeout_s)
         except DialError as error:
@@ -308,26 +319,35 @@ class Driver:
         self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason))
         self.metrics.links_up.set(len(self.machine.links.up_sites()))
 
-    def control_received(self, site: SiteId, frame: bytes) -> None:
+    def control_received(self, site: SiteId, frame: bytes) -> float:
+        """For how many seconds nothing more is to be read from it (spec 4.17)."""
         self.metrics.control_messages.labels("received").inc()
         self.metrics.control_bytes.labels("received").inc(len(frame))
         try:
             envelope = self._auth.decode(site, frame)
         except (CodecError, RemoteProtocolError) as error:
             self.peer_broke_rules(site, str(error))
-            return
+            return 0.0
         self.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
+        return self.conduct.heard(site)
 
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
         self.transport.close_link(site, f"bulk stream {stream} was lost: {reason}")
 
     def peer_broke_rules(self, site: SiteId, reason: str) -> None:
         """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
-        log.warning("site %s broke the rules: %s", short(site), reason)
+        reason, wait_s = reason[:REASON_MAX], self.conduct.broke_a_rule(site)
+        waits = f"; not let in again for {wait_s:g} s" if wait_s else ""
+        log.warning("site %s broke the rules: %s%s", short(site), reason, waits)
         self.metrics.failures.labels("peer").inc()
         self.record(
             effects.Record(
-                kind="refused", subject=short(site), cause=reason, outcome="refused", duration_s=None, reason="closed"
+                kind="refused",
+                subject=short(site),
+                cause=reason,
+                outcome="refused",
+                duration_s=None,
+                reason=f"closed{waits}",
             )
         )
         self.transport.close_link(site, f"broke the rules: {reason}")
@@ -337,6 +357,7 @@ class Driver:
     def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
+        self.round_clock.finished(tag, self.now_s())
         odd = self.bulk.reduce.not_finite(tag.round)
         checks = self.bulk.reduce.checks(tag.round)
         finished = events.ReduceFinished(

@@ -17,6 +17,25 @@ RECORD_ATTRIBUTE = "history"
 """The attribute of a log record that holds the fields of the entry which it tells of."""
 
 
+TOLD_MAX = 4000
+"""Characters of a line. Names, reasons and addresses in it may come from other sites."""
+
+
+class ForTerminals(logging.Filter):
+    """Nothing that a terminal would obey, or that looks like another line, gets into the log: every handler has this
+    filter. What a record says is put together here, once; the traceback of an error stays as it is."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = shown(record.getMessage()), None
+        return True
+
+
+def shown(text: str) -> str:
+    """Without control characters and other invisible ones, each shown as a mark; cut at TOLD_MAX."""
+    marked = "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text[:TOLD_MAX])
+    return marked if len(text) <= TOLD_MAX else f"{marked}..."
+
+
 class JsonLines(logging.Formatter):
     """One object a line: `at` (UTC), `level`, `logger`, `text`, fields of an entry, and a traceback where one is."""
 

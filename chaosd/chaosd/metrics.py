@@ -35,7 +35,7 @@ FAST_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 RECORD_KINDS = frozenset(
     {
         "scale-out", "scale-in", "connect-link", "disconnect-link", "election", "link-down", "resolve", "pause",
-        "resume", "worker", "refused", "transfer", "source", "restore", "checkpoint", "restore-point",
+        "resume", "plan", "worker", "refused", "transfer", "source", "restore", "checkpoint", "restore-point",
     }
 )  # fmt: skip
 RECORD_OUTCOMES = frozenset({"done", "failed", "refused", ""})

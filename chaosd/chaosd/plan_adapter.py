@@ -6,6 +6,7 @@ even split.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -15,7 +16,7 @@ from chaos_planner.overlay.shards import ranges, seconds_per_shard, shards_of
 from chaos_planner.overlay.trees import LinkFacts
 from chaos_protocols.agreement.roster import LinkRecord
 from chaos_protocols.agreement.views import LinkKey, SourceFacts
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, SyncPlan, Tree
 
 RATE_UNKNOWN_BYTES_PER_S = 12.5e6
@@ -43,6 +44,19 @@ def _sync(
         for each in planned.trees
     )
     return SyncPlan(trees=trees, reason=planned.reason[:1024], several=len(trees) > 1)
+
+
+def depth_s(tree: Tree, links: Mapping[LinkKey, LinkRecord]) -> float:
+    """Seconds one way from the root to the site that is farthest from it; a link that is gone counts as none."""
+    parent, worst_s = dict(tree.parent), 0.0
+    for site in parent:
+        seconds = 0.0
+        while site in parent:
+            link = links.get(link_key(site, parent[site]))
+            seconds += link.rtt_s / 2 if link is not None else 0.0
+            site = parent[site]
+        worst_s = max(worst_s, seconds)
+    return worst_s
 
 
 _replicate = lru_cache(maxsize=256)(plan_replication)
@@ -78,6 +92,18 @@ class DaemonPlanner:
             if key[0] in here and key[1] in here
         )
         return _sync(self._averaging if several else "tree", members, listeners, facts)
+
+    def rate_bytes_per_s(self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord]) -> float:
+        """Of the plan, over these links; a rate that is not known is taken as in `sync`."""
+        carried: dict[LinkKey, float] = {}
+        for each in plan.trees:
+            for child, parent in each.parent:
+                key = link_key(child, parent)
+                carried[key] = carried.get(key, 0.0) + each.weight
+        if any(key not in links for key in carried):
+            return 0.0
+        rates = [(links[key].rate_bytes_per_s or RATE_UNKNOWN_BYTES_PER_S) / share for key, share in carried.items()]
+        return min(rates, default=math.inf)
 
     def replicate(
         self,

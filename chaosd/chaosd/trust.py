@@ -24,7 +24,7 @@ from chaos_protocols.fingerprint import words_of
 from chaos_protocols.names import SITES_MAX, SiteId, short
 from chaosd.addresses import split_address
 from chaosd.api.answers import Text, json_answer, read_body, refusal
-from chaosd.api.status import ListedPeer, Outcome, PendingSite, TrustedSite
+from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, TrustedSite
 from chaosd.config.changes import CHANGES_NAME, SITE_ID, DialledPeer, ListChanges, read_changes, write_changes
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
@@ -39,6 +39,14 @@ class TrustBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     site: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{4,64}$")]
     add: bool = True
     pending: bool = False
+
+
+class BlockBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`site`: an id, or the beginning or the name of a site of the run or of a neighbour. `add` false: undone."""
+
+    site: Text
+    add: bool = True
+    reason: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
 class PeerBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +66,7 @@ class TrustList:
         """Replaced when the configuration is read again."""
         self._driver, self._clock = driver, clock
         self._changes = read_changes(config.data_dir)
+        driver.conduct.block(self._changes.blocked)
 
     def __contains__(self, site: object) -> bool:
         return site in self._changes.trusted(self.config) or any(site == peer.site for peer in self.neighbours())
@@ -153,6 +162,39 @@ class TrustList:
             return _done(f"{found} is off the list; it may connect all the same, since it {' and '.join(kept)}")
         return _done(f"{found} may not connect any more; a link that it has stays until it ends")
 
+    def block(self, text: str, reason: str) -> Outcome:
+        """No link with this site from now on, whatever lets it connect; one that is there ends."""
+        driver = self._driver
+        roster, own = driver.machine.roster, driver.machine.site
+        known = {*roster.site_ids(), *driver.machine.links.up_sites(), *(one.site for one in self.neighbours())} - {own}
+        named = [one.site for one in roster.sites if one.name == text and one.site != own]
+        named += [one.site for one in self.neighbours() if one.name == text and one.site not in named]
+        found = named[0] if len(named) == 1 else self._one_of(sorted(known), text, "are known here")
+        if SITE_ID.fullmatch(text) and text != own:
+            found = SiteId(text)
+        if isinstance(found, Outcome):
+            return found
+        if found in self._changes.blocked:
+            return _done(f"{found} was blocked already")
+        if len(self._changes.blocked) >= SITES_MAX:
+            return _refused(f"{SITES_MAX} sites are blocked already")
+        self._take(self._changes.with_block(found), f"{self.called(found)} is blocked{f': {reason}' if reason else ''}")
+        driver.conduct.block(self._changes.blocked)
+        driver.transport.close_link(found, "blocked by this site's operator")
+        told = f"{found} has no link with this site from now on"
+        if found in roster.site_ids():
+            told += "; it stays in the run as long as another site of it has a link with it"
+        return _done(told)
+
+    def unblock(self, text: str) -> Outcome:
+        """What `block` did is undone."""
+        found = self._one_of(self._changes.blocked, text, "are blocked")
+        if isinstance(found, Outcome):
+            return found
+        self._take(self._changes.without_block(found), f"{self.called(found)} is blocked no more")
+        self._driver.conduct.block(self._changes.blocked)
+        return _done(f"{found} may connect again, if it is trusted, a peer, or a site of the run")
+
     def add_peer(self, peer: DialledPeer) -> Outcome:
         """Dial a neighbour from now on; who is dialled may connect."""
         if peer in self.neighbours():
@@ -199,6 +241,8 @@ class TrustList:
             web.get("/v1/pending", self._tell_pending),
             web.get("/v1/trust", self._tell_trusted),
             web.post("/v1/trust", self._change_trust),
+            web.get("/v1/blocked", self._tell_blocked),
+            web.post("/v1/block", self._change_block),
             web.get("/v1/peers", self._tell_peers),
             web.post("/v1/peer", self._change_peer),
         ]
@@ -211,6 +255,15 @@ class TrustList:
 
     async def _tell_peers(self, request: web.Request) -> web.StreamResponse:
         return json_answer(self.peers())
+
+    async def _tell_blocked(self, request: web.Request) -> web.StreamResponse:
+        return json_answer([BlockedSite(site=one, called=self.called(one)) for one in self._changes.blocked])
+
+    async def _change_block(self, request: web.Request) -> web.StreamResponse:
+        asked = await read_body(request, BlockBody)
+        if not (asked.site + asked.reason).isprintable():
+            raise refusal(400, "site and reason must be printable")
+        return self._answer(lambda: self.block(asked.site, asked.reason) if asked.add else self.unblock(asked.site))
 
     async def _change_trust(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, TrustBody)

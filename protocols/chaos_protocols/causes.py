@@ -233,9 +233,10 @@ class Cause(Enum):
     ROUND_WAITS = Meaning(
         "round-waits", Place.WAITS,
         "{reason}",
-        "the scripts of the sites that are named",
+        "the scripts of the sites that are named; where the text says so, their daemons or links",
         "look at the script there: what it does on purpose belongs into `with coordinator.evaluating():`; one that "
-        "hangs has to be started again",
+        "hangs has to be started again. A daemon that does not follow: its processor and its links. Bytes that do not "
+        "arrive: `chaosd doctor` at the site that is named",
     )  # fmt: skip
     NOTHING_GIVEN = Meaning(
         "nothing-given", Place.WAITS,

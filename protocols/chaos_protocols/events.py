@@ -89,6 +89,13 @@ class ConnectionProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RatesMeasured:
+    """What this site's links carried lately in rounds: neighbours and bytes per second, by ascending site."""
+
+    rates: tuple[tuple[SiteId, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProgressed:
     """Bytes moved over connections of a link, or wait to be acknowledged (spec 3.5, 3.13). A connection that is not
     named has nothing to move."""
@@ -336,6 +343,7 @@ Event = (
     | DialFailed
     | SiteRefused
     | LinkProgressed
+    | RatesMeasured
     | LinkProbed
     | EnvelopeReceived
     | WorkerReady

@@ -39,6 +39,8 @@ class SiteSettings:
     """So many times the usual round a site's part is waited for, `straggler_min_s` at least; 0: for ever. The
     scheduler's counts."""
     restore_wait_s: float = 120.0
+    replan_every_s: float = 10.0
+    """Between two looks of the scheduler at whether other trees would average faster."""
     keep: CheckpointSettings = CheckpointSettings()
 
     @property

@@ -68,7 +68,8 @@ class SiteMachine:
         self.network = Network(self.outbox, self.replica)
         self.rounds = RoundMachine(facts.site, roster)
         self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
-        self.orders = LinkOrders(self.outbox, self.replica, self.network, self.participation.client)
+        client, desired = self.participation.client, self.participation.links
+        self.orders = LinkOrders(self.outbox, self.replica, self.network, client, desired)
         self.scheduler = SchedulerMachine(self)
         self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
         self._timer_s: float | None = None
@@ -86,6 +87,7 @@ class SiteMachine:
             events.DialFailed: participation.dial_failed,
             events.SiteRefused: network.refusals.refused,
             events.LinkProgressed: network.link_progressed,
+            events.RatesMeasured: network.rates_measured,
             events.LinkProbed: self.orders.probed,
             events.PeersChanged: participation.links.peers_changed,
             events.LinkChangeRequested: participation.links.change_requested,
@@ -260,6 +262,7 @@ class SiteMachine:
         scheduler, rounds = self.scheduler, self.rounds
         self.network.beat(self.scheduler_site(), rounds.completed_round, rounds.phase.value)
         proposed_s = scheduler.in_flight.started_s if scheduler.in_flight is not None else None
+        self.orders.beat()
         self.participation.beat(SchedulerRole(at_work=scheduler.taken_over, proposed_s=proposed_s))
 
     def _round_notice(self, notice: RoundNotice) -> None:
@@ -354,7 +357,7 @@ class SiteMachine:
     def record(self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str) -> None:
         self.outbox.record(kind, subject, cause, outcome, started_s, reason)
 
-    def reachable(self) -> set[SiteId]:
+    def reachable(self) -> frozenset[SiteId]:
         return self.network.reachable()
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:

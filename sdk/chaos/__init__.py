@@ -16,6 +16,7 @@ from chaos.errors import (
 )
 from chaos.frameworks import Update
 from chaos.status import CoordinatorStatus
+from chaos.sync import DiLoCo, EveryStep, LocalSGD, OuterSGD
 from chaos.telling import install as _tell_errors_alone
 from chaos_protocols.wire.state_spec import state_digest
 
@@ -28,9 +29,13 @@ __all__ = [
     "CoordinatorStatus",
     "DaemonLost",
     "DaemonProtocolError",
+    "DiLoCo",
+    "EveryStep",
     "HalfAppliedStep",
     "LeftRun",
+    "LocalSGD",
     "NoDaemon",
+    "OuterSGD",
     "Refused",
     "SharedMemoryTooSmall",
     "Update",

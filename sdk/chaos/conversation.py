@@ -1,8 +1,8 @@
 """The worker's side of the conversation with its daemon (chaos_protocols.wire.worker): who may do what when.
 
-Driven by the Coordinator, in the user's thread: nothing happens here unless the script is inside a call. Every message
-of the daemon is served by `_serve`; the waits differ only in what ends them. The state (`chaos.replica`) is changed
-only inside the signal guard, and a round counts as applied only when all of it is.
+Driven by the Coordinator, in the user's thread, when the script is inside a call. Every message of the daemon is served
+by `_serve`; the waits differ only in what ends them. The state (`chaos.replica`) is changed only inside the signal
+guard, and a round counts as applied only when all of it is.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from chaos.sync import SyncSession
 from chaos_protocols.wire import worker as wire
 
 LEAVE_QUIET_S, LEAVE_MAX_S, RECONNECT_INTERVAL_S = 5.0, 60.0, 0.2
-"""A daemon that is silent for so long after `WorkerLeaveRequest`, or takes so long all in all, is not waited for: when
-the socket closes, its site goes on with weight 0 and leaves all the same (spec 14.2)."""
+"""A daemon that is silent for so long after `WorkerLeaveRequest`, or takes so long in all, is not waited for: when the
+socket closes, its site goes on with weight 0 and leaves (spec 14.2)."""
 
 
 class Conversation:
@@ -64,11 +64,9 @@ class Conversation:
         """The state is that of its end."""
         return self._replica.round
 
-    # ---- what the Coordinator does
-
     def join(self, connect_s: float) -> None:
-        """Connect, say hello, and serve until training may begin, the site has left, or the user wants to go. Raises
-        NoDaemon, Refused, DaemonLost."""
+        """Serve until training may begin, the site has left, or the user wants to go. Raises NoDaemon, Refused,
+        DaemonLost."""
         self._connect(connect_s)
         self._warm_up()
         self._wait(self._waiting_is_over)
@@ -77,14 +75,13 @@ class Conversation:
 
     def contribute(self) -> bool:
         """One round: give, wait for the result, apply it. False if the site is out of the run. If the state moved on
-        without this contribution (the others completed the round, or the state was replaced), that is dropped, and the
-        call returns as after a round."""
+        without this contribution, that is dropped, and the call returns as after a round."""
         self._give()
         return self.finish()
 
     def average(self) -> bool:
-        """The first half of a round: give, wait for the result, show it. `finish` applies it. As in `contribute`, the
-        state may move on meanwhile: then there is nothing to finish."""
+        """The first half of a round: give, wait for the result, show it. `finish` applies it, if the state has not
+        moved on."""
         self._give()
         while not self._round_is_over():
             message = self._receive(None)
@@ -104,9 +101,7 @@ class Conversation:
 
     def _give(self) -> None:
         began = self.round
-        self.resume()
-        self._drain()
-        self._wait(self._waiting_is_over)
+        self._be_current()
         if self.phase is Phase.TRAINING and self.round == began:
             with self._signals:
                 contributed = self._replica.contribute()
@@ -117,16 +112,31 @@ class Conversation:
     def finish(self) -> bool:
         """The second half: the result is applied."""
         self._wait(self._round_is_over)
-        if self.phase is Phase.WAITING and self._signals.exit_requested:
-            self.leave(self._signals.reason)
-        if self.phase is Phase.LEFT:
+        if not self._has_not_left():
             return False
         self.poll()
         return True
 
+    def catch_up(self) -> bool:
+        """Between two local steps: serve what has come. What changes the state ends the local phase. False: this site
+        is out of the run."""
+        self._be_current()
+        return self._has_not_left()
+
+    def _be_current(self) -> None:
+        """Where this site may train, with all that has come so far applied."""
+        self.resume()
+        self._drain()
+        self._wait(self._waiting_is_over)
+
+    def _has_not_left(self) -> bool:
+        """Who wants to go while nothing moves goes."""
+        if self.phase is Phase.WAITING and self._signals.exit_requested:
+            self.leave(self._signals.reason)
+        return not self._out()
+
     def pause(self, reason: str) -> bool:
-        """Give nothing for a while; the state stays as it is, and nobody waits. Whether that is new. A daemon of an
-        older release waits."""
+        """Give nothing for a while; nobody waits. Whether that is new. A daemon of an older release waits."""
         if self.phase is not Phase.TRAINING or self._skips.daemon_version < SKIPS_SINCE:
             return False
         self.phase = Phase.PAUSED
@@ -134,7 +144,7 @@ class Conversation:
         return True
 
     def resume(self) -> None:
-        """Go on: apply what has come since, until this site may train again, or the user wants to go."""
+        """Go on: apply what has come since, until this site may train, or the user wants to go."""
         if self.phase is Phase.PAUSED:
             self.phase = Phase.WAITING
             self._send(wire.WorkerResumed())
@@ -152,7 +162,7 @@ class Conversation:
                 self._serve(message)
 
     def leave(self, reason: str) -> None:
-        """Ask to leave and apply what the run still decides with this site in it, until it is dismissed."""
+        """Apply what the run still decides with this site in it, until it is dismissed."""
         if self.phase in (Phase.LEFT, Phase.BROKEN) or self._connection is None:
             self._depart("left")
             return
@@ -178,10 +188,8 @@ class Conversation:
         self._depart("closed")
         self._replica.arena.close()
 
-    # ---- waiting
-
     def _warm_up(self) -> None:
-        """Make ready for a state while nobody wants anything of us: most workers that say hello get one."""
+        """Make ready for a state: most workers that say hello get one."""
         for _ in self._replica.warm_up():
             message = self._receive(0.0)
             if message is not None:
@@ -189,11 +197,11 @@ class Conversation:
             if self._waiting_is_over() or isinstance(message, wire.LoadState):
                 return
 
-    def _waiting_is_over(self) -> bool:
-        return self.phase is not Phase.WAITING or self._signals.exit_requested
-
     def _out(self) -> bool:
         return self.phase is Phase.LEFT
+
+    def _waiting_is_over(self) -> bool:
+        return self.phase is not Phase.WAITING or self._signals.exit_requested
 
     def _round_is_over(self) -> bool:
         if self.phase is Phase.WAITING:
@@ -215,7 +223,7 @@ class Conversation:
             self._serve(message)
 
     def _receive(self, timeout_s: float | None) -> wire.DaemonMessage | None:
-        """A message, or None on a wakeup or timeout. A lost daemon is waited for here. Raises DaemonLost."""
+        """None on a wakeup or timeout. A lost daemon is waited for here. Raises DaemonLost."""
         if self._connection is None:
             self._reconnect("it is gone")
         assert self._connection is not None or self.phase is Phase.LEFT
@@ -311,7 +319,8 @@ class Conversation:
             case wire.ApplyResult():
                 self._apply(message)
             case wire.TakeSnapshot():
-                self._take_snapshot(message)
+                with self._signals:
+                    self._send(self._replica.snapshot(message.round, alone=message.alone))
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
             case wire.StateDiffered():
@@ -377,22 +386,13 @@ class Conversation:
             self._send(wire.ResultApplied(round=self.round, digests=self._replica.digests(message.digest)))
             self._send(self._replica.due_snapshot())
 
-    def _take_snapshot(self, message: wire.TakeSnapshot) -> None:
-        with self._signals:
-            if message.alone:
-                self._replica.forget_snapshots()
-            self._send(self._replica.snapshot(message.round))
-
     def _changing_state(self, change: Callable[[], None]) -> None:
         try:
             change()
         except BaseException as error:
             self.phase = Phase.BROKEN
             self._disconnect()
-            raise HalfAppliedStep(
-                f"the update after round {self.round} failed half-way ({type(error).__name__}: {error}), so "
-                "the model's state belongs to no round; start the script again, it gets the state from its neighbours"
-            ) from error
+            raise HalfAppliedStep.after(self.round, error) from error
 
     def _say(self, text: str) -> None:
         if self._verbose:

@@ -7,10 +7,9 @@ model is touched.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from chaos.frameworks import Apply, Array, Framework, NumpyFramework, UpdateHook
 from chaos.parallel import ParallelSite
 from chaos.paths import socket_path
 from chaos.phase import Phase
+from chaos.resting import Resting
 from chaos.signals import ExitSignals
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
@@ -35,7 +35,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(ParallelSite, CommonDecisions):
+class Coordinator(ParallelSite, CommonDecisions, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -43,7 +43,8 @@ class Coordinator(ParallelSite, CommonDecisions):
     that is just starting (seconds). reconnect_s: how long to wait for a daemon that went away during training (seconds;
     0: not at all). handle_signals: the first Ctrl+C or SIGTERM sets the exit event, a second one raises
     KeyboardInterrupt, never inside an update. zero_grad_set_to_none: how gradients are cleared after a round (torch's
-    own default). verbose: one line on stderr for each change of the conversation.
+    own default). verbose: one line on stderr for each change of the conversation. sync: how the sites train together,
+    if `register` does not say so.
 
     Raises NoDaemon, with how to start one, if nobody answers.
     """
@@ -58,17 +59,19 @@ class Coordinator(ParallelSite, CommonDecisions):
         handle_signals: bool = True,
         zero_grad_set_to_none: bool = True,
         verbose: bool = True,
+        sync: SyncMode | None = None,
     ) -> None:
         ParallelSite.__init__(self, standalone=standalone)
         CommonDecisions.__init__(self)
+        Resting.__init__(self)
         self._path = socket_path(socket)
         self._connect_s = connect_s
         self._reconnect_s = reconnect_s
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
+        self._sync = sync
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
-        self._conversation: Conversation | None = None
         self._round = 0
         self._averaged_alone = self._noticed = False
         self._told_left = False
@@ -118,9 +121,9 @@ class Coordinator(ParallelSite, CommonDecisions):
 
         A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
         `clip_norm` bounds the norm of the whole gradient; returns at once.
-
-        sync: how the sites train together (default: `chaos.sync.EveryStep`). rounds_per_epoch: what counts as an epoch
-        (`coordinator.epoch`). Both the same on all sites. What may differ between them: docs/sdk.md.
+        sync: `chaos.EveryStep()` (default), `chaos.LocalSGD(every=...)`, `chaos.DiLoCo(every=...)`: see
+        docs/training-modes.md. rounds_per_epoch: what counts as an epoch (`coordinator.epoch`). Both the same on all
+        sites. What may differ between them: docs/sdk.md.
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
@@ -128,7 +131,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            session = self._register_parallel(self._parallel, optimizer, clip_norm)
+            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
             if session is not None:
                 self._parallel.talk_through(self._converse(session), session)
             return
@@ -148,7 +151,7 @@ class Coordinator(ParallelSite, CommonDecisions):
             rounds_per_epoch=rounds_per_epoch,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        session = (sync or EveryStep()).start(framework)
+        session = (sync or self._sync or EveryStep()).start(framework)
         self._framework, self._session = framework, session
         if not self._standalone:
             self._converse(session)
@@ -170,7 +173,8 @@ class Coordinator(ParallelSite, CommonDecisions):
     # ---- training
 
     def step(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None, skip: bool = False) -> bool:
-        """One round: average the gradients over the overlay, then the optimizer step, the same on every site.
+        """One round: average the gradients over the overlay, then the optimizer step, the same on every site. In a mode
+        with local steps: one step of this site's own optimizers, and a round after every `every` of them.
 
         samples: how many samples are behind this site's gradients; the average is weighted with it (FlexiTrain section
         3.1). Without it every site has weight 1; all sites must handle this alike. optimizers: names of those that the
@@ -190,11 +194,7 @@ class Coordinator(ParallelSite, CommonDecisions):
         if due is None:
             return self._end()
         if due is Due.NOTHING:
-            self.check_state_replication()
-            return not self.left or self._end()
-        if skip and self._conversation is None:
-            self._registered().skip(self._round + 1)
-            return True
+            return self._conversation is None or self._conversation.catch_up() or self._end()
         return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
@@ -239,17 +239,18 @@ class Coordinator(ParallelSite, CommonDecisions):
             wants_to_end=self._wants_to_end,
             metrics=dict(self._reported),
         )
-        due = session.stepped(part)
+        with self._signals:
+            due = session.stepped(part)
         self._reported.clear()
         return due
 
     def _alone(self) -> bool:
         with self._signals:
             try:
-                self._registered().apply_alone(self._round + 1)
+                done = self._registered().apply_alone(self._round + 1)
             except BaseException as error:
                 raise HalfAppliedStep(f"the update of round {self._round + 1} failed: {error}") from error
-            self._round += 1
+            self._round += int(done)
         return True
 
     def _ended(self, done: bool) -> bool:
@@ -259,31 +260,6 @@ class Coordinator(ParallelSite, CommonDecisions):
         self._say("" if self._noticed else notice)
         self._noticed = bool(notice)
         return True
-
-    def pause(self, reason: str = "its script pauses") -> bool:
-        """Do something else for a while (a cell of a notebook, a person who looks): nobody waits for this site, which
-        counts with weight 0 until `resume`, or the next `step()`. The state stays as it is meanwhile. False: it pauses
-        already, or is not in a run.
-
-        Beside a daemon of an older release the others wait all the same."""
-        self._registered()
-        return self._conversation is not None and not self.left and self._conversation.pause(reason)
-
-    def resume(self) -> None:
-        """The end of a pause: apply what the others have done since, and wait until this site may train again. If that
-        was more than the daemon may keep, the state is taken from a neighbour."""
-        self._registered()
-        if self._conversation is not None:
-            self._conversation.resume()
-
-    @contextlib.contextmanager
-    def evaluating(self, reason: str = "its script evaluates") -> Iterator[None]:
-        """`with coordinator.evaluating():` what takes long and gives no gradients; a pause around it. A failure in it
-        is raised at once."""
-        began = self.pause(reason)
-        yield
-        if began:
-            self.resume()
 
     def check_state_replication(self) -> None:
         """Serve a joiner, if one waits: copies the state for it (the only pause), never waits. `step()` does it as

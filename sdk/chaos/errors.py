@@ -42,3 +42,11 @@ class HalfAppliedStep(ChaosError):
     """The update of a round failed half-way (for example: out of memory in the optimizer). The model's state belongs to
     no round; the cause is chained. Start the script again: it then joins anew and gets the state from its
     neighbours."""
+
+    @classmethod
+    def after(cls, round: int, error: BaseException) -> HalfAppliedStep:
+        """Of the update that followed on `round`."""
+        return cls(
+            f"the update after round {round} failed half-way ({type(error).__name__}: {error}), so the model's state "
+            "belongs to no round; start the script again, it gets the state from its neighbours"
+        )

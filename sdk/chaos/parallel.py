@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chaos.sync import EveryStep
+
 if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
-    from chaos.sync import SyncSession
+    from chaos.sync import SyncMode, SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
 
@@ -27,8 +29,15 @@ class ParallelSite:
         self._in_group = GROUP_VARIABLE in os.environ
         self._parallel: ParallelModel | None = None
 
-    def _register_parallel(self, model: ParallelModel, optimizer: Any, clip_norm: float | None) -> SyncSession | None:
+    def _register_parallel(
+        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None
+    ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
+        if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
+            raise ValueError(
+                f"{type(sync).__name__}: a model of parallelize() is averaged at every step, without notes; leave out "
+                "sync=, or register the model without parallelize()"
+            )
         model.train_with(optimizer, clip_norm)
         if self._standalone:
             return None

@@ -116,9 +116,12 @@ class Replica:
     def forget_snapshots(self) -> None:
         self._snapshots.clear()
 
-    def snapshot(self, round: int) -> SnapshotTaken | SnapshotMissed | None:
+    def snapshot(self, round: int, *, alone: bool = False) -> SnapshotTaken | SnapshotMissed | None:
         """Copy the state of the end of `round` into the arena; None: that round is still to come, and it will be copied
-        then (`due_snapshot`). Raises DaemonProtocolError."""
+        then (`due_snapshot`). `alone`: others that were asked for are not wanted any more. Raises
+        DaemonProtocolError."""
+        if alone:
+            self.forget_snapshots()
         if round < self.round:
             return SnapshotMissed(round=round, now=self.round)
         if round > self.round:

@@ -37,6 +37,7 @@ import numpy as np
 from chaos.finite import first_not_finite
 from chaos.frameworks.base import Bytes
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.state_spec import first_difference
 from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import (
     ApplyResult,
@@ -183,7 +184,8 @@ class LocalRun:
 
     def _refusal(self, hello: WorkerHello) -> str:
         if self._sites and hello.state.digest != self._sites[0].hello.state.digest:
-            return "it trains another model than the scripts that are here"
+            why = first_difference(hello.state, self._sites[0].hello.state)
+            return f"it trains another model than the scripts that are here: {why}"
         return ""
 
     def _begin_or_let_in(self, joiner: _Site) -> None:

@@ -292,7 +292,13 @@ async def _take_header(way: int, body: bytes) -> str:
             return "not played: it would start a child process"
         nowhere: Any = _Nowhere()
         meter = LinkMeter(
-            LinkProbe(nowhere), nowhere, "off", Metrics(), listen_host="127.0.0.1", address_of=lambda _: ""
+            LinkProbe(nowhere),
+            nowhere,
+            "off",
+            Metrics(),
+            listen_host="127.0.0.1",
+            address_of=lambda _: "",
+            is_of_run=lambda _: False,
         )
         meter.bulk_received(site, body)
         return "iperf"

@@ -2,7 +2,8 @@
 
 `python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
 until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
-evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. The gradient
+evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. `--every N`:
+DiLoCo with N local steps. The gradient
 of a round follows from site, round and state; the whole state has a digest that the test compares. After each round its
 number is in `F/round`; at the end the report is in `F/report.json`.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos import Coordinator
+from chaos import Coordinator, DiLoCo, EveryStep
 
 Array = NDArray[np.float64]
 NUMBERS = 20_000
@@ -55,11 +56,13 @@ def main() -> None:
     parser.add_argument("--nan", type=int, default=0)
     parser.add_argument("--evaluate", type=int, default=0)
     parser.add_argument("--meddle", type=int, default=0)
+    parser.add_argument("--every", type=int, default=0)
     options = parser.parse_args()
     training = Training(options.numbers)
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0)
     gradients = {"weights": np.zeros(options.numbers)}
-    coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients)
+    sync = DiLoCo(every=options.every) if options.every else EveryStep()
+    coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, sync=sync)
     first = coordinator.round
     digests: dict[int, str] = {}
     while coordinator.round < options.rounds and not coordinator.capture_exit_event():

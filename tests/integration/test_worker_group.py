@@ -48,6 +48,8 @@ async def test_a_worker_killed_in_a_step_is_rerouted_around(tmp_path: Path, wher
     resumed = ran.of("plan")[-1].fields["step"]
     allowed = {"update": {3}, "reduced": {2, 3}}.get(where, {2})  # the last sums make the commit, whoever sent them
     assert resumed in allowed, "a step is repeated exactly if it was not committed"
+    (recovered,) = ran.of("recovered")
+    assert recovered.at_s == ran.of("training")[-1].at_s and "worker 1 is lost" in recovered.reason
 
 
 @pytest.mark.parametrize("where", ["forward", "update"])
@@ -67,8 +69,9 @@ async def test_a_spare_takes_the_place_of_a_lost_worker(tmp_path: Path, where: s
 
 async def test_a_restarted_process_gets_its_state_from_its_peers_and_its_place_back(tmp_path: Path) -> None:
     ran = await train(tmp_path, dp=2, pp=2, restarts=1, faults="1:1:forward", policies=[Policy.REROUTE, Policy.RESTART])
-    assert ran.policies[:2] == ["start", "reroute"] and ran.failed == ""
     check(ran, plans=len(ran.policies))
+    assert set(ran.policies[1:]) <= {"reroute", "spare"}, "a process that starts quickly is there before the answer"
+    assert ran.of("plan")[-1].fields["shape"] == ran.of("plan")[0].fields["shape"]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,15 @@ class Hostile:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.victim = cluster.sites[0]
-        self.identity = cluster.sites[-1].identity
         self.events = Recorder()
         self.events.trusted = {site.identity.site for site in cluster.sites}
         self.sequence = 0
-        self.transport = Transport(
+        self._identities = iter([guest.identity for guest in cluster.guests])
+        self.identity = next(self._identities)
+        self.transport = self._new_transport()
+
+    def _new_transport(self) -> Transport:
+        return Transport(
             identity=self.identity,
             run="test",
             incarnation=1,
@@ -39,12 +43,20 @@ class Hostile:
             settings=TransportSettings(listen_host="127.0.0.1"),
         )
 
+    async def as_somebody_else(self) -> None:
+        """With the next key that the victim lets connect: who broke a rule has to wait outside."""
+        await self.transport.close()
+        self.identity = next(self._identities)
+        self.transport = self._new_transport()
+        await self.transport.start()
+
     @property
     def target(self) -> SiteId:
         return self.victim.identity.site
 
     async def link(self) -> None:
-        """A fresh link; the victim closes it as soon as a rule is broken."""
+        """A link with a key that has broken no rule yet; the victim closes it as soon as one is broken."""
+        await self.as_somebody_else()
         for _ in range(50):
             try:
                 await self.transport.dial(self.target, self.victim.address, timeout_s=5.0)
@@ -133,8 +145,8 @@ def unknown(hostile: Hostile, number: int, **changes: Any) -> bytes:
     return msgspec.msgpack.encode({**fields, **changes})
 
 
-FLOOD = 3000
-"""Messages of kinds that nobody knows, each another one."""
+FLOOD = 900
+"""Messages of kinds that nobody knows, each another one: so many that all are read at once (GUEST_MESSAGES_AT_ONCE)."""
 
 
 async def flood(hostile: Hostile) -> None:
@@ -199,6 +211,7 @@ async def misbehave(hostile: Hostile) -> int:
     for breach in breaches:
         await hostile.broken(breach)
     await flood(hostile)
+    await hostile.link()
     told = lies(hostile)
     hostile.say(*told)
     hostile.say(*reversed(told))  # replayed, and out of order

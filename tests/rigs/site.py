@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import psutil
 
 from chaos_lab import children
 from chaos_lab.running import RunningSite
+from chaosd.identity import Identity
 
 ROOT = Path(__file__).resolve().parents[2]
 HEART = ROOT / "examples" / "heart" / "train.py"
@@ -82,6 +84,13 @@ class Site(RunningSite):
         return loaded
 
 
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A key that the sites let connect; no site is run with it."""
+
+    identity: Identity
+
+
 class Cluster:
     """Sites that trust each other."""
 
@@ -89,6 +98,7 @@ class Cluster:
         self.folder = folder
         self.failure_timeout_s = failure_timeout_s
         self.sites: list[Site] = []
+        self.guests: list[Guest] = []
 
     def add(self, name: str, hospital: str = "Cleveland") -> Site:
         site = Site(self, name, hospital)
@@ -101,7 +111,7 @@ class Cluster:
             site.configure(
                 "test",
                 bootstrap=number == 0,
-                trust=self.sites,
+                trust=[*self.sites, *self.guests],
                 peers=self.sites[:number],
                 min_sites=min_sites,
                 exit_with_worker=exit_with_worker,
@@ -137,9 +147,12 @@ def cluster_of(
     min_sites: int,
     failure_timeout_s: float = 1.0,
     exit_with_worker: bool = True,
+    guests: int = 0,
 ) -> Iterator[Cluster]:
-    """A wired cluster, nothing started; killed at the end. On a failure the logs' ends are in the message."""
+    """A wired cluster, nothing started; killed at the end. On a failure the logs' ends are in the message. `guests`:
+    further keys that every site lets connect."""
     cluster = Cluster(folder, failure_timeout_s=failure_timeout_s)
+    cluster.guests = [Guest(Identity.create(folder / f"guest-{number}")) for number in range(guests)]
     for name, hospital in hospitals.items():
         cluster.add(name, hospital)
     cluster.wire(min_sites=min_sites, exit_with_worker=exit_with_worker)

@@ -19,7 +19,8 @@ from tests.integration import site_training
 from tests.integration.worker_group_child import worker
 
 from chaos_planner.pipelines.plans.layout import Policy
-from chaosd.worker_group.controller import Controller, Happened
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 
 SCRIPT = Path(site_training.__file__)

@@ -12,6 +12,7 @@ SCHEDULER = "chaos_protocols.scheduler"
 ADMISSION = f"{SCHEDULER}.admission:Admission"
 OUTCOME = f"{SCHEDULER}.round_resolution:outcome_of"
 PROGRESS = f"{SCHEDULER}.progress:ProgressWatch"
+WAITS = f"{SCHEDULER}.waits:WaitsWatch"
 
 LATE = (
     Undone(
@@ -270,6 +271,51 @@ LATE = (
         row=64,
         patches=(
             Patch(
+                "chaos_protocols.membership.waits:Waits.waited_for",
+                "self._rounds.known_round >= message.round",
+                "self._rounds.completed_round >= message.round",
+            ),
+        ),
+        test="test_absence:test_a_joiner_says_whom_the_round_of_its_snapshot_waits_for",
+    ),
+    Undone(
+        row=60,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.pause:Pause._is_without_scheduler",
+                "since_s = replica.raft.leader_lost_s",
+                "since_s = None",
+            ),
+        ),
+        test="test_pause:test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler",
+    ),
+    Undone(
+        row=61,
+        patches=(Patch(f"{WAITS}._behind_of", "if tag is None or self._nobody_gave:", "if True:"),),
+        test="test_waits:test_a_member_whose_daemon_has_not_the_rosters_newest_entry_is_waited_for_with_that_reason",
+    ),
+    Undone(
+        row=62,
+        patches=(
+            Patch(
+                "chaos_protocols.links.silence:LinkWatch.silence",
+                "min(silent_s, now_s - self.received_s)",
+                "min(silent_s, now_s - self.bulk_s)",
+            ),
+        ),
+        test="test_liveness:test_bytes_that_the_system_of_a_stopped_daemon_acknowledges_do_not_excuse_its_silence",
+    ),
+    Undone(
+        row=63,
+        patches=(Patch(f"{SCHEDULER}.restore_awaited:AwaitedSites._outside", "if offered is None:", "if True:"),),
+        test=(
+            "test_operator:test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_link_leads_to_it"
+        ),
+    ),
+    Undone(
+        row=64,
+        patches=(
+            Patch(
                 "chaos_protocols.state.worker_session:WorkerSession.gives_region",
                 "return self.region.free",
                 "return True",
@@ -296,6 +342,11 @@ LATE = (
     ),
     Undone(
         row=67,
+        patches=(Patch(f"{WAITS}._stuck", "if report.open == tag and report.unacknowledged_by:", "if False:"),),
+        test="test_waits:test_a_member_whose_bytes_do_not_arrive_is_waited_for_with_where_they_should",
+    ),
+    Undone(
+        row=68,
         patches=(
             Patch(
                 "chaos_protocols.state.machine:WorkerState._go_on_from",

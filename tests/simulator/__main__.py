@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sites", type=int, default=0, help=f"number of sites, 2 to {SITES_MAX}; 0: 2 to 7, by the seed")
     made.add_argument("--only-faults", type=numbers, metavar="N,N", help="only these strikes (none: not one)")
     made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
+    made.add_argument("--guest", action="store_true", help="a hostile guest comes, whatever the seed")
     made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for --seeds; default: cores")
     made.add_argument("--until-failure", action="store_true", help="with --seeds: no further than the first that fails")
@@ -76,7 +77,7 @@ def main() -> int:
         except KeyboardInterrupt:
             print("--compiled: interrupted; what was being compiled is not used", file=sys.stderr)
             return 130
-    rest = {"trouble_s": options.trouble_s, "only": options.only_faults}
+    rest = {"trouble_s": options.trouble_s, "only": options.only_faults, "guest": options.guest}
     if options.seed is not None:
         trial = Trial(seed=options.seed, sites=options.sites or sites_of(options.seed), **rest)
         return replay(trial, shrink=options.shrink, verbose=options.verbose)

@@ -21,6 +21,7 @@ from chaos_protocols.rounds.reduce import (
     Combine,
     FetchedRef,
     Finalise,
+    GoOn,
     HeldRef,
     PartialRef,
     Place,
@@ -91,6 +92,7 @@ class Averaging:
             node.site,  # type: ignore[arg-type]
             chunks_in_flight_max=world.chunks_in_flight,
             results_kept=world.results_kept,
+            chunks_a_turn_max=2,
         )
         self.exchange = ResultExchange(node.site)  # type: ignore[arg-type]
         self.outbox = Outbox(node._send_bulk)
@@ -213,6 +215,8 @@ class Averaging:
                     index = opened.result.layout.index(tree, number)
                     summed = opened.partials.pop((tree, number))
                     opened.result.chunks[index] = Numbers(summed.parts, total, summed.spoilt)
+                case GoOn():
+                    self._node.later(0.0, lambda effect=effect: self._run(self.machine.go_on(effect)))
                 case ReleasePartials(tree=tree, below=below):
                     opened = self._opened(effect.tag)
                     for key in [key for key in opened.partials if key[0] == tree and key[1] < below]:

@@ -15,6 +15,7 @@ from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
 from chaos_protocols.site import SiteMachine
 from tests.simulator.disk import JournalDisk
+from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
@@ -53,13 +54,15 @@ noticed (0.25), the grace (0.15), the report's way and a decision."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run. `trouble_s`: no strike after it (0: by the seed). `only`: the strikes that happen; None: all."""
+    """One run. `trouble_s`: no strike after it (0: by the seed). `only`: the strikes that happen; None: all. `guest`: a
+    hostile guest comes, whatever the seed."""
 
     seed: int
     sites: int
     trouble_s: float = 0.0
     only: frozenset[int] | None = None
     heal_s: float = HEAL_S
+    guest: bool = False
 
     @property
     def mean_s(self) -> float:
@@ -76,6 +79,8 @@ class Trial:
             words.append("--only-faults " + (",".join(map(str, sorted(self.only))) or "none"))
         if self.trouble_s:
             words.append(f"--trouble-s {self.trouble_s:g}")
+        if self.guest:
+            words.append("--guest")
         return " ".join(words)
 
 
@@ -208,6 +213,7 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     if world is None:
         world = build(trial.seed, trial.sites, verbose=verbose, late_s=until_s)
     Nemesis(world, until_s=until_s, mean_s=trial.mean_s, only=trial.only)
+    visit(world, always=trial.guest)
     for beat in range(
         int(trial.heal_s + DARK_S) // 2
     ):  # a leave asked for in the trouble may end late: all are willing
@@ -284,7 +290,14 @@ def _in_roster(world: World, node: Node) -> bool:
 
 
 def run_seed(
-    seed: int, *, sites: int = 5, trouble_s: float = 0.0, heal_s: float = HEAL_S, verbose: bool = False
+    seed: int,
+    *,
+    sites: int = 5,
+    trouble_s: float = 0.0,
+    heal_s: float = HEAL_S,
+    verbose: bool = False,
+    guest: bool = False,
 ) -> World:
     """One seed with all its strikes."""
-    return run_trial(Trial(seed=seed, sites=sites, trouble_s=trouble_s, heal_s=heal_s), verbose=verbose)
+    trial = Trial(seed=seed, sites=sites, trouble_s=trouble_s, heal_s=heal_s, guest=guest)
+    return run_trial(trial, verbose=verbose)

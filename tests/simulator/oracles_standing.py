@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+from chaos_protocols.scheduler.waits import BEHIND
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -92,6 +94,8 @@ class StandingOracle:
         if now_s - self._told_s.get(node.site, -STAND_S) >= STAND_S:
             self._fail(8, f"{node.name} stands for {STAND_S:g} s, and does not say why")
         for wait in machine.participation.waits.waited_for:
+            if wait.reason not in ("", BEHIND):
+                continue  # it has given, and that does not arrive
             given = self._gave_s.get(wait.site)
             if given is not None and given[0] == machine.rounds.running and now_s - given[1] > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")

@@ -36,10 +36,18 @@ class SimulatedPlanner(DaemonPlanner):
         planned = super().sync(members, listeners, links, several=several)
         if not several or self.trees == 1 or len(members) < 2:
             return planned
-        draw = random.Random(f"{self._seed} {members} {listeners} {sorted(links)}")
+        rates = [(key, link.rate_bytes_per_s) for key, link in sorted(links.items())]
+        draw = random.Random(f"{self._seed} {members} {listeners} {rates}")
         parts = [draw.randint(1, 4) for _ in range(self.trees)]
         trees = tuple(_drawn(draw, part / sum(parts), members, listeners, sorted(links)) for part in parts)
         return SyncPlan(trees=trees, reason="drawn", several=True)
+
+    def rate_bytes_per_s(self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord]) -> float:
+        """Of drawn trees a drawn rate: which plan is better is a matter of chance, and changes with every rate."""
+        if self.trees == 1:
+            return super().rate_bytes_per_s(plan, links)
+        rates = [(key, link.rate_bytes_per_s) for key, link in sorted(links.items())]
+        return random.Random(f"{self._seed} {plan.trees} {rates}").uniform(1.0, 2.0)
 
 
 def _drawn(

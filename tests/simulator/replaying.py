@@ -29,6 +29,13 @@ def replay(node: Node, event: Any) -> None:
             node._execute(effect)
 
 
+def was_taken(node: Node, envelope: Any) -> bool:
+    """Whether a site has let this flooded report in. One that it refused (spec 4.15) may be welcome later."""
+    assert node.machine is not None
+    known = node.machine.network.router.overlay._reports.get((envelope.source, envelope.message.neighbour))
+    return known is not None and (known.incarnation, known.sequence) >= (envelope.incarnation, envelope.sequence)
+
+
 def replay_bulk(node: Node, source: str, frame: Frame) -> None:
     """An old frame once more: what it is about is over."""
     if node.alive and not node.stopped and node.bulk is not None and node.bulk.is_over(source, frame):

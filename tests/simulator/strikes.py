@@ -258,7 +258,7 @@ def _pry(strike: Strike) -> None:
 
     def ask() -> None:
         for site in sorted(node.connections):
-            bulk = nodes[site].bulk
+            bulk = nodes[site].bulk if site in nodes else None  # a guest has no state to give
             served = bulk.transfers.served.values() if bulk is not None else ()
             for transfer in [plan.transfer for plan, _ in served if plan.joiner != node.site]:
                 node.to_bulk(lambda own, site=site, transfer=transfer: own.pry(site, transfer))

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
-from chaos_protocols.events import ConnectionProgress, LinkProgressed
+from chaos_protocols.events import ConnectionProgress, LinkProgressed, RatesMeasured
 from tests.simulator.outbox import AVERAGING, STATES
 
 if TYPE_CHECKING:
     from tests.simulator.network import Connection
     from tests.simulator.node import Node
+
+
+RATES_LOOKS = 4
+"""Rates stay the same for as many looks, so that some plan can be better often enough in a row."""
 
 
 def watch_links(node: Node) -> None:
@@ -26,8 +31,21 @@ def watch_links(node: Node) -> None:
             moved = _moved(connection, node.site, seen)
             if moved:
                 node.handle(LinkProgressed(site=site, connections=moved))  # type: ignore[arg-type]
+        _tell_rates(node, told)
 
+    told: list[float] = [0.0]
     node.later(pause_s, look)
+
+
+def _tell_rates(node: Node, told: list[float]) -> None:
+    """Where trees are drawn, so are the rates of links, anew every few looks of the scheduler."""
+    world = node.world
+    if world.planner.trees == 1 or world.now_s < told[0]:
+        return
+    told[0] = world.now_s + RATES_LOOKS * world.settings.replan_every_s
+    draw = random.Random(f"rates of {world.seed} {node.site} {told[0]:.3f}")
+    rates = tuple((site, draw.uniform(1e6, 1e8)) for site in sorted(node.connections))
+    node.handle(RatesMeasured(rates=rates))  # type: ignore[arg-type]
 
 
 def _moved(

@@ -21,7 +21,7 @@ from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
 from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
-from tests.simulator.replaying import replay, replay_bulk
+from tests.simulator.replaying import replay, replay_bulk, was_taken
 from tests.simulator.strays import Doors
 
 TRAIL_KEPT = 40
@@ -34,13 +34,15 @@ class World:
     def __init__(self, seed: int, *, settings: SiteSettings | None = None, verbose: bool = False) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
-        self.settings = settings or SiteSettings()
+        self.settings = settings or SiteSettings(replan_every_s=1.0)
         self.planner = SimulatedPlanner(seed)
         self.now_s = 0.0
         self.steps = 0
         self.verbose = verbose
         self.story: list[str] = []
         self.nodes: dict[str, Node] = {}
+        self.guests: set[str] = set()
+        """Sites that are not of the run, and lie (`guests`)."""
         self.compute_range_s = (0.02, 0.05)
         self.drift: dict[str, float] = {}
         self.lost_state = False
@@ -53,6 +55,7 @@ class World:
         self.oracles, self.doors = Oracles(self), Doors()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
+        self.hear_guest: Callable[[Node, Any], None] = lambda node, event: node.handle(event)
         self.network = Network(self.schedule, self, self.rng.random, self._deliver, self._lost)
 
     # -- time
@@ -155,11 +158,15 @@ class World:
         node, source = connection.processes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
-        if kind != BEGINS:
+        if kind != BEGINS and site not in self.guests:
             self.delivered.append((site, source, kind, message, node.disk.incarnation))
         self.oracles.delivered(node, source)
         if kind == CONTROL:
-            node.handle(events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
+            event = events.EnvelopeReceived(neighbour=source, envelope=message)  # type: ignore[arg-type]
+            if message.source in self.guests and node.site not in self.guests:
+                self.hear_guest(node, event)
+            else:
+                node.handle(event)
         elif kind == BEGINS:
             node.to_bulk(lambda bulk: None if site in connection.closed_by else bulk.begins(source, message))
         else:
@@ -205,11 +212,12 @@ class World:
             return
         site, source, kind, message, incarnation = rng.choice(list(self.delivered))
         node = self.nodes[site]
-        if source not in node.connections or node.disk.incarnation != incarnation:
+        if source not in node.connections or node.disk.incarnation != incarnation or node.machine is None:
             return
         if kind != CONTROL:
             replay_bulk(node, source, message)
-        elif message.destination in (site, EVERYBODY):  # others it would hand on once more, to be stopped there
+        elif message.destination == site or (message.destination == EVERYBODY and was_taken(node, message)):
+            # others it would hand on once more, to be stopped there
             replay(node, events.EnvelopeReceived(neighbour=source, envelope=message))  # type: ignore[arg-type]
 
     def repeat(self, rng: random.Random) -> None:

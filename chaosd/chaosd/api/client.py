@@ -17,7 +17,17 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from chaosd.api.status import EventRecord, ListedPeer, Outcome, PageAddress, PendingSite, SeenHere, Status, TrustedSite
+from chaosd.api.status import (
+    BlockedSite,
+    EventRecord,
+    ListedPeer,
+    Outcome,
+    PageAddress,
+    PendingSite,
+    SeenHere,
+    Status,
+    TrustedSite,
+)
 from chaosd.os_errors import explain
 
 ANSWER_TIMEOUT_S = 5.0
@@ -135,6 +145,14 @@ class LocalClient:
         """Let `site` (id, or the beginning of one that knocked; `pending`: of these alone) connect from now on, or
         (not `add`) no more."""
         return self.ask("POST", "/v1/trust", Outcome, {"site": site, "add": add, "pending": pending})
+
+    def blocked(self) -> list[BlockedSite]:
+        """Sites with which there is no link, on the operator's word."""
+        return self.ask("GET", "/v1/blocked", list[BlockedSite])
+
+    def block(self, site: str, *, add: bool = True, reason: str = "") -> Outcome:
+        """Have no link with `site` (id, the beginning of it, or a name) from now on, or (not `add`) let it again."""
+        return self.ask("POST", "/v1/block", Outcome, {"site": site, "add": add, "reason": reason})
 
     def peers(self) -> list[ListedPeer]:
         """Neighbours that the daemon dials."""

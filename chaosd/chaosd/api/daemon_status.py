@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from importlib import metadata
 
@@ -9,6 +10,7 @@ from chaos_protocols.links.liveness import LinkPhase, Neighbour
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.waits import SiteWait
 from chaosd.api.status import (
+    AveragingStatus,
     EventRecord,
     LinkStatus,
     ProbingStatus,
@@ -22,6 +24,7 @@ from chaosd.api.status import (
 )
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
+from chaosd.plan_adapter import depth_s
 from chaosd.storage.folders import folder_bytes
 from chaosd.storage.history import HistoryRecord
 
@@ -76,6 +79,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         waits_for=_waits(driver, machine.participation.waits.waited_for),
         resting=_waits(driver, machine.participation.waits.resting),
         skips=machine.participation.skips.reason,
+        averaging=_averaging(driver),
     )
 
 
@@ -91,7 +95,28 @@ def _tree(driver: Driver) -> tuple[tuple[str, str], ...]:
     view = machine.roster.view_of(machine.rounds.completed_round + 1)
     if view is None:
         return ()
-    return tuple((str(child), str(parent)) for tree in view.plan.trees for child, parent in tree.parent)
+    edges = ((str(child), str(parent)) for tree in view.plan.trees for child, parent in tree.parent)
+    return tuple(dict.fromkeys(edges))
+
+
+def _averaging(driver: Driver) -> AveragingStatus | None:
+    machine = driver.machine
+    view = machine.roster.view_of(machine.rounds.completed_round + 1)
+    if view is None or not view.plan.trees:
+        return None
+    links = {link.key: link for link in machine.roster.links}
+    rate = machine.planner.rate_bytes_per_s(view.plan, links)
+    size_bytes = machine.rounds.delivery.round_bytes
+    predicted_s = None
+    if size_bytes and 0 < rate < math.inf:
+        predicted_s = size_bytes / rate + max(2 * depth_s(tree, links) for tree in view.plan.trees)
+    return AveragingStatus(
+        trees=len(view.plan.trees),
+        rate_bytes_per_s=rate if rate < math.inf else 0.0,
+        predicted_s=predicted_s,
+        took_s=driver.round_clock.usual_s,
+        reason=view.plan.reason,
+    )
 
 
 def _sites(driver: Driver) -> tuple[SiteSummary, ...]:

@@ -100,6 +100,18 @@ class RefusedSite(msgspec.Struct, frozen=True, kw_only=True):
     ago_s: float
 
 
+class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next round is averaged. `rate_bytes_per_s` and `predicted_s`: of the plan, at the rates that the roster
+    has; `took_s`: the median of the last rounds, from this site's part given until the result was here (None: no such
+    round, or no such size, is known)."""
+
+    trees: int
+    rate_bytes_per_s: float
+    predicted_s: float | None
+    took_s: float | None
+    reason: str
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves (empty when rounds
     go on), `paused_cause` is the code of it, `paused_for` who is waited for, `paused_s` since when
@@ -139,12 +151,13 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     paused_for: str = ""
     paused_s: float = 0.0
     refused: tuple[RefusedSite, ...] = ()
+    averaging: AveragingStatus | None = None
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the event history. `kind`: scale-out, scale-in, connect-link, disconnect-link, election, link-down,
     resolve, pause, resume, worker, refused, start, stop, transfer, source, restore, checkpoint,
-    restore-point, round.
+    restore-point, round, plan.
     `outcome`: done, failed, refused, or empty for a plain fact."""
 
     id: int
@@ -187,6 +200,13 @@ class TrustedSite(msgspec.Struct, frozen=True, kw_only=True):
     called: str
     by: str
     words: str
+
+
+class BlockedSite(msgspec.Struct, frozen=True, kw_only=True):
+    """A site that this one has no link with, on its operator's word."""
+
+    site: str
+    called: str
 
 
 class ListedPeer(msgspec.Struct, frozen=True, kw_only=True):

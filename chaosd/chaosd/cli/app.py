@@ -10,10 +10,10 @@ import importlib.util
 
 import typer
 
-from chaosd.cli import doctor, events, init, leave, link, metrics, page, peer, recover, start, status, trust, up
+from chaosd.cli import block, doctor, events, init, leave, link, metrics, page, peer, recover, start, status, trust, up
 from chaosd.cli.plug_ins import installed, plug_in
 
-FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run", "service", "pages")
+FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run", "workers", "service", "pages")
 """Modules of this package with a `register(app)` of their own, added where they are installed."""
 
 app = typer.Typer(
@@ -44,7 +44,7 @@ def chaosd() -> None:
     """
 
 
-for module in (up, init, start, status, events, page, metrics, link, peer, trust, leave, recover, doctor):
+for module in (up, init, start, status, events, page, metrics, link, peer, trust, block, leave, recover, doctor):
     module.register(app)
 
 for further in FURTHER_COMMANDS:

@@ -14,7 +14,15 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from chaos_protocols.names import short
-from chaosd.api.status import EventRecord, LinkStatus, SiteSummary, Status, StorageStatus, TransferStatus
+from chaosd.api.status import (
+    AveragingStatus,
+    EventRecord,
+    LinkStatus,
+    SiteSummary,
+    Status,
+    StorageStatus,
+    TransferStatus,
+)
 
 UNKNOWN = "–"
 OLD_S = 2.0
@@ -55,6 +63,8 @@ def render_status(status: Status) -> RenderableType:
     if status.links:
         parts.append(_links(status.links, names))
         parts += [Text(printable(link.why), style="red") for link in status.links if link.why]
+    if status.averaging is not None and len(status.sites) > 1:
+        parts.append(Text(_averaging(status.averaging), style="dim"))
     parts.append(_worker(status))
     for refused in status.refused[:REFUSED_SHOWN_MAX]:
         told = f"refused {refused.site} {_duration(refused.ago_s)} ago: {printable(refused.reason)}"
@@ -73,6 +83,16 @@ def render_status(status: Status) -> RenderableType:
     if status.transfer is not None:
         parts.append(_transfer(status.transfer, names))
     return Group(*parts)
+
+
+def _averaging(averaging: AveragingStatus) -> str:
+    trees = "one tree" if averaging.trees == 1 else f"{averaging.trees} trees"
+    told = f"averaged along {trees}, {rate_text(averaging.rate_bytes_per_s)}"
+    if averaging.predicted_s is not None:
+        told += f": {averaging.predicted_s:.3f} s predicted"
+    if averaging.took_s is not None:
+        told += f", {averaging.took_s:.3f} s taken since this site gave its part"
+    return f"{told} ({printable(averaging.reason)})"
 
 
 def _storage(storage: StorageStatus) -> str:
@@ -152,6 +172,7 @@ def _absent(status: Status) -> list[str]:
     """Whom a round waits for, and who counts with weight 0 though its worker has the state."""
     lines = [
         f"waits for {printable(one.name)}: {one.seconds:.0f} s without its part of round {status.round + 1}"
+        + (f"; {printable(one.reason)}" if one.reason else "")
         for one in status.waits_for
     ]
     for one in status.resting:

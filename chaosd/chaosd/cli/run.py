@@ -122,7 +122,8 @@ async def _run(
     site: dict[str, Any],
 ) -> str:
     from chaos_planner.pipelines.plans.layout import Policy
-    from chaosd.worker_group.controller import Controller, Happened
+    from chaosd.worker_group.controller import Controller
+    from chaosd.worker_group.history import Happened
     from chaosd.worker_group.planning import SitePlanner
     from chaosd.worker_group.processes import python_command
 

@@ -45,6 +45,7 @@ def start(
     verify: Annotated[str | None, _flag("verify")] = None,
     join_hold_s: Annotated[float | None, _flag("join_hold_s")] = None,
     replication: Annotated[str | None, _flag("replication")] = None,
+    averaging: Annotated[str | None, _flag("averaging")] = None,
     probe: Annotated[str | None, _flag("probe")] = None,
     memory_checkpoint_every_rounds: Annotated[int | None, _flag("memory_checkpoint_every_rounds")] = None,
     checkpoint: Annotated[str | None, _flag("checkpoint")] = None,

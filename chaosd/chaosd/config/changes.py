@@ -30,11 +30,11 @@ FORMER_NAME = "trusted"
 """Ids that an earlier release let in, one a line: read as trusted, gone with the first change."""
 
 HEAD = """\
-# What was changed by `chaosd peer`, `chaosd trust` and `chaosd accept`. It wins over the configuration.
+# What was changed by `chaosd peer`, `chaosd trust`, `chaosd accept` and `chaosd block`. It wins over the configuration.
 # Written by the daemon while it runs; to undo a change use the commands.
 """
 SITE_ID = re.compile(rf"[0-9a-f]{{{SITE_ID_CHARACTERS}}}")
-FIELDS = ("trust", "trust_removed", "peers", "peers_removed")
+FIELDS = ("trust", "trust_removed", "peers", "peers_removed", "blocked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,8 @@ class ListChanges:
     trust_removed: tuple[SiteId, ...] = ()
     peers: tuple[DialledPeer, ...] = ()
     peers_removed: tuple[SiteId, ...] = ()
+    blocked: tuple[SiteId, ...] = ()
+    """No link with these, whatever else names them."""
 
     # -- what holds
 
@@ -91,6 +93,14 @@ class ListChanges:
         named = {one.site for one in config.peers}
         removed = tuple(one for one in self.peers_removed if one != site and one in named)
         return replace(self, peers=self._peers_but(site), peers_removed=(*removed, *((site,) if site in named else ())))
+
+    def with_block(self, site: SiteId) -> ListChanges:
+        """No link with it from now on."""
+        return replace(self, blocked=(*(one for one in self.blocked if one != site), site))
+
+    def without_block(self, site: SiteId) -> ListChanges:
+        """It may connect again, where something lets it."""
+        return replace(self, blocked=tuple(one for one in self.blocked if one != site))
 
     def _trust_but(self, site: SiteId) -> tuple[SiteId, ...]:
         return tuple(one for one in self.trust if one != site)
@@ -139,7 +149,7 @@ def write_changes(data_dir: Path, changes: ListChanges) -> None:
 
 
 def _text(changes: ListChanges) -> str:
-    lists = ("trust", "trust_removed", "peers_removed")
+    lists = ("trust", "trust_removed", "peers_removed", "blocked")
     lines = [f"{field} = {json.dumps(list(getattr(changes, field)))}\n" for field in lists]
     for peer in changes.peers:
         name = f"name = {json.dumps(peer.name, ensure_ascii=False)}\n" if peer.name else ""

@@ -61,7 +61,8 @@ bootstrap = {bootstrap}
 # join_hold_s = 60.0
 # {texts[replication]}
 # replication = "chaos"
-
+# {texts[averaging]}
+# averaging = "trees"
 # {texts[memory_checkpoint_every_rounds]}
 # memory_checkpoint_every_rounds = 0
 # {texts[checkpoint]}

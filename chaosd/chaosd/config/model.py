@@ -20,7 +20,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from chaos_planner.overlay.choice import policy_named
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
@@ -91,6 +90,8 @@ def _streams(number: int) -> int:
 
 
 def _averaging(name: str) -> str:
+    from chaos_planner.overlay.choice import policy_named  # numpy, which commands do without
+
     policy_named(name)
     return name
 

@@ -12,6 +12,7 @@ side has none, the built-in burst serves, and the answer says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -38,6 +39,8 @@ IPERF_SECONDS = 1.0
 IPERF_ANSWER_S = 1.0
 IPERF_START_S = 0.15
 """A child needs about that long until it listens."""
+IPERF_PAUSE_S = 60.0
+"""A neighbour may start a process here so often."""
 STREAM = 1
 
 
@@ -46,7 +49,7 @@ _decoder: msgspec.msgpack.Decoder[IperfHeader] = msgspec.msgpack.Decoder(IperfHe
 
 class LinkMeter:
     """`method`: builtin, iperf3 or off (the configuration's words). `address_of` gives a neighbour's host:port;
-    `listen_host` is where this site lets others in."""
+    `listen_host` is where this site lets others in; `is_of_run` says whether a neighbour may start a program here."""
 
     def __init__(
         self,
@@ -57,13 +60,15 @@ class LinkMeter:
         *,
         listen_host: str,
         address_of: Callable[[SiteId], str],
+        is_of_run: Callable[[SiteId], bool],
     ) -> None:
         self._probe, self._transport, self._method = probe, transport, method
         self._listen_host, self._address_of = listen_host, address_of
-        self._metrics = metrics
+        self._metrics, self._is_of_run = metrics, is_of_run
         self.passive = PassiveRates()
         self._answers: dict[SiteId, asyncio.Future[IperfHeader]] = {}
         self._serving: dict[SiteId, asyncio.Task[None]] = {}
+        self._served_s: dict[SiteId, float] = {}
 
     async def measure(self, site: SiteId) -> tuple[float, str]:
         """Bytes per second towards `site` (0: not measured), and how it was measured or why not."""
@@ -135,9 +140,30 @@ class LinkMeter:
         if message.kind == IPERF_READY and answer is not None and not answer.done():
             answer.set_result(message)
         elif message.kind == IPERF_WANT and site not in self._serving:  # one at a time for each neighbour
-            task = asyncio.get_running_loop().create_task(self._let_in(site), name=f"iperf3 for {short(site)}")
+            refusal = self._why_not(site)
+            serving = self._let_in(site) if not refusal else self._tell(site, refusal)
+            task = asyncio.get_running_loop().create_task(serving, name=f"iperf3 for {short(site)}")
             self._serving[site] = task
             task.add_done_callback(lambda _: self._serving.pop(site, None))
+
+    def _why_not(self, site: SiteId) -> str:
+        """A request starts a process here: only where this site measures so itself, for a site of the run, and once in
+        a while."""
+        if self._method != "iperf3":
+            return "this site does not measure with iperf3"
+        if not self._is_of_run(site):
+            return "only sites of the run may measure with iperf3"
+        now_s = time.monotonic()
+        recent = {one: at_s for one, at_s in self._served_s.items() if now_s < at_s + IPERF_PAUSE_S}
+        self._served_s = recent
+        if site in recent:
+            return f"it was measured less than {IPERF_PAUSE_S:g} s ago"
+        recent[site] = now_s
+        return ""
+
+    async def _tell(self, site: SiteId, reason: str) -> None:
+        with contextlib.suppress(LinkClosed):
+            await self._send(site, IperfHeader(kind=IPERF_READY, reason=reason))
 
     async def _let_in(self, site: SiteId) -> None:
         form = iperf.available()

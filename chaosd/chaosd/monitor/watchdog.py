@@ -7,11 +7,16 @@ import asyncio
 
 import psutil
 
-from chaos_protocols.events import ConnectionProgress, LinkProgressed, WorkerContinued, WorkerStopped
+from chaos_protocols.events import ConnectionProgress, LinkProgressed, RatesMeasured, WorkerContinued, WorkerStopped
+from chaos_protocols.links.sent_rates import SentRates
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.driver import Driver
 from chaosd.transport.settings import ConnectionCounters
+
+RATES_EVERY_S = 10.0
+"""So often the machine hears what the links carry: rates are to be compared over rounds, not over looks."""
 
 
 class CountersSeen:
@@ -33,6 +38,14 @@ class CountersSeen:
             del self._seen[site]
 
 
+def look_at_rounds(sent: SentRates, site: SiteId, counters: tuple[ConnectionCounters, ...], now_s: float) -> None:
+    """What the stream of averaging has carried."""
+    for one in counters:
+        if one.stream == STREAM_AVERAGING:
+            queued = one.queued_bytes > 0
+            sent.looked(site, acknowledged_bytes=one.acknowledged_bytes, queued=queued, now_s=now_s)
+
+
 def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> ConnectionProgress:
     received = now.received_bytes != (before.received_bytes if before else 0)
     acknowledged = now.acknowledged_bytes != (before.acknowledged_bytes if before else 0)
@@ -44,16 +57,24 @@ def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> Connec
 async def watch(driver: Driver, settings: SiteSettings) -> None:
     """Facts that nobody brings: bytes that moved, or wait, on the connections of each link; a worker that was stopped
     or goes on."""
-    seen = CountersSeen()
+    seen, sent = CountersSeen(), SentRates()
+    tell_rates_s = 0.0
     stopped_pid: int | None = None
     pause_s = settings.beat_s / 2
     while True:
         await asyncio.sleep(pause_s)
         sites = driver.machine.links.up_sites()
         seen.keep(sites)
+        sent.keep(sites)
+        now_s = driver.now_s()
         for site in sites:
-            if moved := seen.look(site, driver.transport.counters(site)):
+            counters = driver.transport.counters(site)
+            look_at_rounds(sent, site, counters, now_s)
+            if moved := seen.look(site, counters):
                 driver.feed(LinkProgressed(site=site, connections=moved))
+        if now_s >= tell_rates_s:
+            tell_rates_s = now_s + RATES_EVERY_S
+            driver.feed(RatesMeasured(rates=sent.rates(now_s=now_s)))
         pid = _pid_of_stopped_worker(driver)
         if pid == stopped_pid:
             continue

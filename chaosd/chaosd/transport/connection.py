@@ -98,6 +98,7 @@ class PeerConnection:
             received_bytes=channel.received_bytes,
             acknowledged_bytes=max(0, channel.written_bytes - waiting_bytes),
             waiting_bytes=waiting_bytes,
+            queued_bytes=channel.waiting_bytes,
         )
 
     def establish(self, stream: int | None, *, options: SocketOptions = DEFAULT_OPTIONS) -> None:

@@ -56,8 +56,8 @@ class LinkReports(Protocol):
     def stream_ended(self, link: Link, stream: int, reason: str) -> None:
         """One bulk connection is gone, the link stands."""
 
-    def control_received(self, link: Link, frame: bytes) -> None:
-        """A control frame."""
+    def control_received(self, link: Link, frame: bytes) -> float | None:
+        """A control frame. For how many seconds the next one is to wait, if it is."""
 
     def bulk_buffer(self, link: Link, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where a payload goes."""
@@ -322,7 +322,14 @@ class Link:
     # -- LinkOwner: what the connections tell ----------------------------------------------------------------------
 
     def control_received(self, frame: bytes) -> None:
-        self._reports.control_received(self, frame)
+        hold_s = self._reports.control_received(self, frame)
+        if hold_s and self.control is not None and self.state is SocketLinkPhase.UP:
+            self.control.flow(False)
+            asyncio.get_running_loop().call_later(hold_s, self._read_on, self.control)
+
+    def _read_on(self, connection: PeerConnection) -> None:
+        if connection is self.control and self.state is SocketLinkPhase.UP:
+            connection.flow(self.flows)
 
     def bulk_buffer(self, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         return self._reports.bulk_buffer(self, stream, header, size_bytes)

@@ -105,12 +105,14 @@ class TransportSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionCounters:
     """What one connection of a link has carried since it stands, encrypted. `stream`: None for the control connection;
-    `waiting_bytes`: handed over by this site and not acknowledged by the far end's system."""
+    `waiting_bytes`: handed over by this site and not acknowledged by the far end's system; `queued_bytes`: those among
+    them that not even this system has taken."""
 
     stream: int | None
     received_bytes: int
     acknowledged_bytes: int
     waiting_bytes: int
+    queued_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +167,9 @@ class TransportEvents(Protocol):
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         """The control connection is gone. `end_of_file`: the other end (or its host) closed it."""
 
-    def control_received(self, site: SiteId, frame: bytes) -> None:
-        """One control frame of a neighbour, whole, not interpreted."""
+    def control_received(self, site: SiteId, frame: bytes) -> float | None:
+        """One control frame of a neighbour, whole, not interpreted. For how many seconds no other one of it is to be
+        read; None or 0: read on."""
 
     def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         """Where the payload goes: writable, exactly `size_bytes` long. None = read and discard it.

@@ -267,8 +267,8 @@ class Transport:
     def stream_ended(self, link: Link, stream: int, reason: str) -> None:
         self._tell(self._events.bulk_lost, link.site, stream, reason)
 
-    def control_received(self, link: Link, frame: bytes) -> None:
-        self._events.control_received(link.site, frame)
+    def control_received(self, link: Link, frame: bytes) -> float | None:
+        return self._events.control_received(link.site, frame)
 
     def bulk_buffer(self, link: Link, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
         return self._events.bulk_buffer(link.site, stream, header, size_bytes)

@@ -13,7 +13,6 @@ import socket
 import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
@@ -63,6 +62,8 @@ from chaos_protocols.worker_group.messages import (
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
+from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
+from chaosd.worker_group.history import Happened, RecoveryTimes
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
@@ -71,21 +72,17 @@ from chaosd.worker_group.run_line import RunLine
 FINISH_S = 10.0
 """How long workers have to end by themselves."""
 
-LAST_WORDS_S = 0.05
-"""How long after the end of a process the end of its connection may take."""
+LAST_WORDS_S = 0.005
+"""What a worker wrote before it died lies in its socket, and is read within that."""
+
+TURNS = 4
+"""Of the loop, from bytes in a socket to a message that was taken; more than that where the loop itself was late."""
+
+LOOK_INTERVAL_S = 0.01
+"""Between two looks at whether a worker is dying."""
 
 UNSENT_BYTES_MAX = 256 << 20
 """Messages that a worker does not read; beyond this it is taken for dead."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
-    """One entry of the history; `at_s` on the machine's monotonic clock, which all of its processes share."""
-
-    at_s: float
-    kind: str
-    reason: str
-    fields: Mapping[str, object] = field(default_factory=dict)
 
 
 class Controller:
@@ -126,6 +123,8 @@ class Controller:
         self._store = GroupStore()
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._exits: dict[int, str] = {}
+        self._dying: set[int] = set()
+        self._recovery = RecoveryTimes()
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -135,7 +134,7 @@ class Controller:
         """Until the training is over; why it failed, empty if it did not."""
         loop = asyncio.get_running_loop()
         self._over = loop.create_future()
-        with tempfile.TemporaryDirectory(prefix="chaos-workers-") as folder:
+        with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX) as folder:
             path = str(Path(folder) / "group.sock")
             environment = {
                 **self._environment,
@@ -148,7 +147,9 @@ class Controller:
                 self._command, environment, self._process_ended, self._memory.descriptor, self._launch
             )
             server = await asyncio.start_unix_server(self._serve, path=path)
-            watching = asyncio.create_task(self._watch())
+            watching = asyncio.gather(
+                self._watch(), self._look(), self._show(Board(Path(folder), " ".join(self._command)))
+            )
             try:
                 self._keep(asyncio.create_task(asyncio.to_thread(self._planner.warm_up)))
                 self._feed(Begin())
@@ -191,12 +192,29 @@ class Controller:
 
     def _process_ended(self, worker: int, reason: str) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
+        self._exits[worker] = reason
+        if worker in self._dying:
+            self._dying.discard(worker)
+            self._record("worker-ended", reason, worker=worker)
+        self._is_gone(worker, reason)
+
+    def _is_gone(self, worker: int, reason: str) -> None:
+        self._keep(asyncio.get_running_loop().create_task(self._bury(worker, reason)))
+
+    async def _bury(self, worker: int, reason: str) -> None:
         if worker in self._writers:
-            self._exits[worker] = reason
-            gone = WorkerGone(worker=worker, reason=reason)
-            asyncio.get_running_loop().call_later(LAST_WORDS_S, self._feed, gone)
-        else:
-            self._feed(WorkerGone(worker=worker, reason=reason))
+            await asyncio.sleep(LAST_WORDS_S)
+            for _ in range(TURNS):
+                await asyncio.sleep(0)
+        self._feed(WorkerGone(worker=worker, reason=reason))
+
+    async def _look(self) -> None:
+        """Sees who is dying, long before the kernel has buried it."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            for worker in self._processes.dying():
+                self._dying.add(worker)
+                self._is_gone(worker, "its process is being ended")
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         worker = -1
@@ -252,6 +270,12 @@ class Controller:
             if together and not told_together:
                 self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")
             told_together = together
+
+    async def _show(self, board: Board) -> None:
+        while True:
+            pids = {worker: self._processes.pid(worker) for worker in self._processes.running}
+            board.write(self._machine, pids, self._processes.readings())
+            await asyncio.sleep(WRITE_INTERVAL_S)
 
     # ---- effects
 
@@ -356,7 +380,11 @@ class Controller:
             self._processes.kill(worker)
 
     def _record(self, kind: str, reason: str, **fields: object) -> None:
-        self._happened(Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields))
+        entry = Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields)
+        self._happened(entry)
+        recovered = self._recovery.take(entry)
+        if recovered is not None:
+            self._happened(recovered)
 
 
 def _uid_of(connection: socket.socket) -> int:

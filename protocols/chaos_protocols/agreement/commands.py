@@ -114,10 +114,11 @@ class RemoveSite(Stored, frozen=True, kw_only=True, tag=True):
 
 
 class AddLink(Stored, frozen=True, kw_only=True, tag=True):
-    """A new link, or new rates of a known one."""
+    """A new link, or new rates of a known one; `more`: of others, known ones, too (since version 5)."""
 
     link: LinkRecord
     views: Views
+    more: Annotated[tuple[LinkRecord, ...], msgspec.Meta(max_length=SITES_MAX)] = ()
 
 
 class RemoveLink(Stored, frozen=True, kw_only=True, tag=True):
@@ -168,6 +169,7 @@ COMMANDS_SINCE: dict[type[Stored], int] = {}
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
     (ReplicationPlan, "hold_s"): HOLDS_SINCE,
     (SyncPlan, "several"): TREES_SINCE,
+    (AddLink, "more"): TREES_SINCE,
     (SetRestorePoint, "operator"): 4,
     (Departure, "name"): 4,
     (Departure, "lineage"): 4,
@@ -184,14 +186,18 @@ _roster_decoder = msgspec.msgpack.Decoder(Roster)
 def version_needed(command: Command) -> int:
     """The version that a site must speak to apply this command as it was meant; 0: all do."""
     since = COMMANDS_SINCE.get(type(command), 0)
-    return max(since, _since(command)) if FIELDS_SINCE else since
+    return max(since, _since(command, frozenset(FIELDS_SINCE.items()))) if FIELDS_SINCE else since
+
+
+Since = frozenset[tuple[tuple[type[msgspec.Struct], str], int]]
+"""What FIELDS_SINCE holds."""
 
 
 @lru_cache(maxsize=128)
-def _may_hold(kind: type[msgspec.Struct], since: frozenset[tuple[type[msgspec.Struct], str]]) -> bool:
+def _may_hold(kind: type[msgspec.Struct], since: Since) -> bool:
     """Whether a struct of this kind, or one within it, has a field in FIELDS_SINCE (`since`): all others, the members
     and links of a large run among them, are not looked at."""
-    wanted, seen, todo = {one for one, _ in since}, set(), [msgspec.inspect.type_info(kind)]
+    wanted, seen, todo = {one for (one, _), _ in since}, set(), [msgspec.inspect.type_info(kind)]
     while todo:
         info = todo.pop()
         match info:
@@ -211,17 +217,25 @@ def _may_hold(kind: type[msgspec.Struct], since: frozenset[tuple[type[msgspec.St
     return False
 
 
-def _since(value: object) -> int:
+@lru_cache(maxsize=128)
+def _fields_of(kind: type[msgspec.Struct], since: Since) -> tuple[tuple[str, object, int], ...]:
+    """Name and default of each field, and the version that brought it (0: all have it). Looked up once: it takes as
+    long as all the rest of a proposal."""
+    known = dict(since)
+    return tuple((one.name, one.default, known.get((kind, one.name), 0)) for one in msgspec.structs.fields(kind))
+
+
+def _since(value: object, since: Since) -> int:
     if isinstance(value, tuple):
-        return max((_since(one) for one in value if isinstance(one, msgspec.Struct | tuple)), default=0)
-    if not isinstance(value, msgspec.Struct) or not _may_hold(type(value), frozenset(FIELDS_SINCE)):
+        return max((_since(one, since) for one in value if isinstance(one, msgspec.Struct | tuple)), default=0)
+    if not isinstance(value, msgspec.Struct) or not _may_hold(type(value), since):
         return 0
     newest = 0
-    for field in msgspec.structs.fields(value):
-        held = getattr(value, field.name)
-        newest = max(newest, _since(held))
-        if held != field.default:
-            newest = max(newest, FIELDS_SINCE.get((type(value), field.name), 0))
+    for name, default, version in _fields_of(type(value), since):
+        held = getattr(value, name)
+        newest = max(newest, _since(held, since))
+        if held != default:
+            newest = max(newest, version)
     return newest
 
 
@@ -326,8 +340,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
             changed = replace(roster, sites=sites, resolving=True, replication=_unless_for(roster.replication, site))
         case RemoveSite(departure=departure, resolve=resolve):
             changed = _without_site(roster, departure, resolve)
-        case AddLink(link=link):
-            changed = replace(roster, links=_with_links(roster.links, (link,)))
+        case AddLink(link=link, more=more):
+            changed = replace(roster, links=_with_links(roster.links, (link, *more)))
         case RemoveLink(one=one, other=other, resolve=resolve):
             links = tuple(link for link in roster.links if link.key != (one, other))
             changed = replace(roster, links=links, resolving=roster.resolving or resolve)

@@ -45,6 +45,12 @@ class RosterReplica:
         configuration = self.raft.configuration
         return self.roster.record(site) is not None or site in configuration.voters or site in configuration.learners
 
+    @property
+    def was_in_run(self) -> bool:
+        """This site is, or was, in one, as its journal says; and so that says who else is. A newcomer may have an old
+        roster already, in which it is not."""
+        return self.has(self.site) or any(gone.site == self.site for gone in self.roster.departed)
+
     def can_propose(self) -> bool:
         """Only when everything that went before is committed, and so applied here: a command is made from the roster
         that it will be applied to."""

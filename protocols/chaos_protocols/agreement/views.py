@@ -47,6 +47,11 @@ class Planner(Protocol):
         when the links do not connect them."""
         ...
 
+    def rate_bytes_per_s(self, plan: SyncPlan, links: Mapping[LinkKey, LinkRecord]) -> float:
+        """Bytes of the vector that this plan averages per second over these links; inf where it uses none, 0 where it
+        uses one that is gone."""
+        ...
+
     def replicate(
         self,
         *,

@@ -62,6 +62,7 @@ class DesiredLinks:
         for site, address in peers:
             self._peers[site] = address
             self._network.want(site, address)
+        self._client.sponsored_by(site for site, _ in peers)
         known = self._replica.last_known
         for site in known.neighbours(self._replica.site):
             self._want(site, known)
@@ -69,6 +70,7 @@ class DesiredLinks:
     def peers_changed(self, event: PeersChanged) -> None:
         """Dial whom the configuration names now. Whom it names no more is dialled only if the roster has that link; a
         link that is up stays, since a round may need it."""
+        self._client.sponsored_by(site for site, _ in event.peers)
         named, agreed = dict(event.peers), self._replica.roster.neighbours(self._replica.site)
         for site in sorted(self._peers.keys() - named.keys()):
             del self._peers[site]
@@ -121,6 +123,12 @@ class DesiredLinks:
         self._outbox.emit(links.unwant(site, reason))
         if up and neighbour is not None:
             self._network.report_link(site, neighbour.incarnation, up=False, reason=reason)
+
+    def release(self, site: SiteId) -> None:
+        """It is not wanted any more for what it was; a link that is up stays, unless something else wants it gone."""
+        agreed = self._replica.roster.neighbours(self._replica.site)
+        if site not in self._peers and site not in self._guests and site not in agreed:
+            self._network.links.forget(site)
 
     def reach(self, sources: set[SiteId]) -> None:
         """For a transfer: connections to those of its sources that are no neighbours, for as long as it takes."""

@@ -4,6 +4,9 @@ Both ends of a link flood a `LinkStateAdvertisement` when it comes up or goes do
 broken link at once, and the scheduler hears of it whichever way is left. Reports are ordered by the reporter's own
 sequence, so flooding ends by itself; a new or renewed link starts with all reports that its ends know. A link counts as
 up unless one of its ends says it is down.
+
+Whoever may connect can report as much as it likes. So of sites outside the roster little is kept, their word alone
+leads nobody's messages to them, and no way between sites of the run goes through them while there is another.
 """
 
 from __future__ import annotations
@@ -12,12 +15,21 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from chaos_protocols.agreement.roster import LinkRecord, Roster
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import SITES_MAX, SiteId, link_key
 from chaos_protocols.wire.control import Envelope, LinkStateAdvertisement
 
 LinkKey = tuple[SiteId, SiteId]
 REPORTS_MAX = SITES_MAX * 8
+OUTSIDERS_MAX = 64
+"""Reporters outside the roster whose reports are kept: those that had news last."""
+REPORTS_EACH_MAX = 64
+"""Links that one of them may report; a site of the roster one for each site more. Beyond that its reports are
+dropped: the other ends' are enough to know of the links."""
+BROUGHT_MAX = 8
+"""Outsiders whose reports another outsider may bring: newcomers that have only each other, at first."""
+OUTSIDE_REASON_MAX = 512
+"""Characters of the reason in a report of an outsider; honest ones are shorter."""
 ROUTES_CACHED_MAX = 64
 """Routes are the same until a report or a roster is new; messages come far more often."""
 STRANGERS_MAX = 256
@@ -71,7 +83,7 @@ class LinkStateTable:
 
     Kept so that news costs no look at all links: `_denied` holds the (reporter, neighbour) whose newest word is that
     the link is down, or was said before the reporter was restarted; `_claimed` those that say it is up; `_near` who is
-    next to whom over live links.
+    next to whom over live links. A site that is in no roster takes everybody for a site of the run: it cannot know.
     """
 
     def __init__(self, site: SiteId) -> None:
@@ -80,10 +92,39 @@ class LinkStateTable:
         self._incarnations: dict[SiteId, int] = {}
         self._denied: set[LinkKey] = set()
         self._claimed: set[LinkKey] = set()
-        self._agreed: tuple[LinkRecord, ...] = ()
+        self._roster: Roster | None = None
+        self._inside: frozenset[SiteId] | None = None
+        """Sites of the run; None: it is not known who is."""
+        self._told: dict[SiteId, set[SiteId]] = {}
+        """By reporter, the neighbours that it reports a link to; who had news last comes last."""
+        self._brought: dict[SiteId, set[SiteId]] = {}
+        """By outsider, those others whose reports it has brought."""
         self._agreed_keys: set[LinkKey] = set()
         self._near: dict[SiteId, list[SiteId]] = {}
-        self._hops: dict[tuple[SiteId, ...], dict[SiteId, SiteId]] = {}
+        self._hops: dict[tuple[SiteId, ...], tuple[dict[SiteId, SiteId], frozenset[SiteId]]] = {}
+
+    def is_outside(self, site: SiteId) -> bool:
+        """It is not in the run, as far as is known here."""
+        return self._inside is not None and site not in self._inside
+
+    def lets_in(self, neighbour: SiteId, envelope: Envelope) -> bool:
+        """Whether a neighbour may tell of this. Of outsiders in few words; and of few, if it is one itself."""
+        report, source = envelope.message, envelope.source
+        assert isinstance(report, LinkStateAdvertisement)
+        if not self.is_outside(source):
+            return True
+        if len(report.reason) > OUTSIDE_REASON_MAX or len(envelope.raw) > 4 * OUTSIDE_REASON_MAX:
+            return False
+        if source == neighbour or not self.is_outside(neighbour):
+            return True
+        brought = self._brought.pop(neighbour, set())
+        self._brought[neighbour] = brought
+        while len(self._brought) > OUTSIDERS_MAX:
+            del self._brought[next(iter(self._brought))]
+        if source not in brought and len(brought) >= BROUGHT_MAX:
+            return False
+        brought.add(source)
+        return True
 
     def learn(self, envelope: Envelope) -> bool:
         """Take in a flooded report; True if it is news (and must be passed on)."""
@@ -93,17 +134,53 @@ class LinkStateTable:
         known = self._reports.get(key)
         if known is not None and (known.incarnation, known.sequence) >= (envelope.incarnation, envelope.sequence):
             return False
-        if known is None and len(self._reports) >= REPORTS_MAX:
+        if known is None and not self._has_room(source):
             return False
+        told = self._told.pop(source, set())
+        told.add(report.neighbour)
+        self._told[source] = told
         self._reports[key] = envelope
         newest = self._incarnations.get(source, 0)
         if envelope.incarnation > newest:
             self._incarnations[source] = envelope.incarnation
-            for other in [one for one in self._reports if one[0] == source] if newest else (key,):
-                self._judge(other)
+            for other in sorted(told) if newest else (report.neighbour,):
+                self._judge((source, other))
         else:
             self._judge(key)
+        self._forget_outsiders()
         return True
+
+    def _has_room(self, source: SiteId) -> bool:
+        """For a report of one more link of this site."""
+        inside = self._inside
+        if source == self.site:
+            return True
+        each_max = SITES_MAX if inside is None else REPORTS_EACH_MAX + (len(inside) if source in inside else 0)
+        if len(self._told.get(source, ())) >= each_max:
+            return False
+        if len(self._reports) >= REPORTS_MAX and not self.is_outside(source):
+            for outsider in [one for one in self._told if self.is_outside(one)][:1]:
+                self._forget(outsider)
+        return len(self._reports) < REPORTS_MAX
+
+    def _forget_outsiders(self) -> None:
+        """All but those that had news last."""
+        if self._inside is None or len(self._told) <= OUTSIDERS_MAX:
+            return
+        outsiders = [one for one in self._told if one not in self._inside]
+        for one in outsiders[: max(0, len(outsiders) - OUTSIDERS_MAX)]:
+            self._forget(one)
+
+    def _forget(self, source: SiteId) -> None:
+        for neighbour in sorted(self._told.pop(source)):
+            key = (source, neighbour)
+            del self._reports[key]
+            self._claimed.discard(key)
+            self._denied.discard(key)
+            self._place(link_key(*key))
+        self._incarnations.pop(source, None)
+        for brought in self._brought.values():
+            brought.discard(source)
 
     def _judge(self, key: LinkKey) -> None:
         """What the newest report of this end is worth now."""
@@ -132,8 +209,13 @@ class LinkStateTable:
         self._hops.clear()
 
     def _is_live(self, link: LinkKey) -> bool:
-        """Of the roster, or reported by an end; and denied by none."""
-        claimed = link in self._agreed_keys or link in self._claimed or link[::-1] in self._claimed
+        """Of the roster, or reported by an end; and denied by none. Of a link between the run and an outsider only the
+        end in the run is believed that it is there."""
+        one, other = link
+        claimed = link in self._agreed_keys
+        for end, far in ((one, other), (other, one)):
+            if (end, far) in self._claimed and (not self.is_outside(end) or self.is_outside(far)):
+                claimed = True
         return claimed and self.is_up(*link)
 
     def envelopes(self) -> tuple[Envelope, ...]:
@@ -156,9 +238,16 @@ class LinkStateTable:
         return (one, other) not in self._denied and (other, one) not in self._denied
 
     def next_hops(self, roster: Roster, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
-        """For every reachable site, the neighbour to hand a message to: breadth first, ties by site id."""
-        if self._agreed is not roster.links:
-            self._agree(roster)
+        """For every site to which a way is known, the neighbour to hand a message to: breadth first, ties by site id;
+        over outsiders only where there is no other way."""
+        return self._ways(roster, own_up)[0]
+
+    def reachable(self, roster: Roster, own_up: tuple[SiteId, ...]) -> frozenset[SiteId]:
+        """Sites to which a way is known, this one among them; of the run those with a way over sites of the run."""
+        return self._ways(roster, own_up)[1]
+
+    def _ways(self, roster: Roster, own_up: tuple[SiteId, ...]) -> tuple[dict[SiteId, SiteId], frozenset[SiteId]]:
+        self.follow(roster)
         known = self._hops.get(own_up)
         if known is None:
             if len(self._hops) >= ROUTES_CACHED_MAX:
@@ -166,25 +255,47 @@ class LinkStateTable:
             known = self._hops[own_up] = self._find_hops(own_up)
         return known
 
-    def _agree(self, roster: Roster) -> None:
-        """The roster may have other links than before."""
+    def follow(self, roster: Roster) -> None:
+        """The roster may have other sites and links than before."""
+        if self._roster is roster:
+            return
+        self._roster = roster
+        inside = None if roster.record(self.site) is None else frozenset((*roster.concerned(), self.site))
         keys = {link.key for link in roster.links}
-        changed = keys ^ self._agreed_keys
-        self._agreed, self._agreed_keys = roster.links, keys
-        for link in changed:
+        moved = keys ^ self._agreed_keys
+        if inside != self._inside:
+            changed = (self._inside or frozenset()) ^ (inside or frozenset())
+            anybody = inside is None or self._inside is None
+            self._inside = inside
+            moved |= {link_key(*key) for key in self._reports if anybody or key[0] in changed or key[1] in changed}
+            self._hops.clear()
+        self._agreed_keys = keys
+        for link in sorted(moved):
             self._place(link)
+        self._forget_outsiders()
 
-    def _find_hops(self, own_up: tuple[SiteId, ...]) -> dict[SiteId, SiteId]:
+    def _find_hops(self, own_up: tuple[SiteId, ...]) -> tuple[dict[SiteId, SiteId], frozenset[SiteId]]:
         first_hop: dict[SiteId, SiteId] = {site: site for site in own_up}
-        queue = deque(own_up)
+        self._spread(first_hop, [site for site in own_up if not self.is_outside(site)], beyond=False)
+        if self._inside is None:
+            return first_hop, frozenset((self.site, *first_hop))
+        self._spread(first_hop, [site for site in first_hop if self.is_outside(site)], beyond=False)
+        reached = frozenset((self.site, *first_hop))
+        self._spread(first_hop, list(first_hop), beyond=True)
+        return first_hop, reached
+
+    def _spread(self, first_hop: dict[SiteId, SiteId], origins: list[SiteId], *, beyond: bool) -> None:
+        """From these on, over live links: through sites of the run to everybody, through outsiders to outsiders; with
+        `beyond` whatever way there is."""
+        queue = deque(origins)
         near = self._near
         while queue:
             here = queue.popleft()
+            through_outsider = self.is_outside(here)
             for there in near.get(here, ()):
-                if there not in first_hop:
-                    first_hop[there] = first_hop[here]
+                outsider = self.is_outside(there)
+                if there in first_hop or (through_outsider and not outsider and not beyond):
+                    continue
+                first_hop[there] = first_hop[here]
+                if beyond or not outsider or through_outsider:
                     queue.append(there)
-        return first_hop
-
-    def reachable(self, roster: Roster, own_up: tuple[SiteId, ...]) -> set[SiteId]:
-        return {self.site, *self.next_hops(roster, own_up)}

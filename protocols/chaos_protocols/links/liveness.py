@@ -164,6 +164,17 @@ class LinkTable:
         timeout_s = self.settings.failure_timeout_s
         return self.neighbours[site].watch.limit_s(timeout_s) if site in self.neighbours else timeout_s
 
+    def unacknowledged(self, stream: int, *, now_s: float) -> tuple[SiteId | None, float]:
+        """Who has for longest acknowledged nothing of the bytes that wait on that stream, and for how long; None: all
+        do."""
+        waits = (
+            (one.watch.unacknowledged_s(stream, now_s=now_s), site)
+            for site, one in self.neighbours.items()
+            if self.is_up(site)
+        )
+        longest_s, site = max(waits, default=(0.0, None))
+        return (site, longest_s) if longest_s else (None, 0.0)
+
     def take_notices(self) -> list[Notice]:
         """What the owner has to hear of, in order; nothing is left."""
         notices, self.notices = self.notices, []

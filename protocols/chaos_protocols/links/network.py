@@ -18,6 +18,7 @@ from chaos_protocols.links.steps import Steps
 from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Goodbye, Heartbeat, LinkStateAdvertisement, Message
+from chaos_protocols.wire.site_status import RATES_TOLD_MAX
 
 
 class Network:
@@ -40,6 +41,8 @@ class Network:
         """Messages of this site to itself: they go by the same door as those of others."""
         self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
         """What each site speaks, as far as was heard."""
+        self.rates: tuple[tuple[SiteId, float], ...] = ()
+        """What this site's links carried lately in rounds."""
         self._site = facts.site
         self._outbox = outbox
         self._replica = replica
@@ -93,6 +96,10 @@ class Network:
         self._tell_once(site, event.why)
         if roster.link(self._site, site) is not None and self.router.overlay.silent(site):
             self.report_link(site, 0, up=False, reason=event.reason)  # nobody saw it go down: all were restarted
+
+    def rates_measured(self, event: events.RatesMeasured) -> None:
+        """Told to the scheduler with the next reports."""
+        self.rates = event.rates[:RATES_TOLD_MAX]
 
     def link_progressed(self, event: events.LinkProgressed) -> None:
         """Bytes move over it, or wait."""
@@ -173,7 +180,7 @@ class Network:
         """Have a link to `site` from now on."""
         self._outbox.emit(self.links.want(site, address, now_s=self._outbox.now_s))
 
-    def reachable(self) -> set[SiteId]:
+    def reachable(self) -> frozenset[SiteId]:
         """Sites of the roster to which a way is known."""
         return self.router.overlay.reachable(self._replica.roster, self.links.up_sites())
 

@@ -1,6 +1,7 @@
 """The scheduler's orders to have, and measure, a link: answered when the link is up and measured.
 
-Driven by `SiteMachine`.
+An order moves a daemon to dial, so it is taken from the scheduler alone, and not for longer than a negotiation lasts;
+what a joiner says of its address is not dialled on an order. Driven by `SiteMachine`. Source: spec 8.7.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.effects import ProbeLink
 from chaos_protocols.events import LinkProbed
+from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.names import SiteId
@@ -21,25 +23,54 @@ LINK_ORDERS_MAX = 64
 class LinkOrders:
     """See the module."""
 
-    def __init__(self, outbox: Outbox, replica: RosterReplica, network: Network, client: SchedulerClient) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        replica: RosterReplica,
+        network: Network,
+        client: SchedulerClient,
+        desired: DesiredLinks,
+    ) -> None:
+        self._desired = desired
         self._outbox = outbox
         self._replica = replica
         self._network = network
         self._client = client
         self._orders: dict[str, tuple[SiteId, ConnectOrder]] = {}
         """By negotiation: who ordered it, and what."""
+        self._until_s: dict[SiteId, float] = {}
+        """Sites that orders named, and how long each is dialled for that."""
         self._probing: set[SiteId] = set()
 
     def ordered(self, source: SiteId, order: ConnectOrder) -> None:
-        """From a site of the roster, or the scheduler: have this link."""
-        replica = self._replica
-        if replica.roster.record(source) is None and source not in (replica.site, self._client.scheduler):
+        """Have this link. Where no scheduler is known here yet, whoever has a vote may be it."""
+        outbox, replica, scheduler = self._outbox, self._replica, self._client.scheduler
+        may_order = source == scheduler or (scheduler is None and source in replica.configuration.voters)
+        if not may_order or order.other == replica.site:
             return
         self._orders[order.negotiation] = (source, order)
         while len(self._orders) > LINK_ORDERS_MAX:
             self._orders.pop(next(iter(self._orders)))
-        self._network.want(order.other, order.address)
+        self._until_s.pop(order.other, None)
+        self._until_s[order.other] = outbox.now_s + outbox.settings.negotiation_timeout_s
+        while len(self._until_s) > LINK_ORDERS_MAX:
+            self._let_go(next(iter(self._until_s)))
+        known = replica.roster.record(order.other)
+        # A joiner's own word: its neighbours have links to it already, over which it has said where it listens.
+        self._network.want(order.other, (known.address or order.address) if known is not None else "")
         self.look(order.other)
+
+    def beat(self) -> None:
+        """What was ordered and did not come about is over, for the scheduler too."""
+        for site in [one for one, until_s in self._until_s.items() if self._outbox.now_s >= until_s]:
+            self._let_go(site)
+
+    def _let_go(self, site: SiteId) -> None:
+        del self._until_s[site]
+        if site not in self._probing:
+            for order in self._orders_for(site):
+                del self._orders[order.negotiation]
+        self._desired.release(site)
 
     def look(self, site: SiteId) -> None:
         """The link to `site` may be up now: measure, or answer."""

@@ -84,6 +84,7 @@ class Router:
         if envelope.source == self.site:
             return None, []
         if envelope.destination == EVERYBODY:
+            self.overlay.follow(roster)
             return self._receive_flooded(neighbour, envelope, own_up)
         if envelope.destination == self.site:
             if isinstance(envelope.message, Unreadable):
@@ -98,7 +99,7 @@ class Router:
         """For everybody: taken and passed to every other neighbour, where it says something new of a link."""
         if not isinstance(envelope.message, LinkStateAdvertisement) or len(envelope.raw) > FLOODED_BYTES_MAX:
             return None, []
-        if not self.overlay.learn(envelope):
+        if not self.overlay.lets_in(neighbour, envelope) or not self.overlay.learn(envelope):
             return None, []
         passed = self._one_hop_further(envelope)
         others = [site for site in own_up if site not in (neighbour, envelope.source)]

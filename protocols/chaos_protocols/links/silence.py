@@ -133,6 +133,10 @@ class LinkWatch:
                 )
         return ""
 
+    def unacknowledged_s(self, stream: int, *, now_s: float) -> float:
+        """For how long bytes of that stream have waited of which none was acknowledged; 0: none do."""
+        return now_s - self.standing[stream] if stream in self.standing else 0.0
+
     def may_be_redialled(self, failure_timeout_s: float, *, now_s: float) -> bool:
         """Once: a connection that dies again soon means a path that cannot be used. The next time is then far off."""
         before_s, self.redialled_s = self.redialled_s, now_s

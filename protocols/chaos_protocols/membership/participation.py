@@ -26,6 +26,7 @@ from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.recovering import Recovering
+from chaos_protocols.membership.reporting import Reporting
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.skips import Skips
 from chaos_protocols.membership.waits import Waits
@@ -62,6 +63,9 @@ class Participation:
         self.skips = Skips(outbox, replica)
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
+        self._reporting = Reporting(
+            outbox, replica, network, self.membership, rounds, self.state, self.absence, self.reached
+        )
         self._outbox = outbox
         self._replica = replica
         self._network = network
@@ -71,24 +75,7 @@ class Participation:
 
     def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
-        rounds, state, roster = self._rounds, self.state, self._replica.roster
-        model = roster.model
-        return SiteStatus(
-            incarnation=self._outbox.facts.incarnation,
-            epoch=roster.epoch,
-            done_round=rounds.completed_round,
-            active=rounds.active and self.membership.in_roster,
-            transfer_bytes=state.fetch.verified_bytes,
-            empty_round=rounds.empty_round,
-            worker_round=rounds.worker_round or 0,
-            known_round=rounds.known_round,
-            memory_checkpoint=state.memory.round is not None,
-            open=rounds.running,
-            gave=rounds.own.given,
-            rests=self.absence.rests,
-            reached_round=self.reached.of(roster),
-            checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
-        )
+        return self._reporting.status()
 
     def round_status(self) -> RoundStatusReply:
         """This site's answer; it may only be asked for once the resolving entry is applied here (it is a promise)."""
@@ -136,16 +123,15 @@ class Participation:
     def heard(self, site: SiteId, beat: Heartbeat) -> None:
         """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
         membership, replica = self.membership, self._replica
-        if self.client.named(beat) and (membership.leaving or not membership.in_roster):
+        if self.client.named(site, beat) and (membership.leaving or not membership.in_roster):
             self.ask()
-        heeded = self.client.is_trusted(site) or replica.raft.leader is None  # who has a scheduler asks no stranger
-        if not heeded or beat.epoch <= replica.roster.epoch:
+        if not self.client.is_trusted(site) or self.client.is_made_up(beat) or beat.epoch <= replica.roster.epoch:
             return
         if beat.knows_you:
             self.leaving.in_says_a_neighbour()
         elif membership.leaving:
             self.leaving.out_says_a_neighbour()
-        elif membership.in_roster:
+        elif membership.in_roster and self.client.may_be_out(site):
             membership.evict(beat.epoch)
             self._outbox.record("scale-in", self._outbox.facts.name, "removed while cut off", "", None, "joins again")
             self.state.leave_run()

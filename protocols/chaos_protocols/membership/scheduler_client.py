@@ -1,4 +1,4 @@
-"""Whom this site takes for the scheduler, what it tells it, and when it asks again what it has not got yet.
+"""Whose word counts here, whom this site takes for the scheduler, and when it asks again what it has not got yet.
 
 Asking again, at every beat if need be, is what makes a lost message, or a lost scheduler, harmless. What is asked for
 is said by `joining.py`, `leaving.py` and the state's parts. Driven by `Participation`.
@@ -6,12 +6,17 @@ is said by `joining.py`, `leaving.py` and the state's parts. Driven by `Particip
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Heartbeat, Message
+
+EPOCHS_AHEAD_MAX = 1 << 20
+"""A roster changes a few times an hour. Who names an epoch further ahead than this has made it up."""
 
 
 class SchedulerClient:
@@ -22,9 +27,11 @@ class SchedulerClient:
         self._replica = replica
         self._network = network
         self._membership = membership
+        self._sponsors: frozenset[SiteId] = frozenset()
         self._hint: SiteId | None = None
         """Whom a neighbour named, whose roster was the newest."""
         self._hint_epoch = -1
+        self._hint_by: SiteId | None = None
         self._asked_s = float("-inf")
 
     @property
@@ -45,23 +52,52 @@ class SchedulerClient:
         self._network.tell(target, message)
         return True
 
-    def named(self, beat: Heartbeat) -> bool:
-        """A neighbour says who schedules. Whether that is news."""
-        if beat.scheduler is None or beat.epoch < self._hint_epoch:
+    def sponsored_by(self, peers: Iterable[SiteId]) -> None:
+        """The peers of its configuration, whom this site believes until it has been in a run."""
+        self._sponsors = frozenset(peers)
+
+    def named(self, site: SiteId, beat: Heartbeat) -> bool:
+        """A neighbour says who schedules. Whether that is news. Only who is of the run may name somebody, and a word
+        of a newer roster counts for as long as there is a link to who said it."""
+        if beat.scheduler is None or not self.is_of_run(site) or self.is_made_up(beat):
+            return False
+        if beat.epoch < self._hint_epoch and self._hint_by is not None and self._network.links.is_up(self._hint_by):
             return False
         news = self._hint != beat.scheduler
-        self._hint, self._hint_epoch = beat.scheduler, beat.epoch
+        self._hint, self._hint_epoch, self._hint_by = beat.scheduler, beat.epoch, site
         return news
 
     def forget_named(self) -> None:
         """What was named so far may be of another run: the next word counts."""
-        self._hint, self._hint_epoch = None, -1
+        self._hint, self._hint_epoch, self._hint_by = None, -1, None
+
+    def is_made_up(self, beat: Heartbeat) -> bool:
+        """No roster has come so far since this site's own."""
+        return beat.epoch > self._replica.roster.epoch + EPOCHS_AHEAD_MAX
+
+    def may_be_out(self, told_by: SiteId) -> bool:
+        """Whether this site may have been removed without knowing: who hears its scheduler has not, unless that one
+        says so."""
+        raft, outbox = self._replica.raft, self._outbox
+        silent_s = raft.leader_silence_s(outbox.now_s)
+        return raft.leader == told_by or silent_s > outbox.settings.failure_timeout_s
+
+    def is_of_run(self, site: SiteId) -> bool:
+        """Whether it is one of those that this site knows the run to consist of: its roster's and the agreement's, as
+        its journal has them, in whatever life of its daemon. A site that was never in a run has none, and takes its
+        peers for it; one that has no peers, whoever is linked with it, which its operator has let in by name."""
+        replica = self._replica
+        if site == replica.site or replica.has(site):
+            return True
+        return not replica.was_in_run and (site in self._sponsors or not self._sponsors)
 
     def is_trusted(self, source: SiteId) -> bool:
-        """Whether `source` may say what only sites of the run say. A site outside it must believe those it is pointed
-        to; one inside, the roster and the agreement's configuration."""
-        replica = self._replica
-        return source == replica.site or replica.has(source) or not self._membership.in_roster
+        """Whether `source` may say what only sites of the run say (spec 4.12): one of them, or whom one of them names
+        as the scheduler to a site that knows none."""
+        if self.is_of_run(source):
+            return True
+        follows = self._replica.raft.leader is not None and self._membership.in_roster
+        return source == self._hint and not follows
 
     # -- asking again
 

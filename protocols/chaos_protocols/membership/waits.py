@@ -94,9 +94,11 @@ class Waits:
         if not waits:
             return self._why_empty()
         assert self._told is not None
-        scripts, daemons = [one for one in waits if not one.reason], [one for one in waits if one.reason]
+        scripts = [one for one in waits if not one.reason]
         parts = [self._why_scripts(scripts)] if scripts else []
-        parts += [f"{self._named(daemons)} {_lasting(_longest_s(daemons))}: {daemons[0].reason}"] if daemons else []
+        for reason in dict.fromkeys(one.reason for one in waits if one.reason):
+            held_up = [one for one in waits if one.reason == reason]
+            parts.append(f"{self._named(held_up)} {_lasting(_longest_s(held_up))}: {reason}")
         return f"round {self._told.round} waits for {'; and for '.join(parts)}"
 
     def _why_scripts(self, waits: list[SiteWait]) -> str:

@@ -4,7 +4,7 @@ roster, one at a time.
 It works by looking, not by remembering: after each event `evaluate` compares the roster with what is known of links
 and sites, and takes the most urgent step. So a new scheduler that knows nothing but the roster goes on where the old
 one stopped. Order of urgency: sites that failed, the round under way when they did, daemons that were restarted, then
-what was asked for in the order of asking, a round that ended empty, a state to go on from, and last the voters. The
+what was asked for in the order of asking, a round that ended empty, a state to go on from, the voters, other trees. The
 parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: spec 7; Chaos IV.
 """
 
@@ -26,6 +26,7 @@ from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.progress import ProgressWatch
 from chaos_protocols.scheduler.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.scheduler.proposer import InFlight, Proposer
+from chaos_protocols.scheduler.replanning import Replanning
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_point import RestorePoint
 from chaos_protocols.scheduler.round_resolution import RoundResolution
@@ -90,6 +91,7 @@ class Term:
         self.restore_point = RestorePoint(host, self.reports, led_since_s=since_s)
         self.voters = VoterChoice(host, self.negotiations, led_since_s=since_s)
         self.waits = WaitsWatch(host, self.reports, pace)
+        self.replanning = Replanning(host, self.reports, pace)
         self.admission = Admission(host, self.negotiations, self.reports, self.restore_point, turned_back)
 
 
@@ -255,6 +257,7 @@ class SchedulerMachine:
             or self._carry_out(term.resolution.retry_empty_round(now_s), now_s)
             or self._restore(now_s)
             or self._carry_out(term.voters.step(now_s), now_s)
+            or self._carry_out(term.replanning.step(now_s), now_s)
         )
 
     def _restore(self, now_s: float) -> bool:

@@ -33,6 +33,13 @@ class Reports:
         else:
             self._stalled.add(site)
 
+    def rate_seen(self, site: SiteId, neighbour: SiteId) -> float:
+        """Bytes per second that `site` says its link to `neighbour` carries; 0: it says nothing."""
+        facts = self._facts
+        record = facts.roster.record(site)
+        report = facts.own_report() if site == facts.site else None if record is None else self.of(record)
+        return dict(report.rates).get(neighbour, 0.0) if report is not None else 0.0
+
     def of(self, record: SiteRecord) -> SiteStatus | None:
         """What a site has reported that was removed since, or restarted, is no measure: it may have been void."""
         report, _ = self._newest.get(record.site, (None, 0.0))

@@ -56,6 +56,17 @@ def outcome_of(roster: Roster, answers: Mapping[SiteId, RoundStatusReply]) -> Ro
     )
 
 
+def beyond_belief(roster: Roster, scheduler: SiteId, answers: Mapping[SiteId, RoundStatusReply]) -> tuple[SiteId, ...]:
+    """Who says that it holds a round that cannot be done: no round is without the scheduler's part, so where it counts
+    and has the state, none is done but the one after its own (spec 9.5). One word would otherwise set the run to a
+    round that nobody can reach."""
+    own = answers[scheduler]
+    if not own.has_state or not roster.counts(scheduler, own.done_round + 1):
+        return ()
+    held = (site for site, answer in sorted(answers.items()) if answer.digest or answer.has_state)
+    return tuple(site for site in held if answers[site].done_round > own.done_round + 1)
+
+
 class RoundResolution:
     """Of one term of the scheduler."""
 
@@ -77,7 +88,8 @@ class RoundResolution:
         return max(self._asked_s, self._facts.now_s) + self._facts.settings.retry_s
 
     def answered(self, site: SiteId, answer: RoundStatusReply) -> None:
-        if answer.epoch == self._facts.roster.epoch and self._facts.roster.resolving:
+        roster = self._facts.roster
+        if answer.epoch == roster.epoch and roster.resolving and roster.record(site) is not None:
             self._answers[site] = answer
 
     def epoch_changed(self) -> None:
@@ -108,6 +120,10 @@ class RoundResolution:
 
     def _resolve(self, answers: Mapping[SiteId, RoundStatusReply]) -> Decision:
         facts, roster = self._facts, self._facts.roster
+        if beyond := beyond_belief(roster, facts.site, answers):
+            reason = f"it says that it has round {answers[beyond[0]].done_round}, which cannot have been done"
+            failed = tuple(SiteFailed(site=site, reason=reason) for site in beyond)
+            return Decision(reason=reason, failed=failed, look_again=True)
         outcome = outcome_of(roster, answers)
         furthest = outcome.furthest
         others = tuple(site for site in roster.member_ids() if site not in outcome.holders)

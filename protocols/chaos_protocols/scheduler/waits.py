@@ -1,16 +1,16 @@
 """Whom a round waits for, and since when: seen by the scheduler, which hears from every site, and told to all of them.
 
 A site that has not given its part to a round that others have given to is waited for from the first of them on; and so
-is one whose daemon has not the roster yet that the round belongs to, since no round is done without everybody's daemon.
-How long at most is agreed by being told: `straggler_timeout` times the usual round, as the scheduler has it (spec 9.22,
-9.23).
+is one whose daemon has not the roster yet that the round belongs to, since no round is done without everybody's daemon,
+and one whose sums do not arrive at a neighbour. How long at most is agreed by being told: `straggler_timeout` times the
+usual round, as the scheduler has it (spec 9.22, 9.23).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.reports import Reports
@@ -20,6 +20,8 @@ from chaos_protocols.wire.waits import SITES_NAMED_MAX, RoundWaits, SiteWait
 
 BEHIND = "its daemon does not follow the last change of the run yet: its links are slow, or it lacks a processor"
 """Why a site gives nothing though its script may have."""
+UNHEARD = "its bytes do not arrive at {name}: does something on the way drop large packets? `chaosd doctor` tries"
+"""Why what a site has given does not count yet."""
 
 
 class WaitsWatch:
@@ -50,8 +52,11 @@ class WaitsWatch:
         self._note_rests(reports, now_s)
         self._note_behind(reports, now_s)
         tag = self._note_waits(reports, now_s)
-        held_up_by = self._held_up_by(tag, reports)
-        waits = _named({**self._since, **held_up_by}, dict.fromkeys(held_up_by, BEHIND), now_s)
+        stuck = self._stuck(tag, reports, now_s)
+        behind = self._behind_of(tag, reports)
+        reasons = {site: reason for site, (_, reason) in stuck.items() if site not in self._since}
+        since = {**{site: since_s for site, (since_s, _) in stuck.items()}, **self._since, **behind}
+        waits = _named(since, {**reasons, **dict.fromkeys(behind, BEHIND)}, now_s)
         told_s = facts.settings.waits_told_s
         if self._nobody_gave:  # all compute: no more than long is what takes as long as a straggler may
             told_s = max(self.limit_s, facts.settings.straggler_min_s)
@@ -95,7 +100,19 @@ class WaitsWatch:
         behind = [one for one in roster.member_ids() if one not in reports or reports[one].epoch < roster.epoch]
         self._behind = {site: self._behind.get(site, now_s) for site in behind}
 
-    def _held_up_by(self, tag: Tag | None, reports: Mapping[SiteId, SiteStatus]) -> dict[SiteId, float]:
+    def _stuck(
+        self, tag: Tag | None, reports: Mapping[SiteId, SiteStatus], now_s: float
+    ) -> dict[SiteId, tuple[float, str]]:
+        """Who has the round open and sends sums that do not arrive: since when, and where they should."""
+        roster, found = self._facts.roster, {}
+        for site, report in reports.items() if tag is not None else ():
+            if report.open == tag and report.unacknowledged_by:
+                record = roster.record(SiteId(report.unacknowledged_by))
+                name = record.name if record is not None else short(SiteId(report.unacknowledged_by))
+                found[site] = (now_s - report.unacknowledged_s, UNHEARD.format(name=name))
+        return found
+
+    def _behind_of(self, tag: Tag | None, reports: Mapping[SiteId, SiteStatus]) -> dict[SiteId, float]:
         """Whose daemons do not know of the round to which others have given, and since when."""
         if tag is None or self._nobody_gave:
             return {}

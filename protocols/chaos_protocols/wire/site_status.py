@@ -5,11 +5,19 @@ Part of `wire/control.py`, which says how messages may change.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from chaos_protocols.agreement.roster import Count
-from chaos_protocols.wire.plans import CheckpointFacts, Tag
-from chaos_protocols.wire.waits import Words
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
+from chaos_protocols.wire.waits import Seconds, Words
+
+RATES_TOLD_MAX = 64
+"""Of a site with more links those of the lowest ids are told."""
+
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -39,3 +47,10 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Since version 4: the newest of the present lineage that its journal knows to be done."""
     checkpoint: CheckpointFacts | None = None
     """Since version 4: the newest of the run's model on its disk, while its worker does not train."""
+    unacknowledged_by: Site = SiteId("")
+    """Since version 4: the neighbour whose system has for longest acknowledged none of the bytes of averaging that wait
+    for it, a failure timeout at least; empty: there is none."""
+    unacknowledged_s: Seconds = 0.0
+    """Since version 4: for how long."""
+    rates: Annotated[tuple[tuple[Site, Rate], ...], msgspec.Meta(max_length=RATES_TOLD_MAX)] = ()
+    """Since version 5: neighbours, and bytes per second that its links to them carried lately in rounds."""

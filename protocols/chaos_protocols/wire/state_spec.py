@@ -52,6 +52,9 @@ DTYPE_BYTES = {
 }
 """Bytes of one number of each type that a state may hold."""
 
+MODE = "sync: "
+"""How the fact begins that names the mode in which sites train together; a state without one trains every step."""
+
 FACT_DTYPE = "uint8"
 FACT_SHAPE = (0,)
 
@@ -121,7 +124,10 @@ def spec_digest(tensors: Iterable[TensorSpec]) -> str:
 
 
 def first_difference(here: StateSpec, there: StateSpec) -> str:
-    """Name the first array that differs, in words for a user; empty if the two specs are the same."""
+    """Name the first array that differs, in words for a user; empty if the two specs are the same. Sites that train in
+    different modes hear that first: all else follows from it."""
+    if (mode := _mode(here)) != (other_mode := _mode(there)):
+        return f"the sites train in different modes, {mode!r} here and {other_mode!r} there; give sync= alike at all"
     for mine, other in zip(here.tensors, there.tensors, strict=False):
         if mine.name != other.name:
             names_here = {tensor.name for tensor in here.tensors}
@@ -185,7 +191,16 @@ def _type(tensor: TensorSpec) -> str:
     return f"{tensor.dtype}{list(tensor.shape)}"
 
 
+def _mode(spec: StateSpec) -> str:
+    facts = (tensor.name for tensor in spec.tensors if _is_fact(tensor) and tensor.name.startswith(MODE))
+    return next(facts, MODE + "every step").removeprefix(MODE)
+
+
+def _is_fact(tensor: TensorSpec) -> bool:
+    return tensor.dtype == FACT_DTYPE and tensor.shape == FACT_SHAPE
+
+
 def _describe(tensor: TensorSpec) -> str:
-    if tensor.dtype == FACT_DTYPE and tensor.shape == FACT_SHAPE:
+    if _is_fact(tensor):
         return f"{tensor.name!r}"
     return f"{tensor.name!r} ({_type(tensor)})"

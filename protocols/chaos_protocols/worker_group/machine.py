@@ -37,7 +37,7 @@ class WorkerGroupMachine:
         """Of its workers, the ones that are gone."""
         self._asked = 0
         self._steps = CountedSteps()
-        self._plan: Plan | None = None
+        self.plan: Plan | None = None
         self._ordered: frozenset[int] = frozenset()
         self._ready: set[int] = set()
         self._stopping: Stopping | None = None
@@ -65,7 +65,7 @@ class WorkerGroupMachine:
     @property
     def training(self) -> frozenset[int]:
         """Workers with layers under the plan that was ordered last."""
-        return self._plan.workers if self._plan else frozenset()
+        return self.plan.workers if self.plan else frozenset()
 
     def handle(self, event: ev.Event, *, now_s: float) -> list[ev.Effect]:
         """Take one event."""
@@ -188,25 +188,23 @@ class WorkerGroupMachine:
 
     def _ask(self) -> None:
         self._asked += 1
-        if self.member is not None and self._layers_are_lost():
+        member = self.member
+        afresh = member is not None and (member.awaits_state or self._layers_are_lost())
+        if member is not None and afresh:
             self._in_force = None
             self._lost.clear()
-            self._steps.go_on_from(0)
-            self.member.state_lost()
-            self.note("state-lost", "some layers have no holder any more; other sites are asked for the state")
+            if not member.awaits_state:
+                self._steps.go_on_from(0)
+                member.state_lost()
         held = self._crew.present if self._in_force is None else self._in_force.workers
         idle = frozenset(self._crew.present - held)
-        afresh = self.member is not None and self.member.stateless
         self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh))
 
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
         self._change(GroupChange.NO_PLAN)
         self.note("no-plan", reason)
         self._waits_for = reason
-        if hopeless:
-            self.end(reason)
-        else:
-            self._end_if_nobody_comes()
+        self.end(reason) if hopeless else self._end_if_nobody_comes()
 
     def _end_if_nobody_comes(self) -> None:
         if self.phase is GroupPhase.WAITING and not self._crew.starting:
@@ -214,7 +212,7 @@ class WorkerGroupMachine:
 
     def _order(self, plan: Plan) -> None:
         self.generation += 1
-        self._plan = plan
+        self.plan = plan
         self._plan_wanted = ""
         self._ordered = frozenset(plan.shares)
         self._ready.clear()
@@ -231,7 +229,7 @@ class WorkerGroupMachine:
             return
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
-        self._in_force = self._plan
+        self._in_force = self.plan
         self._lost.clear()
         assert self._crew.hello is not None
         collector = self._steps.begin(self._crew.hello, self.training)
@@ -333,7 +331,7 @@ class WorkerGroupMachine:
         """With the last answer: let those commit again who have to, then ask the planner."""
         assert self._stopping is not None
         member, holders = self.member, None if self._in_force is None else self._in_force.workers
-        torn = member is not None and (member.taking or self._layers_are_lost())
+        torn = member is not None and (member.awaits_state or self._layers_are_lost())
         try:
             found = self._stopping.outcome(holders, self._steps.committed, shared=member is not None, torn=torn)
         except TornStep as error:

@@ -91,9 +91,10 @@ class RunMember:
         self.paused = ""
 
     @property
-    def taking(self) -> bool:
-        """A state is being taken over, or was when a worker died: it will be, again."""
-        return isinstance(self._serving, wire.LoadState)
+    def awaits_state(self) -> bool:
+        """What the workers hold counts for nothing: a state is being taken over (or was when a worker died), or must
+        be."""
+        return self.stateless or isinstance(self._serving, wire.LoadState)
 
     # ---- what the machine tells of its workers
 
@@ -182,6 +183,7 @@ class RunMember:
         self._serving = None
         self._change(MemberChange.LOST)
         self._found = False
+        self._group.note("state-lost", "some layers have no holder any more; other sites are asked for the state")
         self._group.do(JoinRun())
 
     def complete(self) -> bool:
@@ -254,10 +256,8 @@ class RunMember:
         self._forget()
         if self.phase is not MemberPhase.OUTSIDE:
             self._change(MemberChange.LOST)
-        if self._leaves:
-            self._end("")
-        elif final:
-            self._end(reason)
+        if self._leaves or final:
+            self._end("" if self._leaves else reason)
         else:
             self._group.note("run-lost", reason, step=self._group.step)
             self._group.do(JoinRun())
@@ -270,10 +270,6 @@ class RunMember:
     # ---- one thing after the other
 
     def _turn(self) -> None:
-        if self._found and self.phase is MemberPhase.OUTSIDE and self.standing in (*STILL, Standing.COMPUTING):
-            self._found = False
-            self._change(MemberChange.GREETED)
-            self._group.do(GreetRun(round=0 if self.stateless else self._group.step))
         while self._orders and self.standing in STILL:
             order = self._orders.popleft()
             match order:
@@ -285,6 +281,10 @@ class RunMember:
                     self._begin(order, Standing.TAKING, TakeState(step=round))
                 case wire.ApplyResult():
                     self._apply(order)
+        if self._found and self.phase is MemberPhase.OUTSIDE and self.standing in (*STILL, Standing.COMPUTING):
+            self._found = False
+            self._change(MemberChange.GREETED)
+            self._group.do(GreetRun(round=0 if self.stateless else self._group.step))
         if self.standing in STILL and self._group.step in self._snapshots:
             self._snapshot(wire.TakeSnapshot(round=self._group.step))
         if self.standing is Standing.REDUCED and self.phase is MemberPhase.TRAINING:

@@ -107,6 +107,42 @@ class Update:
 UpdateHook = Callable[[Update], None]
 
 
+class LocalTraining(Protocol):
+    """What a mode with local steps needs of a framework: the same training, with what a site keeps to itself apart.
+
+    Between two rounds such a mode runs the optimizers at home. What they keep (moments, step counters) is the site's
+    own, and so are the live parameters, of which the mode has a common copy. Shared is the rest: frozen parameters,
+    buffers, the options of the optimizers, the schedulers. Local steps change some of that, too: its value at the end
+    of the last round counts. Implemented by `frameworks.torch_local` and `frameworks.numpy`."""
+
+    @property
+    def items(self) -> Sequence[StateItem]:
+        """The shared state in canonical order, but for the values of the trained parameters."""
+        ...
+
+    @property
+    def optimizers(self) -> Sequence[str]:
+        """Names of what updates the parameters."""
+        ...
+
+    def step(self, number: int, optimizers: Sequence[str]) -> str:
+        """One step of these optimizers at home, on the gradients as they stand; `number`: how many the schedule has
+        seen with it (1: the first of the run). The gradients are cleared. Returns why nothing was done (a gradient is
+        not finite, by name); empty: it was done."""
+        ...
+
+    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+        """Round `round` was applied: the live parameters and buffers are those of its end. The schedules stand where
+        `steps` steps after the last round leave them, whatever this site did; the function of the user runs. Returns
+        the parameters that it changed."""
+        ...
+
+    def restore(self) -> None:
+        """What is shared is again as the last round left it; gradients are cleared. The live parameters are the
+        mode's affair."""
+        ...
+
+
 class Framework(Protocol):
     """One registered training. Implemented by `frameworks.torch` and `frameworks.numpy`."""
 
@@ -141,6 +177,11 @@ class Framework(Protocol):
         becomes that of the end of `round`. `shares`, by optimizer: how much of the weight behind the average gave it
         gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
         all. `metrics`: for the functions of the user."""
+        ...
+
+    def local_training(self) -> LocalTraining:
+        """The same for a mode with local steps (`LocalTraining`). Raises ValueError for what such a mode
+        cannot do."""
         ...
 
     def discard(self) -> None:

@@ -8,7 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos.frameworks.base import (
+    Bytes,
+    LocalTraining,
+    MadeItem,
+    Slot,
+    SlotKind,
+    StateItem,
+    What,
+    fact_item,
+    in_vector_order,
+)
 from chaos_protocols.wire.state_spec import Item, fact
 
 Array = NDArray[Any]
@@ -52,13 +62,16 @@ class NumpyFramework:
         ]
         self._averaged = {slot.name: _read_only(self.gradients[slot.name]) for slot in in_vector_order(self.slots)}
         """What `apply` gets: views, since a copy would lie in fresh memory in every round."""
-        self.items: Sequence[StateItem] = [
-            *(_array_item(name, array) for name, array in self._arrays.items()),
+        self.facts: Sequence[StateItem] = [
             *(
                 fact_item(fact(f"averaged {slot.name}: {_shape(self.gradients[slot.name])}"))
                 for slot in in_vector_order(self.slots)
             ),
             *(fact_item(fact(text)) for text in facts),
+        ]
+        self.items: Sequence[StateItem] = [
+            *(_array_item(name, array) for name, array in self._arrays.items()),
+            *self.facts,
         ]
 
     def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
@@ -84,8 +97,15 @@ class NumpyFramework:
         if share == 0.0:
             self.discard()
             return
-        self._apply(self._averaged, round)
+        self.run_apply(round)
         self.discard()
+
+    def run_apply(self, number: int) -> None:
+        """The function of the user, on the gradients as they stand."""
+        self._apply(self._averaged, number)
+
+    def local_training(self) -> LocalTraining:
+        return NumpyLocalTraining(self)
 
     def discard(self) -> None:
         for gradient in self.gradients.values():
@@ -103,9 +123,43 @@ class NumpyFramework:
     def _array(self, what: What, slot: Slot) -> Array:
         if what is What.GRADIENT:
             return self.gradients[slot.name]
+        self.check_value(slot)
+        return self._arrays[slot.name]
+
+    def check_value(self, slot: Slot) -> None:
+        """Raises ValueError for a gradient that has no array."""
         if slot.name not in self._arrays:
             raise ValueError(f"the gradient {slot.name!r} belongs to no registered array, so it has no value")
-        return self._arrays[slot.name]
+
+
+class NumpyLocalTraining:
+    """For modes with local steps: `apply` is the optimizer of each site. Arrays with a gradient are trained; the others
+    (moments, counters) belong to `apply`, each site its own."""
+
+    def __init__(self, framework: NumpyFramework) -> None:
+        """Raises ValueError for a gradient without an array of its name: it would have no value to average."""
+        for slot in framework.slots:
+            framework.check_value(slot)
+        self._framework = framework
+        self.items: Sequence[StateItem] = framework.facts
+        self.optimizers: Sequence[str] = framework.optimizers
+
+    def step(self, number: int, optimizers: Sequence[str]) -> str:
+        """`apply(gradients, number)`."""
+        gradients = self._framework.gradients
+        odd = next((name for name, gradient in gradients.items() if not np.isfinite(gradient).all()), None)
+        if odd is None:
+            self._framework.run_apply(number)
+        self._framework.discard()
+        return "" if odd is None else f"the gradient of {odd!r} is not finite"
+
+    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+        """Arrays have no schedule: `apply` has the number of its step."""
+        self._framework.discard()
+        return ()
+
+    def restore(self) -> None:
+        self._framework.discard()
 
 
 def _parts(slots: Sequence[Slot], vector: Bytes) -> list[tuple[Slot, Array]]:

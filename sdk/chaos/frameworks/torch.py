@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, Update, UpdateHook, What, fact_item
+from chaos.frameworks.local import kept_apart
+from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_state import (
     OptimizerState,
@@ -111,7 +113,9 @@ class TorchFramework:
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
         self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, "")) for n, source in self._sources.items()]
         self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
-        self.items: Sequence[StateItem] = [*self._items(trained), *(fact_item(fact(text)) for text in facts)]
+        self._trained_names = frozenset(trained)
+        self._facts = [fact_item(fact(text)) for text in facts]
+        self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
         self._watch = OutsideWatch(self._parameters, self._places, self._optimizers, self._schedulers)
 
@@ -207,6 +211,30 @@ class TorchFramework:
                 for buffer in self._buffers:
                     buffer.commit()
 
+    def local_training(self) -> TorchLocalTraining:
+        if self._on_average is not None:
+            raise ValueError(
+                "on_average= is called with averaged gradients, which a mode with local steps does not have: clip "
+                "in the loop, before coordinator.step()"
+            )
+        for state in self._states:
+            state.forget_spare()
+        live = [item for state in self._states for item in state.options()]
+        live += [item for name, scheduler in self._schedulers.items() for item in scheduler_items(name, scheduler)]
+        options, committed = kept_apart(live)
+        sources = ((slot, self._sources[slot.name]) for slot in self.slots)
+        return TorchLocalTraining(
+            items=[*self._model_items(trained=False), *options, *self._facts],
+            committed=committed,
+            optimizers=self._optimizers,
+            schedulers=self._schedulers,
+            parameters=[(slot, source) for slot, source in sources if isinstance(source, torch.Tensor)],
+            buffers=self._buffers,
+            watch=self._watch,
+            clear_gradients=self._clear_gradients,
+            on_update=self._on_update,
+        )
+
     def discard(self) -> None:
         with torch.no_grad():
             for buffer in self._buffers:
@@ -283,10 +311,13 @@ class TorchFramework:
             raise ValueError("there is nothing to average: the registered optimizers train no parameter")
         return trained
 
-    def _items(self, trained: Mapping[str, str]) -> Iterator[StateItem]:
+    def _model_items(self, *, trained: bool = True) -> Iterator[StateItem]:
+        """Parameters (`trained`: also those that are trained) and buffers."""
         for name, parameter in self._parameters.items():
-            yield TensorItem(name, parameter)
-            if name not in trained:
+            is_trained = name in self._trained_names
+            if trained or not is_trained:
+                yield TensorItem(name, parameter)
+            if not is_trained:
                 yield fact_item(fact(f"{name} is frozen"))
         for buffer in self._buffers:
             yield MadeItem(
@@ -294,6 +325,8 @@ class TorchFramework:
                 get=lambda buffer=buffer: tensor_bytes(buffer.committed),  # type: ignore[misc]
                 put=buffer.load,
             )
+
+    def _kept_items(self) -> Iterator[StateItem]:
         for state in self._states:
             yield from state.items()
         for name, scheduler in self._schedulers.items():

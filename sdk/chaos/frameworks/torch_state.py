@@ -147,12 +147,7 @@ class OptimizerState:
 
     def items(self) -> Iterator[StateItem]:
         """Options and numbers of the groups, the `started` flags, then the state of each parameter."""
-        yield fact_item(fact(f"{self._prefix}: {type(self._optimizer).__name__}"))
-        for index, group in enumerate(self._optimizer.param_groups):
-            prefix = f"{self._prefix}.group{index}"
-            yield fact_item(fact(f"{prefix}.params: {[self._names[id(p)] for p in group['params']]}"))
-            for key in sorted(set(group) - SKIPPED_GROUP_KEYS):
-                yield from _option_items(f"{prefix}.{key}", group, key)
+        yield from self.options()
         yield MadeItem(
             item=Item(f"{self._prefix}.started", "uint8", (len(self._parameters),)),
             get=self._started,
@@ -163,6 +158,15 @@ class OptimizerState:
             name = f"{self._prefix}.{self._names[id(parameter)]}"
             for slot in self._slots.get(id(parameter), ()):
                 yield _SlotItem(f"{name}.{slot.key}", state, parameter, slot)
+
+    def options(self) -> Iterator[StateItem]:
+        """Class, parameters and options of the groups, without what a step makes."""
+        yield fact_item(fact(f"{self._prefix}: {type(self._optimizer).__name__}"))
+        for index, group in enumerate(self._optimizer.param_groups):
+            prefix = f"{self._prefix}.group{index}"
+            yield fact_item(fact(f"{prefix}.params: {[self._names[id(p)] for p in group['params']]}"))
+            for key in sorted(set(group) - SKIPPED_GROUP_KEYS):
+                yield from _option_items(f"{prefix}.{key}", group, key)
 
     def forget_spare(self) -> None:
         """The first step is about to make its own tensors."""

@@ -1,12 +1,14 @@
 """The ways in which sites train together: what is given to a round, how its result is applied, what is committed.
 
-`EveryStep` averages the gradients of every step. A mode with local steps between rounds is a further class here;
-neither the Coordinator nor a framework knows which one runs.
+`EveryStep` averages the gradients of every step; `LocalSGD` and `DiLoCo` let every site step by itself for a while and
+average how far each has come (docs/training-modes.md). Neither the Coordinator nor a framework knows which one runs.
 """
 
 from __future__ import annotations
 
 from chaos.sync.base import Due, Part, SyncMode, SyncSession
 from chaos.sync.every_step import EveryStep
+from chaos.sync.local_steps import DiLoCo, LocalSGD
+from chaos.sync.outer import OuterSGD
 
-__all__ = ["Due", "EveryStep", "Part", "SyncMode", "SyncSession"]
+__all__ = ["DiLoCo", "Due", "EveryStep", "LocalSGD", "OuterSGD", "Part", "SyncMode", "SyncSession"]

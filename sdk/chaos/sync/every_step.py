@@ -8,16 +8,15 @@ step: its moments are not fed with zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Sequence
 
 import numpy as np
 
-from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, fact_item, in_vector_order
+from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, fact_item
 from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote, out_of_phase
-from chaos_protocols.wire.state_spec import contribution_spec, fact
+from chaos.sync.runs import Run, by_name, runs_of, slot_at
+from chaos_protocols.wire.state_spec import MODE, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
 
 
@@ -38,21 +37,11 @@ class EveryStep:
     def facts(self) -> Sequence[str]:
         if not self._notes:
             return ()  # as sites of releases from before notes
-        return (f"sync: every step, with notes; metrics {sorted(self._metrics)}",)
+        return (f"{MODE}every step, with notes; metrics {sorted(self._metrics)}",)
 
     def start(self, framework: Framework) -> EveryStepSession:
         layout = NotesLayout(framework.optimizers, self._metrics) if self._notes else None
         return EveryStepSession(framework, layout, self.facts())
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Slots of one kind that lie one behind the other in the vector: bytes [start, stop)."""
-
-    what: What
-    slots: Sequence[Slot]
-    start: int
-    stop: int
 
 
 class EveryStepSession:
@@ -63,7 +52,7 @@ class EveryStepSession:
         self._framework = framework
         self._notes = notes
         self._notes_bytes = 8 * notes.count if notes is not None else 0
-        self._runs = _runs(framework.slots, self._notes_bytes)
+        self._runs = runs_of(framework.slots, self._notes_bytes)
         self._part = Part()
         self._gave: RoundNote | None = None
         """To the round that is not applied yet."""
@@ -94,54 +83,53 @@ class EveryStepSession:
             return 0.0
         if self._notes is None:
             for run in self._runs:
-                self._framework.read(run.what, run.slots, vector[run.start : run.stop])
+                self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
             return self._part.samples
         note = self._gave = self._note(self._part)
         self._notes.write(note, vector[: self._notes_bytes].view(np.float64))
         for run in self._runs:
-            self._framework.read(run.what, run.slots, vector[run.start : run.stop])
+            self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
             for start, stop in _of_others(run, note.optimizers):
                 vector[start:stop] = 0
         return self._part.samples
 
     def average(self, vector: Bytes) -> None:
         for run in self._runs:
-            if run.what is What.GRADIENT:
-                self._framework.write(run.what, run.slots, vector[run.start : run.stop])
+            if run.kind is SlotKind.PARAMETER:
+                self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
 
     def apply(self, vector: Bytes, round: int) -> None:
         if self._notes is None:
             for run in self._runs:
-                self._framework.write(run.what, run.slots, vector[run.start : run.stop])
+                self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
             self._framework.optimizer_step(round)
             return
         self.agreed = agreed = self._notes.read(vector[: self._notes_bytes].view(np.float64))
         self.notice = out_of_phase(self._gave, agreed, round) if self._gave is not None else ""
         self._gave = None
         for run in self._runs:
-            self._framework.write(run.what, run.slots, vector[run.start : run.stop])
+            self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
 
     def skip(self, round: int) -> None:
         self._framework.discard()
 
     def name_at(self, start: int) -> str:
-        run = next(run for run in self._runs if run.start <= start < run.stop)
-        end = run.start
-        for slot in run.slots:
-            end += slot.size_bytes
-            if start < end:
-                return f"the gradient of {slot.name!r}" if run.what is What.GRADIENT else repr(slot.name)
-        raise AssertionError("a run consists of its slots")
+        slot = slot_at(self._runs, start)
+        return f"the gradient of {slot.name!r}" if slot.kind is SlotKind.PARAMETER else repr(slot.name)
 
-    def apply_alone(self, round: int) -> None:
+    def apply_alone(self, round: int) -> bool:
+        if self._part.skip:
+            self._framework.discard()
+            return False
         if self._notes is None:
             self._framework.optimizer_step(round)
-            return
+            return True
         numbers = np.zeros(self._notes.count)
         self._notes.write(self._note(self._part), numbers)
         self.agreed = agreed = self._notes.read(numbers)
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
+        return True
 
     def reset(self, round: int) -> None:
         """Gradients belong to the step that is being computed: nothing is kept from round to round."""
@@ -151,7 +139,7 @@ class EveryStepSession:
     def _note(self, part: Part) -> RoundNote:
         assert self._notes is not None
         known = self._notes.optimizers
-        chosen = _by_name(known, part.optimizers) if part.optimizers is not None else known
+        chosen = by_name(known, part.optimizers) if part.optimizers is not None else known
         self._notes.check(part.metrics)
         return RoundNote(
             optimizers=frozenset(chosen),
@@ -160,21 +148,12 @@ class EveryStepSession:
         )
 
 
-def _by_name(known: Sequence[str], wanted: Iterable[str]) -> list[str]:
-    """The registered optimizers that these names mean: with `register(optimizer={"D": ...})`, `D`."""
-    chosen = []
-    for name in wanted:
-        full = name if name in known else f"optimizer.{name}"
-        if full not in known:
-            names = ", ".join(repr(one.removeprefix("optimizer.")) for one in known)
-            raise ValueError(f"step(optimizers=...) names {name!r}, which is not registered; there are {names}")
-        chosen.append(full)
-    if not chosen:
-        raise ValueError("step(optimizers=()) names none; name those that the gradients are for")
-    return chosen
+def _what(run: Run) -> What:
+    """A buffer has a value only."""
+    return What.VALUE if run.kind is SlotKind.BUFFER else What.GRADIENT
 
 
-def _of_others(run: _Run, optimizers: frozenset[str]) -> list[tuple[int, int]]:
+def _of_others(run: Run, optimizers: frozenset[str]) -> list[tuple[int, int]]:
     """Bytes of gradients that are for none of these, one behind the other as far as they are."""
     parts: list[tuple[int, int]] = []
     start = run.start
@@ -187,13 +166,3 @@ def _of_others(run: _Run, optimizers: frozenset[str]) -> list[tuple[int, int]]:
                 parts.append((start, stop))
         start = stop
     return parts
-
-
-def _runs(slots: Sequence[Slot], start: int) -> list[_Run]:
-    runs = []
-    for kind, group in groupby(in_vector_order(slots), key=lambda slot: slot.kind):
-        members = list(group)
-        stop = start + sum(slot.size_bytes for slot in members)
-        runs.append(_Run(What.VALUE if kind is SlotKind.BUFFER else What.GRADIENT, members, start, stop))
-        start = stop
-    return runs

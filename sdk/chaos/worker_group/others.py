@@ -79,7 +79,7 @@ class LayersSession:
     def name_at(self, start: int) -> str:
         return f"the gradient of layer {self._layers[self._vectors.layer_at(start)].name}"
 
-    def apply_alone(self, round: int) -> None:
+    def apply_alone(self, round: int) -> bool:
         raise AssertionError("alone, the steps of a parallel model are its own (TrainsAlone)")
 
     def reset(self, round: int) -> None:

@@ -43,15 +43,16 @@ def hunt(bug: Bug, *, first: int = 0) -> Finding:
     began_s, errors, last_error = time.monotonic(), 0, ""
     try:
         with planted(bug):
-            for seed in range(first, bug.seeds):
+            for seed in range(max(first, bug.first), bug.seeds):
+                sites = bug.sites or sites_of(seed)
                 try:
-                    run_seed(seed, sites=sites_of(seed))
+                    run_seed(seed, sites=sites, guest=bug.guest)
                 except Violation as found:
                     took_s = time.monotonic() - began_s
                     return Finding(
                         name=bug.name,
                         seed=seed,
-                        sites=sites_of(seed),
+                        sites=sites,
                         invariant=found.invariant,
                         text=found.text,
                         errors=errors,
@@ -60,7 +61,7 @@ def hunt(bug: Bug, *, first: int = 0) -> Finding:
                 except Exception as error:  # an assertion of the protocols, or a plain defect: not an oracle's word
                     errors += 1
                     last_error = f"; {type(error).__name__}: {error}"
-            text = f"NOT CAUGHT within {bug.seeds} seeds{last_error}"
+            text = f"NOT CAUGHT before seed {bug.seeds}{last_error}"
     except DoesNotApply as error:
         text = f"DOES NOT APPLY: {error}"
     took_s = time.monotonic() - began_s

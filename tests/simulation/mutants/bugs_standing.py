@@ -11,6 +11,8 @@ STANDING = (
         name="nobody is told whom a round waits for",
         patches=(Patch("chaos_protocols.membership.waits:Waits.reason", "waits = self.waited_for", "waits = ()"),),
         breaks=(8,),
+        first=120,
+        seeds=160,
     ),
     Bug(
         name="who has given its part is named all the same",
@@ -22,6 +24,8 @@ STANDING = (
             ),
         ),
         breaks=(8,),
+        first=120,
+        seeds=160,
     ),
     Bug(
         name="bytes that a stopped daemon's system acknowledges excuse its silence",
@@ -33,5 +37,8 @@ STANDING = (
             ),
         ),
         breaks=(8,),
+        first=470,
+        seeds=480,
+        sites=7,
     ),
 )

@@ -30,12 +30,17 @@ class Patch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """`breaks`: the invariants that may be seen broken first. `seeds`: it is caught within so many."""
+    """`breaks`: the invariants that may be seen broken first. `seeds`: it is caught before this one; `first`: from here
+    on, where what it takes is rare. `sites`: in runs of so many; 0: of 3 to 6, by the seed. `guest`: a hostile guest is
+    there to use it."""
 
     name: str
     patches: tuple[Patch, ...]
     breaks: tuple[int, ...]
     seeds: int = 60
+    first: int = 0
+    sites: int = 0
+    guest: bool = False
 
 
 class DoesNotApply(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from chaosd.log_format import RECORD_ATTRIBUTE, formatter
+from chaosd.log_format import RECORD_ATTRIBUTE, TOLD_MAX, ForTerminals, formatter
 
 
 def line(text: str, *arguments: object, log_format: str = "json", **extra: object) -> str:
@@ -39,3 +39,19 @@ def test_a_traceback_is_a_field_and_not_further_lines() -> None:
 
 def test_the_log_for_people_is_a_plain_line() -> None:
     assert line("hello", log_format="text").endswith("WARNING hello")
+
+
+def test_what_peers_wrote_neither_moves_the_cursor_nor_makes_further_lines_nor_fills_the_disk() -> None:
+    record = logging.LogRecord(
+        "chaosd",
+        logging.WARNING,
+        __file__,
+        1,
+        "site %s left: %s",
+        ("\x1b[2J\r", "bad\nCRITICAL forged\u202e" + "x" * 9999),
+        None,
+    )
+    assert ForTerminals().filter(record)
+    told = formatter("text").format(record)
+    assert not set("\x1b\r\n\u202e") & set(told) and "CRITICAL forged" in told and len(told) < TOLD_MAX + 100
+    assert told.endswith("...")

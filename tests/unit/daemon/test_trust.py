@@ -20,6 +20,7 @@ from chaos_protocols.links.refusals import REFUSALS_KEPT
 from chaos_protocols.names import SiteId
 from chaosd.api.client import LocalClient, RequestRefusedError
 from chaosd.cli.app import app
+from chaosd.conduct import Conduct
 from chaosd.config.changes import CHANGES_NAME, DialledPeer, read_changes
 from chaosd.config.file import ConfigError
 from chaosd.config.model import PeerConfig, SiteConfig
@@ -34,6 +35,8 @@ class OneDriver:
     def __init__(self, bench: Bench) -> None:
         self._bench, self.machine = bench, bench.machine
         self.fed: list[events.Event] = []
+        self.conduct, self.transport = Conduct(bench.machine.is_trusted), self
+        self.closed: list[SiteId] = []
         self.records: list[Record] = []
 
     def now_s(self) -> float:
@@ -41,6 +44,9 @@ class OneDriver:
 
     def feed(self, event: events.Event) -> None:
         self.fed.append(event)
+
+    def close_link(self, site: SiteId, reason: str) -> None:
+        self.closed.append(site)
 
     def record(self, record: Record) -> None:
         self.records.append(record)
@@ -219,6 +225,34 @@ def test_the_commands_change_peers_and_refuse_what_is_none(commands: tuple[Rig, 
         assert code in (1, 2) and why in text, text
     assert run("peer", "remove", "Hungary")[0] == 0 and rig.trust.peers() == []
     assert run("peer", "list") == (0, "no peers: this site waits until others dial it\n")
+
+
+def test_a_blocked_site_loses_its_link_at_once_and_stays_out_after_a_restart(rig: Rig) -> None:
+    rig.bench.pretend(roster_of(A, B, C))
+    assert "stays in the run" in rig.trust.block("site b", "key stolen").reason
+    assert rig.driver.closed == [B] and "operator" in rig.driver.conduct.why_not(B)
+    assert "key stolen" in rig.driver.records[-1].reason
+    assert "already" in rig.trust.block(B, "").reason and not rig.trust.block("eeee", "").done
+    assert not rig.trust.block(A, "").done, "nobody blocks himself"
+    rig.driver.conduct.block([])
+    rig.again()
+    assert rig.driver.conduct.why_not(B) and not rig.driver.conduct.why_not(C)
+    assert rig.trust.unblock("bbbb").done and not rig.driver.conduct.why_not(B)
+    assert not rig.trust.unblock("bbbb").done
+    rig.driver.conduct.block([])
+    rig.again()
+    assert not rig.driver.conduct.why_not(B)
+
+
+def test_the_commands_block_a_site_and_show_it(commands: tuple[Rig, Any]) -> None:
+    _, run = commands
+    assert run("block") == (0, "nobody is blocked\n")
+    code, text = run("block", C, "--reason", "left the consortium")
+    assert code == 0 and "no link with this site" in text
+    assert run("block") == (0, f"{C}  {C[:8]}\n")
+    assert run("block", "--json")[1].startswith('[{"site":')
+    assert run("unblock", "cccc")[0] == 0 and run("unblock", "cccc")[0] == 1
+    assert run("block", "x\x07y")[0] == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from chaos_protocols.rounds.reduce import (
     Combine,
     FetchedRef,
     Finalise,
+    GoOn,
     HeldRef,
     PartialRef,
     Place,
@@ -282,6 +283,8 @@ class ReduceEngine:
                     self._open_memory(effect.tag).combine(effect)
                 case Finalise():
                     self._open_memory(effect.tag).finalise(effect)
+                case GoOn():
+                    self._tell(lambda effect=effect: self._run(self._machine.go_on(effect)))
                 case ReleasePartials():
                     self._open_memory(effect.tag).release_partials(effect)
                 case RoundReduced():

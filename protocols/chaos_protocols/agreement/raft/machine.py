@@ -183,6 +183,13 @@ class RaftMachine:
         heard within one."""
         return election.hears_leader(self._core, now_s)
 
+    def leader_silence_s(self, now_s: float) -> float:
+        """How long the leader was not heard; endless where none is known, 0 on the leader itself."""
+        core = self._core
+        if core.role is Role.LEADER:
+            return 0.0
+        return now_s - core.leader_contact_s if core.leader is not None else ENDLESS_S
+
     def missing_voters(self, now_s: float) -> tuple[SiteId, ...]:
         """Leader: voters not heard within an election timeout. A site that asks for votes: those that have not
         answered. Followers: none."""

@@ -94,6 +94,14 @@ class Finalise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GoOn:
+    """More can be summed at once, and nobody will say so: call `go_on` when whatever else waits has had its turn."""
+
+    tag: Tag
+    tree: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePartials:
     """The parent has this site's chunks below `below` of this tree."""
 
@@ -159,5 +167,5 @@ class ResultUnavailable:
     digest: str
 
 
-ReduceEffect = SendBulk | Combine | Finalise | ReleasePartials | RoundReduced | RoundEmpty | ResultLost
+ReduceEffect = SendBulk | Combine | Finalise | GoOn | ReleasePartials | RoundReduced | RoundEmpty | ResultLost
 ResultEffect = SendBulk | ResultComplete | ResultVerified | ResultRefuted | ResultUnavailable

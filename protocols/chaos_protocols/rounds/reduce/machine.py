@@ -23,6 +23,7 @@ from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN, SiteId, short
 from chaos_protocols.rounds.reduce.effects import (
     ChildRef,
+    GoOn,
     ReduceEffect,
     ResultLost,
     ResultRef,
@@ -37,6 +38,9 @@ from chaos_protocols.wire.plans import SyncPlan, Tag
 
 CHUNKS_IN_FLIGHT_MAX = 16
 """Chunks of a tree under way from a child: 8 MiB, enough for 300 Mbit/s at 200 ms with room for jitter."""
+
+CHUNKS_A_TURN_MAX = 16
+"""Chunks of a tree that are summed in one go where nobody is waited for: some 5 ms, so that control is not held up."""
 
 RESULTS_KEPT = 2
 """Finished rounds that still serve children: the last one, and the one before for a listener that lags."""
@@ -69,11 +73,17 @@ class ReduceMachine:
     """See the module."""
 
     def __init__(
-        self, site: SiteId, *, chunks_in_flight_max: int = CHUNKS_IN_FLIGHT_MAX, results_kept: int = RESULTS_KEPT
+        self,
+        site: SiteId,
+        *,
+        chunks_in_flight_max: int = CHUNKS_IN_FLIGHT_MAX,
+        results_kept: int = RESULTS_KEPT,
+        chunks_a_turn_max: int = CHUNKS_A_TURN_MAX,
     ) -> None:
         """Raises ValueError for limits below 1."""
-        if chunks_in_flight_max < 1 or results_kept < 1:
-            raise ValueError("chunks_in_flight_max and results_kept must be at least 1")
+        if chunks_in_flight_max < 1 or results_kept < 1 or chunks_a_turn_max < 1:
+            raise ValueError("chunks_in_flight_max, results_kept and chunks_a_turn_max must be at least 1")
+        self.chunks_a_turn_max = chunks_a_turn_max
         self.site = site
         self.chunks_in_flight_max = chunks_in_flight_max
         self.results_kept = results_kept
@@ -121,6 +131,7 @@ class ReduceMachine:
                     place,
                     count=count,
                     in_flight_max=self.chunks_in_flight_max,
+                    turn_max=self.chunks_a_turn_max,
                     note=current.note,
                 )
         self._current, self._newest = current, tag
@@ -146,6 +157,13 @@ class ReduceMachine:
         if check:
             next(iter(current.trees.values())).check(check)
         return self._resolved([effect for flow in current.trees.values() for effect in flow.contribute(weight)])
+
+    def go_on(self, effect: GoOn) -> list[ReduceEffect]:
+        """What it asked for; another tag changes nothing."""
+        current = self._current
+        if current is None or current.tag != effect.tag:
+            return []
+        return self._resolved(current.trees[effect.tree].go_on())
 
     def stop(self, tag: Tag) -> list[ReduceEffect]:
         """Take nothing more of `tag`. Finished rounds still serve their children."""

@@ -20,6 +20,7 @@ from chaos_protocols.rounds.reduce.effects import (
     ChildRef,
     Combine,
     Finalise,
+    GoOn,
     PartialRef,
     ReduceEffect,
     ReleasePartials,
@@ -49,8 +50,18 @@ class TreeFlow:
     """See the module. `combined`: chunks summed here; `finished`: chunks of the result that are here."""
 
     def __init__(
-        self, site: SiteId, tag: Tag, tree: int, place: TreePlace, *, count: int, in_flight_max: int, note: Note
+        self,
+        site: SiteId,
+        tag: Tag,
+        tree: int,
+        place: TreePlace,
+        *,
+        count: int,
+        in_flight_max: int,
+        turn_max: int,
+        note: Note,
     ) -> None:
+        """`turn_max`: chunks summed in one go at most; then a `GoOn` asks for the next."""
         self.site, self.tag, self.tree, self.place, self.count = site, tag, tree, place, count
         self.combined = 0
         self.finished = 0
@@ -61,6 +72,8 @@ class TreeFlow:
         self.came_up_empty = False
         self._in_flight_max = in_flight_max
         self._grant_step = max(1, in_flight_max // 2)
+        self._turn_max = turn_max
+        self._goes_on = False
         self._note = note
         self._children = {child: _Child(members=members) for child, members in place.children}
         self._own: float | None = None
@@ -160,6 +173,11 @@ class TreeFlow:
         effects: list[ReduceEffect] = []
         before = self.combined
         while self._may_combine():
+            if self.combined == before + self._turn_max:
+                if not self._goes_on:
+                    effects.append(GoOn(tag=self.tag, tree=self.tree))
+                self._goes_on = True
+                break
             if self.combined == 0 and not any(self._known.values()):
                 effects += self._nothing_to_sum()
                 break
@@ -170,6 +188,11 @@ class TreeFlow:
                 if not child.empty and (step >= self._grant_step or (step > 0 and self._room() == self.count)):
                     effects += self._grant_to(site)
         return effects
+
+    def go_on(self) -> list[ReduceEffect]:
+        """What a `GoOn` asked for."""
+        self._goes_on = False
+        return self.advance()
 
     def _may_combine(self) -> bool:
         if self._own is None or self.combined == self.count or self.came_up_empty:

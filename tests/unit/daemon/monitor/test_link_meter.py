@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.probe import IPERF_WANT, IperfHeader, encode
 from chaosd.metrics import Metrics
 from chaosd.monitor import link_meter as measuring
 from chaosd.monitor.link_meter import LinkMeter
@@ -36,11 +39,68 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def meter(probe: Probe, method: str = "builtin", metrics: Metrics | None = None) -> LinkMeter:
-    nowhere: Any = None
+class Links:
+    """What would go over the links."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[SiteId, IperfHeader]] = []
+
+    async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: bytes = b"") -> None:
+        self.sent.append((site, msgspec.msgpack.decode(header, type=IperfHeader)))
+
+
+def meter(
+    probe: Probe, method: str = "builtin", metrics: Metrics | None = None, links: Links | None = None
+) -> LinkMeter:
+    """Site A is of the run, nobody else."""
     stand_in: Any = probe
-    counted = metrics or Metrics()
-    return LinkMeter(stand_in, nowhere, method, counted, listen_host="127.0.0.1", address_of=lambda _: "")
+    transport: Any = links
+    return LinkMeter(
+        stand_in,
+        transport,
+        method,
+        metrics or Metrics(),
+        listen_host="127.0.0.1",
+        address_of=lambda _: "",
+        is_of_run=lambda site: site == A,
+    )
+
+
+@pytest.mark.parametrize(("method", "site", "told"), [("builtin", A, "does not measure"), ("iperf3", B, "only sites")])
+async def test_nobody_starts_a_program_here_but_a_site_of_the_run_where_it_is_configured(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, method: str, site: SiteId, told: str
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(measuring.iperf, "serve_once", lambda *_, **__: started.append(1))
+    links = Links()
+    one = meter(Probe(), method, links=links)
+    one.bulk_received(site, encode(IperfHeader(kind=IPERF_WANT)))
+    await asyncio.sleep(0)
+    await one.close()
+    ((answered, header),) = links.sent
+    assert (answered, header.port) == (site, 0) and told in header.reason and not started
+
+
+async def test_a_site_of_the_run_starts_a_program_here_once_a_minute(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[int] = []
+
+    async def serve_once(host: str, port: int, **_: object) -> None:
+        served.append(port)
+
+    monkeypatch.setattr(measuring.iperf, "serve_once", serve_once)
+    monkeypatch.setattr(measuring.iperf, "available", lambda: measuring.iperf.IperfForm.PROGRAM)
+    links = Links()
+    one = meter(Probe(), "iperf3", links=links)
+    for _ in range(3):
+        one.bulk_received(A, encode(IperfHeader(kind=IPERF_WANT)))
+        await asyncio.gather(*one._serving.values())
+    assert len(served) == 1 and [header.port > 0 for _, header in links.sent] == [True, False, False]
+    clock[0] += measuring.IPERF_PAUSE_S
+    one.bulk_received(A, encode(IperfHeader(kind=IPERF_WANT)))
+    await asyncio.gather(*one._serving.values())
+    assert len(served) == 2
 
 
 async def test_a_link_that_carried_nothing_is_probed_and_the_cost_is_counted(clock: list[float]) -> None:

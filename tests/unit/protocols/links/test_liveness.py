@@ -240,6 +240,18 @@ def stalls(links: LinkTable) -> list[object]:
     return found
 
 
+def test_who_has_acknowledged_nothing_of_a_stream_for_longest_is_known() -> None:
+    links, other = linked(), SiteId("c" * 32)
+    links.link_up(other, 1, "", now_s=0.0)
+    assert links.unacknowledged(0, now_s=0.5) == (None, 0.0)
+    links.progressed(B, (bulk(waiting=True),), now_s=0.5)
+    links.progressed(other, (bulk(waiting=True),), now_s=1.0)
+    assert links.unacknowledged(0, now_s=1.5) == (B, 1.0)
+    assert links.unacknowledged(1, now_s=1.5) == (None, 0.0), "another stream"
+    links.progressed(B, (bulk(acknowledged=True, waiting=True),), now_s=1.6)
+    assert links.unacknowledged(0, now_s=2.0) == (other, 1.0)
+
+
 def test_a_link_that_stalls_again_soon_after_it_was_made_anew_is_down() -> None:
     links = linked()
     assert isinstance(stalls(links)[-1], Dial)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.unit.protocols.one_site import (
+    EPOCH,
     MODEL,
     SETTINGS,
     A,
@@ -51,6 +52,7 @@ from chaos_protocols.wire.control import (
 )
 
 FAR = (1 << 53) - 1
+NEWER = EPOCH + 5
 
 
 def member() -> Bench:
@@ -132,9 +134,13 @@ def test_orders_and_answers_of_a_scheduler_are_taken_from_sites_of_the_run_alone
 
 def test_a_stranger_cannot_tell_a_member_that_it_was_removed() -> None:
     bench = member()
-    bench.hear(D, heartbeat(epoch=FAR, knows_you=False))
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="connection reset"))
+    bench.handle(events.DialFailed(site=A, reason="refused"))
+    alive(bench, C, D, seconds=4 * SETTINGS.election_timeout_s)
+    assert bench.machine.raft.leader is None
+    bench.hear(D, heartbeat(epoch=NEWER, knows_you=False))
     assert bench.machine.membership.in_roster
-    bench.hear(C, heartbeat(epoch=FAR, knows_you=False))
+    bench.hear(C, heartbeat(epoch=NEWER, knows_you=False))
     assert not bench.machine.membership.in_roster, "a site of the run can: it has the newer roster"
 
 
@@ -148,11 +154,11 @@ def test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_
 
     def is_told_that_it_is_out(seconds: float) -> None:
         for _ in range(round(seconds / 0.25)):
-            bench.hear(C, heartbeat(epoch=FAR, knows_you=False, scheduler=D))
+            bench.hear(C, heartbeat(epoch=NEWER, knows_you=False, scheduler=D))
             alive(bench, C, seconds=0.25, step_s=0.25)
 
     is_told_that_it_is_out(SETTINGS.negotiation_timeout_s / 2)
-    bench.hear(C, heartbeat(epoch=FAR, knows_you=True, scheduler=D))  # a newer roster has it again
+    bench.hear(C, heartbeat(epoch=NEWER, knows_you=True, scheduler=D))  # a newer roster has it again
     alive(bench, C, seconds=0.25, step_s=0.25)
     is_told_that_it_is_out(SETTINGS.negotiation_timeout_s - 0.5)
     assert bench.machine.raft.leader is None and not bench.machine.membership.ended

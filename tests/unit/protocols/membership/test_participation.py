@@ -66,6 +66,7 @@ from chaos_protocols.wire.control import (
     LinkStateAdvertisement,
     RoundStatusQuery,
     RoundStatusReply,
+    SiteStatus,
     StateRequest,
 )
 from chaos_protocols.wire.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
@@ -380,3 +381,12 @@ def test_orders_are_bounded_in_number_and_come_from_the_run_alone() -> None:
     outside = Bench(D).up(A, B)
     outside.hear(B, ConnectOrder(negotiation="x", other=C, address="c:1", probe=False))
     assert C not in outside.machine.links.neighbours, "not from somebody that is neither known nor the scheduler"
+
+
+def test_bytes_of_a_round_that_nobody_acknowledges_are_reported_after_a_failure_timeout() -> None:
+    bench = training_member()
+    waiting = events.ConnectionProgress(stream=0, received=False, acknowledged=False, waiting=True)
+    bench.handle(events.LinkProgressed(site=B, connections=(waiting,)))
+    assert {one.unacknowledged_by for _, one in sent(bench.alive(0.9), SiteStatus)} == {""}
+    last = sent(bench.alive(0.5), SiteStatus)[-1][1]
+    assert last.unacknowledged_by == B and last.unacknowledged_s >= SETTINGS.failure_timeout_s

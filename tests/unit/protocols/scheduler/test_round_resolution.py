@@ -30,7 +30,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.names import SiteId
-from chaos_protocols.scheduler.round_resolution import outcome_of
+from chaos_protocols.scheduler.round_resolution import beyond_belief, outcome_of
 from chaos_protocols.wire.control import RoundStatusReply
 
 
@@ -209,3 +209,26 @@ def _promoted_for(
     first = make_view(PLANNER, first_round=1, members=before, listeners=listeners, links=roster.links)
     later = msgspec.structs.replace(roster.views[0], first_round=first_round)
     return msgspec.structs.replace(roster, resolved_round=40, views=(first, later))
+
+
+def test_a_round_that_the_scheduler_has_given_nothing_to_is_done_nowhere() -> None:
+    roster = roster_of(A, B, C)
+    answers = {A: said(4, "aa", has_state=True), B: said(5, "bb"), C: said(6, has_state=True)}
+    assert beyond_belief(roster, A, answers) == (C,)
+    assert beyond_belief(roster, A, {**answers, C: said(6, known=900)}) == (), "it holds nothing"
+    assert beyond_belief(roster, A, {**answers, A: said(4, "aa")}) == (), "it was restarted: the others may be further"
+    later = make_view(PLANNER, first_round=9, members=(A, B, C), listeners=(), links=roster.links)
+    first = make_view(PLANNER, first_round=1, members=(B, C), listeners=(), links=roster.links[-1:])
+    assert beyond_belief(msgspec.structs.replace(roster, views=(first, later)), A, answers) == ()
+
+
+def test_a_site_outside_the_roster_has_no_say_in_a_round_in_doubt() -> None:
+    bench = leader_of(roster=roster_of(A, B, C, D))
+    lose(bench, D)
+    epoch = bench.machine.roster.epoch
+    answers = bench.machine.scheduler.term.resolution
+    bench.hear(D, RoundStatusReply(epoch=epoch, done_round=9, digest="dd"))
+    assert D not in answers.answers, "it is in the roster no more"
+    bench.hear(B, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
+    bench.hear(C, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
+    assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 0

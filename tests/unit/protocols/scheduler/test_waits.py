@@ -9,7 +9,7 @@ import msgspec
 from tests.unit.protocols.one_site import EPOCH, SETTINGS, A, B, Bench, C, D, moving, roster_of, sent
 
 from chaos_protocols.scheduler.pace import ROUNDS_TIMED_MIN, Pace
-from chaos_protocols.scheduler.waits import BEHIND
+from chaos_protocols.scheduler.waits import BEHIND, UNHEARD
 from chaos_protocols.wire.control import RoundWaits, SiteStatus
 from chaos_protocols.wire.plans import Tag
 
@@ -75,6 +75,17 @@ def test_a_member_whose_daemon_has_not_the_rosters_newest_entry_is_waited_for_wi
     assert found[-1][1].waits[0].seconds >= SETTINGS.waits_told_s
     assert told(bench, 2.0, b=report(gave=True), c=report(gave=False, active=False))[-1][1].waits == ()
     assert not told(bench, 4.0, b=report(gave=False), c=behind), "nobody has given: all compute"
+
+
+def test_a_member_whose_bytes_do_not_arrive_is_waited_for_with_where_they_should() -> None:
+    """Everybody has given, and the way of the sums swallows them (seed 1147 of the simulator)."""
+    bench = scheduler(A, B, C)
+    stuck = msgspec.structs.replace(report(gave=True), unacknowledged_by=B, unacknowledged_s=SETTINGS.waits_told_s)
+    found = told(bench, 1.0, b=report(gave=True), c=stuck)
+    assert [(one.site, one.reason) for one in found[-1][1].waits] == [(C, UNHEARD.format(name="site b"))]
+    assert told(bench, 2.0, b=report(gave=True), c=report(gave=True))[-1][1].waits == ()
+    stranger = msgspec.structs.replace(stuck, unacknowledged_by=D)
+    assert D[:8] in told(bench, 2.0, b=report(gave=True), c=stranger)[-1][1].waits[0].reason
 
 
 def test_a_member_that_has_not_reported_is_waited_for_too() -> None:

@@ -40,6 +40,9 @@ class Worker:
     stopped: int = -1
     contributed: bool = False
     joined: bool = False
+    holds: bool = False
+    whole: bool = True
+    """Whether its layers have a state at all (in a run: before one was taken they may not)."""
     phase: StepPhase = StepPhase.COMPUTE
     done: bool = False
     incoming: deque[msg.ControllerMessage] = field(default_factory=deque)
@@ -107,7 +110,7 @@ class World:
                     found.append(("tell", number))
                 if not worker.greeted:
                     found.append(("greet", number))
-                if worker.trains and worker.phase is StepPhase.COMPUTE:
+                if worker.trains and not worker.holds and worker.phase is StepPhase.COMPUTE:
                     found.append(("compute", number))
             if worker.hanging and worker.alive:
                 found.append(("suspect", number))
@@ -143,7 +146,10 @@ class World:
 
     def greet(self, number: int) -> None:
         self.workers[number].greeted = True
-        self.workers[number].outgoing.append(hello(number))
+        self.workers[number].outgoing.append(self.hello(number))
+
+    def hello(self, number: int) -> msg.GroupHello:
+        return hello(number)
 
     def hear(self, number: int) -> None:
         self.feed(ev.WorkerSaid(worker=number, message=self.workers[number].outgoing.popleft()))
@@ -159,7 +165,7 @@ class World:
         here = sorted(self.machine.present)
         held = set(range(LAYERS)) if not self.in_force else set().union(*(self.in_force.get(w, ()) for w in here))
         if not here or held != set(range(LAYERS)):
-            self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=True))
+            self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=bool(here)))
             return
         kinds = [(0, 1), (1, 2), (0, 2)]
         shares = {w: self.draw.choice([*kinds, (0, 0)]) for w in here}
@@ -244,12 +250,15 @@ class World:
                         self.die(self.workers[number])
                 case ev.TellWorker(worker=number, message=message):
                     if isinstance(message, msg.PlanOrder):
-                        assert self.machine._plan is not None
-                        self.plans[message.generation] = self.machine._plan.workers
+                        assert self.machine.plan is not None
+                        self.plans[message.generation] = self.machine.plan.workers
+                        self.ordered(message.generation)
                     if isinstance(message, msg.CommitStep):
                         self.committed.add(message.step)
                     self.workers[number].incoming.append(message)
                 case ev.AskPlanner(lost=lost, idle=idle):
+                    if effect.afresh:
+                        self.in_force = {}
                     holders = {worker for worker, layers in self.in_force.items() if layers}
                     here = self.machine.present
                     assert lost == holders - here, "every loss since the plan came into force is told"
@@ -261,6 +270,14 @@ class World:
                     self.timers.discard(timer) if after_s is None else self.timers.add(timer)
                 case ev.EndGroup(failed=failed):
                     self.ended = failed
+                case _:
+                    self.of_the_run(effect)
+
+    def ordered(self, generation: int) -> None:
+        """A plan was ordered."""
+
+    def of_the_run(self, effect: ev.Effect) -> None:
+        """What concerns other institutions: nothing in this world."""
 
     # ---- what always holds
 

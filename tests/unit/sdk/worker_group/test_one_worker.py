@@ -11,7 +11,8 @@ import torch
 from blake3 import blake3
 from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, Block, Points, make_model, make_optimizer
 
-from chaos import Coordinator
+from chaos import Coordinator, EveryStep, LocalSGD
+from chaos.sync import SyncMode
 from chaos.worker_group.data import Permutation
 from chaos.worker_group.layers import chain
 from chaos.worker_group.seeding import seed_of, seeded
@@ -219,3 +220,11 @@ def test_the_environment_can_say_that_a_script_trains_without_a_daemon(monkeypat
         for batch in coordinator.loader(Points(), global_batch=16, micro_batch=4, steps=2):
             model.step(batch)
         assert coordinator.round == 2 and coordinator.status().phase == "standalone"
+
+
+@pytest.mark.parametrize("mode", [LocalSGD(every=4), EveryStep(notes=True)])
+def test_a_mode_that_a_parallel_model_does_not_have_is_refused(mode: SyncMode) -> None:
+    with Coordinator(standalone=True, handle_signals=False, sync=mode) as coordinator:
+        model = coordinator.parallelize(make_model(0.0), loss=LOSS)
+        with pytest.raises(ValueError, match=f"{type(mode).__name__}: a model of parallelize.. is averaged at every"):
+            coordinator.register(model=model, optimizer=make_optimizer)

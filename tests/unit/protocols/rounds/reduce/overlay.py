@@ -20,6 +20,7 @@ from chaos_protocols.rounds.reduce import (
     ChildRef,
     Combine,
     Finalise,
+    GoOn,
     PartialRef,
     ReduceEffect,
     ReduceMachine,
@@ -80,7 +81,7 @@ class Site:
 
     def __init__(self, name: SiteId, overlay: Overlay, in_flight: int) -> None:
         self.name, self.overlay, self.in_flight = name, overlay, in_flight
-        self.machine = ReduceMachine(name, chunks_in_flight_max=in_flight)
+        self.machine = ReduceMachine(name, chunks_in_flight_max=in_flight, chunks_a_turn_max=1 + in_flight % 3)
         self.rounds: dict[Tag, Round] = {}
         self.finished: dict[Tag, tuple[tuple[SiteId, float], ...]] = {}
         self.checks: dict[Tag, tuple[tuple[SiteId, bytes], ...]] = {}
@@ -115,6 +116,8 @@ class Site:
                     out = np.empty(CHUNK_NUMBERS, dtype=np.float32)
                     divide(out, held.partials.pop((tree, chunk)), total)
                     held.result[tree, chunk] = out
+                case GoOn():
+                    self.run(self.machine.go_on(effect))
                 case ReleasePartials(tag=tag, tree=tree, below=below):
                     partials = self.rounds[tag].partials
                     for key in [key for key in partials if key[0] == tree and key[1] < below]:

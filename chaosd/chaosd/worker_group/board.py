@@ -1,0 +1,116 @@
+"""Who works on what in a worker group, for people: a file beside the group's socket that `chaosd workers` reads.
+
+Written by the controller once a second and when something changed; gone with it. Nothing is decided from it.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from chaos_protocols.worker_group.machine import WorkerGroupMachine
+from chaos_protocols.worker_group.suspicion import Reading
+
+FOLDER_PREFIX = "chaos-workers-"
+BOARD_NAME = "workers.json"
+BOARD_BYTES_MAX = 16 << 20
+WRITE_INTERVAL_S = 1.0
+
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker. `stage`: its layers [first, last), empty without; `state`: what it is there for, since `since`
+    (seconds since 1970); `doing`: its word of progress when the board was written."""
+
+    worker: int
+    pid: int
+    device: Text
+    stage: Text
+    state: Text
+    since: float
+    doing: Text
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker group. `run`: where its site stands in a run of institutions, empty without one."""
+
+    pid: int
+    command: Text
+    phase: Text
+    generation: int
+    step: int
+    shape: Text
+    run: Text
+    written: float
+    workers: tuple[WorkerView, ...]
+
+
+class Board:
+    """`folder`: that of the group's socket."""
+
+    def __init__(self, folder: Path, command: str) -> None:
+        self._path, self._command = folder / BOARD_NAME, command[:4096]
+        self._states: dict[int, tuple[str, float]] = {}
+
+    def write(self, machine: WorkerGroupMachine, pids: Mapping[int, int], readings: Mapping[int, Reading]) -> None:
+        """Replace the file. A disk that is full keeps nobody from training."""
+        now, plan, member = time.time(), machine.plan, machine.member
+        workers = []
+        for worker, pid in sorted(pids.items()):
+            share = None if plan is None else plan.shares.get(worker)
+            layers = (
+                ""
+                if share is None or share.last_layer <= share.first_layer
+                else _layers(share.first_layer, share.last_layer)
+            )
+            here = worker in machine.present
+            state = "starting" if not here else "trains" if layers else "waits for a place"
+            before = self._states.get(worker, ("", now))
+            since = before[1] if before[0] == state else now
+            self._states[worker] = (state, since)
+            doing = readings[worker].work.name.lower() if worker in readings else ""
+            view = WorkerView(worker=worker, pid=pid, device="cpu", stage=layers, state=state, since=since, doing=doing)
+            workers.append(view)
+        group = GroupView(
+            pid=os.getpid(),
+            command=self._command,
+            phase=machine.phase.value,
+            generation=machine.generation,
+            step=machine.step,
+            shape="" if plan is None else plan.shape[:4096],
+            run="" if member is None else member.phase.value,
+            written=now,
+            workers=tuple(workers),
+        )
+        new = self._path.with_suffix(".new")
+        with suppress(OSError):
+            new.write_bytes(msgspec.json.encode(group))
+            new.replace(self._path)
+
+
+def _layers(first: int, last: int) -> str:
+    if last <= first:
+        return ""
+    return str(first) if last == first + 1 else f"{first} to {last - 1}"
+
+
+def boards() -> Iterator[GroupView]:
+    """Of the worker groups of this user whose controller runs, the oldest first."""
+    found = []
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*/{BOARD_NAME}"):
+        with suppress(OSError, msgspec.DecodeError):
+            owners = {path.lstat().st_uid, path.parent.lstat().st_uid}
+            if owners != {os.getuid()} or path.lstat().st_size > BOARD_BYTES_MAX:
+                continue
+            view = msgspec.json.decode(path.read_bytes(), type=GroupView)
+            os.kill(view.pid, 0)  # raises if that process is gone
+            found.append((path.parent.stat().st_ctime, view))
+    yield from (view for _, view in sorted(found, key=lambda each: each[0]))

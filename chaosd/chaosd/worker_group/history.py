@@ -1,0 +1,55 @@
+"""What happened in a worker group, entry by entry, and how long each part of a recovery took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """One entry of the history; `at_s` on the machine's monotonic clock, which all of its processes share."""
+
+    at_s: float
+    kind: str
+    reason: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+class RecoveryTimes:
+    """Follows the history from the end of a generation to the beginning of the next."""
+
+    def __init__(self) -> None:
+        self._seen_s: float | None = None
+        self._reason = ""
+        self._marks_s: dict[str, float] = {}
+
+    def take(self, entry: Happened) -> Happened | None:
+        """The entry that sums a recovery up, when this one ends it. Its seconds: from the loss seen (or the stop
+        wanted) to the order to stop, until all survivors had stopped, until there was a plan, until everybody was
+        ready; of several plans in one recovery, the last one's."""
+        match entry.kind:
+            case "worker-lost" if self._seen_s is None:
+                self._seen_s = entry.at_s
+            case "stop" if "stop" not in self._marks_s:
+                self._marks_s["stop"], self._reason = entry.at_s, entry.reason
+            case "stopped" | "plan" if self._marks_s:
+                self._marks_s[entry.kind] = entry.at_s
+            case "training":
+                return self._ready(entry)
+        return None
+
+    def _ready(self, entry: Happened) -> Happened | None:
+        marks, seen_s = self._marks_s, self._seen_s
+        self._marks_s, self._seen_s = {}, None
+        if not marks.keys() >= {"stop", "stopped", "plan"}:
+            return None
+        began_s = marks["stop"] if seen_s is None else min(seen_s, marks["stop"])
+        edges = [began_s, marks["stop"], marks["stopped"], marks["plan"], entry.at_s]
+        names = ("noticing", "stopping", "deciding", "building")
+        seconds = {name: round(b - a, 6) for name, a, b in zip(names, edges[:-1], edges[1:], strict=True)}
+        total_s = round(entry.at_s - began_s, 6)
+        fields = {"generation": entry.fields.get("generation"), "step": entry.fields.get("step"), "seconds": seconds}
+        parts = ", ".join(f"{name} {1e3 * value:.0f}" for name, value in seconds.items())
+        reason = f"{self._reason}; ready again after {1e3 * total_s:.0f} ms ({parts})"
+        return Happened(at_s=entry.at_s, kind="recovered", reason=reason, fields={**fields, "total_s": total_s})

@@ -1,0 +1,59 @@
+"""What a site tells the scheduler of itself at every beat (spec 7.3). Driven by `Participation`."""
+
+from __future__ import annotations
+
+from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.links.network import Network
+from chaos_protocols.membership.absence import WorkerAbsence
+from chaos_protocols.membership.own import Membership
+from chaos_protocols.names import SiteId
+from chaos_protocols.outbox import Outbox
+from chaos_protocols.rounds.machine import RoundMachine
+from chaos_protocols.rounds.reached import ReachedRound
+from chaos_protocols.state.machine import WorkerState
+from chaos_protocols.wire.bulk import STREAM_AVERAGING
+from chaos_protocols.wire.control import SiteStatus
+
+
+class Reporting:
+    """See the module."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        replica: RosterReplica,
+        network: Network,
+        membership: Membership,
+        rounds: RoundMachine,
+        state: WorkerState,
+        absence: WorkerAbsence,
+        reached: ReachedRound,
+    ) -> None:
+        self._outbox, self._replica, self._network, self._membership = outbox, replica, network, membership
+        self._rounds, self._state, self._absence, self._reached = rounds, state, absence, reached
+
+    def status(self) -> SiteStatus:
+        """As of now."""
+        rounds, state, roster, outbox = self._rounds, self._state, self._replica.roster, self._outbox
+        model = roster.model
+        deaf, deaf_s = self._network.links.unacknowledged(STREAM_AVERAGING, now_s=outbox.now_s)
+        told = deaf if deaf_s >= outbox.settings.failure_timeout_s else None
+        return SiteStatus(
+            incarnation=outbox.facts.incarnation,
+            epoch=roster.epoch,
+            done_round=rounds.completed_round,
+            active=rounds.active and self._membership.in_roster,
+            transfer_bytes=state.fetch.verified_bytes,
+            empty_round=rounds.empty_round,
+            worker_round=rounds.worker_round or 0,
+            known_round=rounds.known_round,
+            memory_checkpoint=state.memory.round is not None,
+            open=rounds.running,
+            gave=rounds.own.given,
+            rests=self._absence.rests,
+            reached_round=self._reached.of(roster),
+            checkpoint=None if rounds.active or model is None else state.files.best(model.spec_digest),
+            unacknowledged_by=told if told is not None else SiteId(""),
+            unacknowledged_s=deaf_s if told else 0.0,
+            rates=self._network.rates,
+        )

@@ -1,0 +1,55 @@
+"""Items of the shared state that local steps change: their value at the end of the last round is kept apart, and that
+is what a snapshot, a digest and a joiner see (`chaos.frameworks.base.LocalTraining`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from chaos.frameworks.base import Bytes, StateItem
+from chaos_protocols.wire.state_spec import Item
+
+
+class CommittedItem:
+    """An item whose live value changes between rounds: what it was at the end of the last one counts."""
+
+    __slots__ = ("_committed", "_live")
+
+    def __init__(self, live: StateItem) -> None:
+        self._live = live
+        self._committed: Bytes = live.get().copy()
+
+    @property
+    def item(self) -> Item:
+        return self._live.item
+
+    def get(self) -> Bytes:
+        return self._committed
+
+    def put(self, data: Bytes, /) -> None:
+        self._committed[...] = data
+        self._live.put(self._committed)
+
+    def memory(self) -> Bytes | None:
+        return None
+
+    def commit(self) -> None:
+        """The live value is that of the end of a round."""
+        self._committed[...] = self._live.get()
+
+    def restore(self) -> None:
+        """The live value as it was committed."""
+        if bytes(self._live.get()) != bytes(self._committed):
+            self._live.put(self._committed)
+
+
+def kept_apart(live: Sequence[StateItem]) -> tuple[Sequence[StateItem], Sequence[CommittedItem]]:
+    """These items with what holds numbers committed, and the committed ones alone."""
+    items: list[StateItem] = []
+    committed: list[CommittedItem] = []
+    for item in live:
+        if item.get().size:
+            committed.append(CommittedItem(item))
+            items.append(committed[-1])
+        else:
+            items.append(item)
+    return items, committed

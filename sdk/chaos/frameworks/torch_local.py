@@ -1,0 +1,121 @@
+"""torch training for modes with local steps (`LocalTraining`): the registered optimizers step at home."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from chaos.frameworks.base import Slot, StateItem, Update, UpdateHook
+from chaos.frameworks.local import CommittedItem
+from chaos.frameworks.torch_watch import OutsideWatch
+
+
+class KeptBuffer(Protocol):
+    """A buffer of the model, with its value at the end of the last round."""
+
+    def commit(self) -> None: ...
+
+    def restore(self) -> None: ...
+
+
+class TorchLocalTraining:
+    """See `LocalTraining`. Schedulers count every local step, whichever optimizers ran in it: their position is the
+    run's clock, so it must not depend on what one site did."""
+
+    def __init__(
+        self,
+        *,
+        items: Sequence[StateItem],
+        committed: Sequence[CommittedItem],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        schedulers: Mapping[str, Any],
+        parameters: Sequence[tuple[Slot, torch.Tensor]],
+        buffers: Sequence[KeptBuffer],
+        watch: OutsideWatch,
+        clear_gradients: Callable[[], None],
+        on_update: UpdateHook | None,
+    ) -> None:
+        """`committed`: those of `items` that local steps change."""
+        self.items = items
+        self.optimizers: Sequence[str] = tuple(optimizers)
+        self._committed = committed
+        self._optimizers, self._schedulers = optimizers, schedulers
+        self._parameters = parameters
+        self._buffers = buffers
+        self._watch = watch
+        self._clear_gradients = clear_gradients
+        self._on_update = on_update
+        self._scheduled = 0
+        """Steps that the schedulers have counted since the last round."""
+
+    def step(self, number: int, optimizers: Sequence[str]) -> str:
+        with self._watch.update():
+            odd = self._not_finite(frozenset(optimizers))
+            if not odd:
+                for name in optimizers:
+                    self._optimizers[name].step()
+                self._schedule(1)
+            self._clear_gradients()
+        return f"the gradient of {odd!r} is not finite" if odd else ""
+
+    def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
+        changed: list[Slot] = []
+        with self._watch.update():
+            with warnings.catch_warnings():  # torch warns of a schedule that begins before its optimizer
+                warnings.simplefilter("ignore", UserWarning)
+                self._schedule(steps - self._scheduled)
+            self._scheduled = 0
+            if self._on_update is not None:
+                before = [parameter._version for _, parameter in self._parameters]
+                told = tuple(name.removeprefix("optimizer.") for name in self.optimizers)
+                self._on_update(Update(round=round, optimizers=told, metrics=metrics))
+                changed = [
+                    slot
+                    for (slot, parameter), version in zip(self._parameters, before, strict=True)
+                    if parameter._version != version
+                ]
+            self._clear_gradients()
+            with torch.no_grad():
+                for buffer in self._buffers:
+                    buffer.commit()
+            for item in self._committed:
+                item.commit()
+        return changed
+
+    def restore(self) -> None:
+        self._scheduled = 0
+        with self._watch.update():
+            with torch.no_grad():
+                for buffer in self._buffers:
+                    buffer.restore()
+            for item in self._committed:
+                item.restore()
+            self._clear_gradients()
+
+    def _schedule(self, steps: int) -> None:
+        for _ in range(steps):
+            for scheduler in self._schedulers.values():
+                scheduler.step()
+        self._scheduled += max(0, steps)
+
+    def _not_finite(self, optimizers: frozenset[str]) -> str:
+        """The first parameter of these optimizers whose gradient holds a number that is none. One question to the
+        device, as long as there is no such number."""
+        there = [
+            (slot.name, parameter.grad)
+            for slot, parameter in self._parameters
+            if slot.optimizer in optimizers and parameter.grad is not None
+        ]
+        dense = [gradient.coalesce().values() if gradient.is_sparse else gradient for _, gradient in there]
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
+        for gradient in dense:
+            by_device.setdefault(gradient.device, []).append(gradient)
+        with torch.no_grad():
+            norms = [torch.stack(torch._foreach_norm(some)).sum() for some in by_device.values()]
+            if all(bool(torch.isfinite(norm)) for norm in norms):
+                return ""
+            finite = (bool(torch.isfinite(gradient).all()) for gradient in dense)
+            return next((name for (name, _), fine in zip(there, finite, strict=True) if not fine), "")

@@ -1,0 +1,62 @@
+"""Where the slots of a training lie in the vector of a round, and how a user calls its optimizers: what every mode
+needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from chaos.frameworks.base import Slot, SlotKind, in_vector_order
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Slots of one kind that lie one behind the other in the vector: bytes [start, stop)."""
+
+    kind: SlotKind
+    slots: Sequence[Slot]
+    start: int
+    stop: int
+
+    @property
+    def summed_as(self) -> str:
+        """Of all of them: float64 slots come before float32 ones, and buffers, all float64, between."""
+        return self.slots[0].summed_as
+
+
+def runs_of(slots: Sequence[Slot], start: int) -> list[Run]:
+    """One behind the other from byte `start` on: float64 parameters, buffers (all float64), float32 parameters."""
+    runs = []
+    for (kind, _), group in groupby(in_vector_order(slots), key=lambda slot: (slot.kind, slot.summed_as)):
+        members = list(group)
+        stop = start + sum(slot.size_bytes for slot in members)
+        runs.append(Run(kind, members, start, stop))
+        start = stop
+    return runs
+
+
+def slot_at(runs: Iterable[Run], byte: int) -> Slot:
+    """Whose number lies at this byte of the vector."""
+    run = next(run for run in runs if run.start <= byte < run.stop)
+    end = run.start
+    for slot in run.slots:
+        end += slot.size_bytes
+        if byte < end:
+            return slot
+    raise AssertionError("a run consists of its slots")
+
+
+def by_name(known: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """The registered optimizers that these names mean: with `register(optimizer={"D": ...})`, `D`. Raises ValueError
+    for one that is not registered, and for none."""
+    chosen = []
+    for name in wanted:
+        full = name if name in known else f"optimizer.{name}"
+        if full not in known:
+            names = ", ".join(repr(one.removeprefix("optimizer.")) for one in known)
+            raise ValueError(f"step(optimizers=...) names {name!r}, which is not registered; there are {names}")
+        chosen.append(full)
+    if not chosen:
+        raise ValueError("step(optimizers=()) names none; name those that the gradients are for")
+    return chosen

@@ -1,0 +1,52 @@
+"""Planted in the rules of whose word counts: what a hostile guest must be able to use."""
+
+from __future__ import annotations
+
+from tests.simulation.mutants.planting import Bug, Patch
+
+CLIENT = "chaos_protocols.membership.scheduler_client:SchedulerClient"
+
+GUESTS = (
+    Bug(
+        name="whoever is linked is believed",
+        patches=(Patch(f"{CLIENT}.is_of_run", "return not replica.was_in_run and", "return True or"),),
+        breaks=(1, 5, 6, 7, 11),
+        guest=True,
+    ),
+    Bug(
+        name="a guest names the scheduler",
+        patches=(Patch(f"{CLIENT}.named", "not self.is_of_run(site)", "False"),),
+        breaks=(1, 11),
+        guest=True,
+    ),
+    Bug(
+        name="everybody may say what binds a site",
+        patches=(Patch("chaos_protocols.inbound:Inbound._may_say", "type(message) in FOR_INSIDERS and", "False and"),),
+        breaks=(1, 5, 6, 7, 11),
+        guest=True,
+    ),
+    Bug(
+        name="a guest has a say in a round in doubt",
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.round_resolution:RoundResolution.answered",
+                "and roster.record(site) is not None",
+                "",
+            ),
+        ),
+        breaks=(11,),
+        guest=True,
+    ),
+    Bug(
+        name="a guest reports as many links as it likes",
+        patches=(
+            Patch(
+                "chaos_protocols.links.link_state:LinkStateTable._has_room",
+                "if len(self._told.get(source, ())) >= each_max:",
+                "if False:",
+            ),
+        ),
+        breaks=(11,),
+        guest=True,
+    ),
+)

@@ -1,0 +1,116 @@
+"""A hostile guest: a site that one or two sites of the run let connect, and that was never admitted. It keeps its
+links, as any daemon does, and says to anybody whatever can be said (`lies`), from the first trouble to the end.
+
+Invariant 11 is judged here: after each of its words every site is as it was before, and keeps a bounded number of them.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from chaos_protocols import events
+from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
+from tests.simulator.lies import Liar
+from tests.simulator.node import Node
+from tests.simulator.oracles_boundary import fingerprint
+
+if TYPE_CHECKING:
+    from tests.simulator.world import World
+
+SEEDS_APART = 8
+GUEST = 1
+"""Of eight seeds one has a guest; with `Trial.guest` all have."""
+STRAY = "guest"
+LIE = "a lie"
+"""The event that its words name as their cause."""
+MEANS_S = (0.005, 0.05, 0.3)
+"""Between two of its words, by the seed: a flood, and words that are few enough to come at any moment."""
+ARRIVES_S = (0.5, 4.0)
+
+
+def visit(world: World, *, always: bool = False) -> None:
+    """By the seed: a guest comes, or none."""
+    if not always and world.seed % SEEDS_APART != GUEST:
+        return
+    rng = random.Random(f"guest/{world.seed}")
+    world.schedule(rng.uniform(*ARRIVES_S), lambda: _arrive(world, rng))
+
+
+def _arrive(world: World, rng: random.Random) -> None:
+    names = [node.name for node in world.nodes.values()]
+    hosts = tuple(rng.sample(names, min(len(names), rng.choice((1, 2)))))
+    number = rng.choice(("00", "99"))  # the lowest id and the highest: ties go by id
+    guest = Node(world, f"{number}guest", "guest", founder=False, peers=tuple(world.site(host) for host in hosts))
+    guest.stray = STRAY
+    world.guests.add(guest.site)
+    world.hear_guest = hear
+    world.tell(f"!! a hostile guest is let in by {' '.join(hosts)}")
+    guest.start()
+    _speak(world, guest, rng, rng.choice(MEANS_S))
+
+
+def _speak(world: World, guest: Node, rng: random.Random, mean_s: float) -> None:
+    world.schedule(rng.expovariate(1 / mean_s), lambda: _speak(world, guest, rng, mean_s))
+    near = sorted(guest.connections)
+    victims = [node for node in world.nodes.values() if node.machine is not None]
+    if not near or guest.machine is None or not victims:
+        return
+    victim = rng.choice(victims)
+    assert victim.machine is not None
+    message = Liar(world, guest.site, rng, victim.machine).lie()
+    flooded = isinstance(message, LinkStateAdvertisement)
+    to = EVERYBODY if flooded else victim.site
+    neighbour = to if to in near and rng.random() < 0.7 else rng.choice(near)
+    envelope = guest.machine.network.router._envelope(to, message, guest.machine.roster, LIE)  # type: ignore[arg-type]
+    world.network.send(guest.connections[neighbour], guest.site, "control", envelope)
+
+
+def hear(node: Node, event: Any) -> None:
+    """A word of a guest arrives: the site is afterwards as it was. What it says as any daemon does is no lie."""
+    if event.envelope.event_id != LIE or node.stopped or node.machine is None:
+        node.handle(event)
+        return
+    generation, guest = node._generation, event.envelope.source
+    node.handle(events.LinkProgressed(site=node.site, connections=()))  # type: ignore[arg-type]
+    if generation != node._generation or node.machine is None:
+        return
+    before = believed(node, guest)
+    node.handle(event)
+    if generation != node._generation or node.machine is None:
+        return
+    after = believed(node, guest)
+    if after != before:
+        changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
+        node.world.oracles.fail(
+            11, f"{node.name} believes a guest's {type(event.envelope.message).__name__}: {changed}"
+        )
+    _is_bounded(node, guest)
+
+
+def believed(node: Node, guest: str) -> tuple[Any, ...]:
+    """All that decides what a site does next, but for the guest's own link."""
+    assert node.machine is not None
+    machine = node.machine
+    *rest, links, incarnations = fingerprint(node)
+    others = tuple(one for one in links if one[0] != guest)
+    named = (machine.scheduler_site(), machine.is_trusted(guest))  # type: ignore[arg-type]
+    orders = (len(machine.orders._orders), len(machine.orders._until_s))
+    roster = machine.roster
+    inside = roster.record(machine.site) is not None  # who is in no roster cannot know whose links these are
+    ways = machine.reachable().intersection(roster.site_ids()) if inside else frozenset()
+    return (*rest, others, incarnations, named, orders, ways)
+
+
+def _is_bounded(node: Node, guest: str) -> None:
+    assert node.machine is not None
+    machine = node.machine
+    overlay = machine.network.router.overlay
+    kept = len(overlay._told.get(SiteId(guest), ()))
+    if machine.roster.record(SiteId(node.site)) is not None and kept > REPORTS_EACH_MAX:
+        node.world.oracles.fail(11, f"{node.name} keeps {kept} reports of a guest")
+    outsiders = [one for one in overlay._told if overlay.is_outside(one)]
+    if len(outsiders) > OUTSIDERS_MAX:
+        node.world.oracles.fail(11, f"{node.name} keeps the reports of {len(outsiders)} outsiders")

@@ -1,0 +1,66 @@
+"""`chaosd workers` shows what the controllers of this user have written, and nothing of those that are gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.unit.protocols.worker_group.group_bench import GroupBench
+from typer.testing import CliRunner
+
+from chaos_protocols.worker_group.suspicion import Reading, Work
+from chaosd.cli.app import app
+from chaosd.cli.options import EXIT_FAILED
+from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, Board, GroupView
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    found = tmp_path / f"{FOLDER_PREFIX}abc"
+    found.mkdir()
+    return found
+
+
+def written(folder: Path) -> GroupView:
+    bench = GroupBench(workers=4, spares=1)
+    bench.train()
+    board = Board(folder, "python train.py")
+    readings = {worker: Reading(count=1, work=Work.BACKWARD, peer=-1, beat=1) for worker in range(5)}
+    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings)
+    return msgspec.json.decode((folder / BOARD_NAME).read_bytes(), type=GroupView)
+
+
+def test_each_worker_has_its_layers_and_what_it_is_there_for(folder: Path) -> None:
+    view = written(folder)
+    assert (view.phase, view.step, view.generation, view.run) == ("training", 0, 1, "")
+    assert [each.stage for each in view.workers] == ["0", "1", "0", "1", "", ""]
+    assert [each.state for each in view.workers] == ["trains"] * 4 + ["waits for a place", "starting"]
+    assert view.workers[0].doing == "backward" and view.workers[3].pid == 103
+
+
+def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:
+    written(folder)
+    shown = CliRunner().invoke(app, ["workers"])
+    assert shown.exit_code == 0 and "waits for a place" in shown.output and "backward" in shown.output
+    (view,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
+    assert view["pid"] == os.getpid() and len(view["workers"]) == 6
+
+
+def test_a_controller_that_is_gone_is_not_shown(folder: Path) -> None:
+    view = written(folder)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    gone = msgspec.structs.replace(view, pid=ended.pid)
+    (folder / BOARD_NAME).write_bytes(msgspec.json.encode(gone))
+    found = CliRunner().invoke(app, ["workers"])
+    assert found.exit_code == EXIT_FAILED and "no `chaosd run`" in found.output
+
+
+def test_a_file_that_is_no_board_is_passed_over(folder: Path) -> None:
+    (folder / BOARD_NAME).write_text("{", encoding="utf-8")
+    assert CliRunner().invoke(app, ["workers"]).exit_code == EXIT_FAILED

@@ -1,0 +1,186 @@
+"""Whose word counts: the sites of the run that a site's journal knows, right after a restart too (spec 4.12, 12.3)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.protocols.membership.test_outsiders import AGREEMENT, ORDERS, append, facts
+from tests.unit.protocols.one_site import (
+    EPOCH,
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    E,
+    heartbeat,
+    roster_of,
+    sent,
+)
+from tests.unit.protocols.scheduler.scheduler_kit import alive
+
+from chaos_protocols import events
+from chaos_protocols.agreement.commands import encode_roster
+from chaos_protocols.agreement.raft import Persist
+from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, SnapshotRequest
+from chaos_protocols.membership.scheduler_client import EPOCHS_AHEAD_MAX
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import LinkStateAdvertisement, Message, RaftEnvelope
+
+FAR = (1 << 53) - 1
+
+
+def restarted() -> Bench:
+    """B, a voter, was just started again: nothing of its new life is in the roster yet. D may connect, no more."""
+    return Bench(B, roster_of(A, B, C), incarnation=2).up(A, C, D)
+
+
+def forged(leader: SiteId) -> RaftEnvelope:
+    """A roster that `leader` has made up, with itself alone in it and the site that it is sent to."""
+    snapshot = Snapshot(
+        index=FAR - 1,
+        term=9,
+        configuration=Configuration(voters=(leader,), learners=(B,)),
+        state=encode_roster(roster_of(leader, learners=(B,), epoch=FAR - 1)),
+    )
+    return RaftEnvelope(message=SnapshotRequest(term=9, leader=leader, snapshot=snapshot, tenure=1))
+
+
+def test_a_guest_cannot_replace_the_roster_of_a_voter_that_was_just_restarted() -> None:
+    bench = restarted()
+    assert not bench.machine.membership.in_roster
+    before = facts(bench)
+    out = bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D, knows_you=True))
+    out += bench.hear(D, forged(D))
+    assert facts(bench) == before and not [one for one in out if isinstance(one, Persist)]
+    assert not sent(out, RaftEnvelope)
+
+
+def test_a_guest_cannot_replace_the_roster_of_a_voter_that_knows_no_scheduler() -> None:
+    bench = Bench(B, roster_of(A, B, C)).up(C, D)
+    alive(bench, C, D, seconds=3 * SETTINGS.election_timeout_s)
+    assert bench.machine.raft.leader is None and bench.machine.membership.in_roster
+    roster, index = bench.machine.roster, bench.machine.raft.last_index
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D, knows_you=True))
+    bench.hear(D, forged(D))
+    assert bench.machine.roster == roster and bench.machine.raft.last_index == index
+
+
+@pytest.mark.parametrize(
+    "message", [*(RaftEnvelope(message=one) for one in AGREEMENT), *ORDERS], ids=lambda one: str(type(one).__name__)
+)
+def test_nothing_that_binds_is_taken_from_a_guest_after_a_restart(message: Message) -> None:
+    bench = restarted()
+    before, rejected = facts(bench), bench.machine.inbound.rejected
+    bench.hear(D, message)
+    assert facts(bench) == before and bench.machine.inbound.rejected == rejected + 1
+
+
+def test_a_restarted_site_follows_the_scheduler_that_its_journal_knows() -> None:
+    bench = restarted()
+    bench.hear(A, RaftEnvelope(message=append()))
+    assert bench.machine.raft.leader == A
+
+
+def test_a_restarted_site_follows_a_new_scheduler_that_a_site_of_its_journal_names() -> None:
+    """All of the run may be new since, as long as one that it knows is there to say who leads."""
+    bench = restarted()
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=D, knows_you=True))
+    assert bench.machine.is_trusted(D) and not bench.machine.is_trusted(E)
+    bench.hear(D, forged(D))
+    assert bench.machine.roster.epoch == FAR - 1
+
+
+def test_a_new_site_believes_its_peers_and_whom_they_name() -> None:
+    bench = Bench(B, peers=(A,)).up(A, D)
+    bench.hear(D, heartbeat(epoch=5, scheduler=D, knows_you=True))
+    bench.hear(D, forged(D))
+    assert bench.machine.raft.snapshot is None and bench.machine.scheduler_site() is None
+    bench.hear(A, heartbeat(epoch=3, scheduler=C, knows_you=False))
+    assert bench.machine.scheduler_site() == C and bench.machine.is_trusted(C) and not bench.machine.is_trusted(D)
+    bench.hear(C, forged(C), by=A)
+    assert bench.machine.roster.member_ids() == (C,)
+
+
+def test_a_new_site_that_names_no_peer_believes_who_is_linked_with_it() -> None:
+    """Nobody can be linked with it whom its operator has not let in."""
+    bench = Bench(B).up(A)
+    bench.hear(A, heartbeat(epoch=3, scheduler=A, knows_you=False))
+    bench.hear(A, forged(A))
+    assert bench.machine.roster.member_ids() == (A,)
+
+
+def test_a_peer_that_is_configured_later_is_believed_by_a_site_that_was_in_no_run() -> None:
+    bench = Bench(B, peers=(A,)).up(C)
+    assert not bench.machine.is_trusted(C)
+    bench.handle(events.PeersChanged(peers=((C, "c.example:7400"),)))
+    assert bench.machine.is_trusted(C) and not bench.machine.is_trusted(A)
+
+
+def test_a_peer_of_the_configuration_is_a_guest_to_a_site_that_knows_its_run() -> None:
+    bench = Bench(B, roster_of(A, B, C), incarnation=2, peers=(D,)).up(D)
+    bench.hear(D, forged(D))
+    assert not bench.machine.is_trusted(D) and bench.machine.roster.record(A) is not None
+
+
+def test_a_guest_points_nobody_to_a_scheduler() -> None:
+    bench = restarted()
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    assert bench.machine.scheduler_site() is None
+    bench.hear(C, heartbeat(epoch=EPOCH, scheduler=A))
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    assert bench.machine.scheduler_site() == A
+
+
+def test_an_epoch_that_nobody_can_have_reached_names_no_scheduler_and_puts_nobody_out() -> None:
+    bench = restarted()
+    bench.hear(C, heartbeat(epoch=EPOCH + EPOCHS_AHEAD_MAX + 1, scheduler=D))
+    assert bench.machine.scheduler_site() is None
+    bench.hear(C, heartbeat(epoch=EPOCH + EPOCHS_AHEAD_MAX, scheduler=A))
+    assert bench.machine.scheduler_site() == A
+    bench = Bench(B, roster_of(A, B, C)).up(C)
+    bench.hear(C, heartbeat(epoch=EPOCH + EPOCHS_AHEAD_MAX + 1, knows_you=False))
+    assert bench.machine.membership.in_roster
+
+
+def test_a_word_of_a_far_epoch_counts_no_longer_than_its_link() -> None:
+    """Otherwise a newcomer would be pointed to a false scheduler for ever."""
+    bench = Bench(B, peers=(A, C)).up(A, C)
+    bench.hear(A, heartbeat(epoch=EPOCHS_AHEAD_MAX, scheduler=E))
+    bench.hear(C, heartbeat(epoch=9, scheduler=C))
+    assert bench.machine.scheduler_site() == E
+    bench.handle(events.LinkLost(site=A, incarnation=1, reason="connection reset"))
+    bench.handle(events.DialFailed(site=A, reason="refused"))
+    bench.hear(C, heartbeat(epoch=9, scheduler=C))
+    assert bench.machine.scheduler_site() == C
+
+
+def member() -> Bench:
+    """B, that hears its scheduler A, and trains."""
+    bench = Bench(B, roster_of(A, B, C), voters=(A,)).up(A, C)
+    bench.hear(A, RaftEnvelope(message=append()))
+    return bench
+
+
+def test_a_member_that_hears_its_scheduler_is_not_put_out_by_another_one() -> None:
+    bench = member()
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, knows_you=False))
+    assert bench.machine.membership.in_roster
+    bench.hear(A, heartbeat(epoch=EPOCH + 9, knows_you=False))
+    assert not bench.machine.membership.in_roster
+
+
+def test_a_member_that_has_not_heard_its_scheduler_for_a_while_believes_that_it_was_removed() -> None:
+    bench = member()
+    alive(bench, C, seconds=SETTINGS.failure_timeout_s + 0.1)
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, knows_you=False))
+    assert bench.machine.membership.in_roster
+    bench.hear(C, heartbeat(epoch=EPOCH + 9, knows_you=False))
+    assert not bench.machine.membership.in_roster
+
+
+def test_what_a_guest_says_of_a_members_daemon_is_forgotten_after_a_restart_too() -> None:
+    bench = restarted()
+    told = LinkStateAdvertisement(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    bench.hear(D, told)
+    assert bench.machine.restarted_as(C) == 1

@@ -1,0 +1,248 @@
+"""The random world of a worker group, with a daemon: the group is one member of a run of institutions.
+
+The daemon of the model does what one may do, in any order that it may choose: it lets train, brings a state or results,
+asks for snapshots, goes on without this site while that has no state, and goes away and comes back. It checks what it
+is told against what lies in the shared memory, which is modelled as how many updates each layer there has.
+"""
+
+from __future__ import annotations
+
+from tests.unit.protocols.worker_group.group_bench import hello
+from tests.unit.protocols.worker_group.group_world import LAYERS, Worker, World
+
+from chaos_protocols.wire import worker as wire
+from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
+from chaos_protocols.worker_group import events as ev
+from chaos_protocols.worker_group import messages as msg
+from chaos_protocols.worker_group.phases import GroupPhase
+from chaos_protocols.worker_group.tags import StepPhase
+
+SPECS = msg.RunSpecs(
+    state=state_spec([Item("layer", "float32", (4,))]), contribution=contribution_spec(0, 4), weight=16.0
+)
+
+
+class RunWorld(World):
+    """`outages`: how often the daemon goes away. `others`: whether there are other sites, which have the state."""
+
+    def __init__(self, seed: int, *, outages: int, others: bool, clipped: bool, **of_the_group: int) -> None:
+        self.outages, self.others, self.clipped = outages, others, clipped
+        self.round = 0
+        """Of the run: the last one that is decided."""
+        self.active = False
+        """The daemon waits for this site's part of the next round."""
+        self.given: int | None = None
+        self.has: int | None = None
+        """The round of the state that the daemon believes its worker to have; None: none."""
+        self.loading: int | None = None
+        self.applying: int | None = None
+        self.asked_for: set[int] = set()
+        self.connected = self.greeted = self.leaving = False
+        self.knocks = 0
+        self.shared = dict.fromkeys(range(LAYERS), -1)
+        self.contribution = dict.fromkeys(range(LAYERS), -1)
+        self.result = 0
+        self.rescued = 0
+        self.sound: dict[int, bool] = {}
+        """Of a generation: whether a worker that comes into its plan gets a state from its peers."""
+        super().__init__(seed, **of_the_group)
+
+    def hello(self, number: int) -> msg.GroupHello:
+        return hello(number, run=SPECS, clip_norm=1.0 if self.clipped else None)
+
+    # ---- what the daemon may do
+
+    def actions(self) -> list[tuple[str, int]]:
+        found = super().actions()
+        if self.knocks:
+            found.append(("connect", 0))
+        if not self.greeted:
+            return found
+        if self.leaving:
+            return [*found, ("dismiss", 0)]
+        idle = self.loading is None and self.applying is None
+        if idle and self.has is None:
+            found.append(("load", 0))
+        elif idle and self.has is not None and self.has < self.round:
+            found.append(("bring", 0))
+        elif idle and not self.active:
+            found += [("train", 0), ("snapshot", 0)]
+            if self.others and self.round < self.steps - 1:
+                found.append(("go_on", 0))
+        elif idle and self.given is not None:
+            found += [("decide", 0), ("snapshot", 0)]
+        elif idle:
+            found += [("snapshot", 0)] * (not self.asked_for)
+        if self.outages and self.draw.random() < 0.02:
+            found.append(("vanish", 0))
+        return found
+
+    def connect(self, _: int) -> None:
+        self.knocks, self.connected = 0, True
+        self.feed(ev.RunFound())
+
+    def say(self, message: wire.DaemonMessage) -> None:
+        self.feed(ev.RunSaid(message=message))
+
+    def load(self, _: int) -> None:
+        self.loading = self.round
+        self.shared = dict.fromkeys(range(LAYERS), self.round)
+        self.asked_for.clear()
+        self.say(wire.LoadState(round=self.round))
+
+    def train(self, _: int) -> None:
+        self.active = True
+        self.say(wire.TrainFrom(round=self.round + 1))
+
+    def go_on(self, _: int) -> None:
+        """The others do a round without this site."""
+        self.round += 1
+
+    def decide(self, _: int) -> None:
+        assert self.given == self.round + 1
+        self.round, self.given = self.round + 1, None
+        self.bring(0)
+
+    def bring(self, _: int) -> None:
+        assert self.has is not None
+        self.applying = self.result = self.has + 1
+        void = self.draw.random() < 0.05
+        self.say(wire.ApplyResult(round=self.applying, sites=2, weight=32.0, void=void))
+
+    def snapshot(self, _: int) -> None:
+        if self.asked_for or self.has is None:
+            return
+        wanted = self.has + self.draw.randrange(2)
+        self.asked_for.add(wanted)
+        self.say(wire.TakeSnapshot(round=wanted))
+
+    def vanish(self, _: int) -> None:
+        self.outages -= 1
+        self.forget()
+        self.feed(ev.RunLost(reason="gone"))
+
+    def dismiss(self, _: int) -> None:
+        self.greeted = False
+        self.say(wire.Dismissed(last_round=self.round, graceful=True, reason="left the run"))
+
+    def forget(self) -> None:
+        self.connected = self.greeted = self.active = self.leaving = False
+        self.given = self.has = self.loading = self.applying = None
+        self.asked_for.clear()
+
+    # ---- what the group tells it
+
+    def of_the_run(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.JoinRun():
+                self.forget()
+                self.knocks = 1
+            case ev.GreetRun(round=round):
+                assert self.connected and not self.greeted
+                self.greeted = True
+                behind = self.round - round
+                assert behind >= 0, "no state is newer than the run"
+                known = round > 0 or (self.round == 0 and not self.rescued)
+                self.has = round if known and (behind == 0 or self.draw.random() < 0.5) else None
+            case ev.TellRun(message=message):
+                assert self.greeted or self.ended is not None, message
+                self.told(message)
+
+    def told(self, message: wire.WorkerMessage) -> None:
+        match message:
+            case wire.RoundContributed(round=round, weight=weight):
+                assert self.active and round == self.round + 1 and weight == 16.0
+                assert set(self.contribution.values()) == {round - 1}, "all layers' parts of this round lie there"
+                self.given = round
+            case wire.UpdateStarted(round=round):
+                assert round == self.applying
+            case wire.ResultApplied(round=round):
+                assert round == self.applying, "each result is applied once, in order"
+                self.has, self.applying = round, None
+            case wire.SnapshotTaken(round=round):
+                assert set(self.shared.values()) == {round}, "every layer was written, and by one that has this state"
+                self.asked_for.discard(round)
+            case wire.SnapshotMissed(round=round):
+                self.asked_for.discard(round)
+            case wire.StateLoaded(round=round):
+                assert round == self.loading
+                self.has, self.loading = round, None
+                self.rescued += 1
+            case wire.WorkerLeaveRequest():
+                self.leaving = True
+            case _:
+                raise AssertionError(message)
+
+    # ---- workers
+
+    def compute(self, number: int) -> None:
+        worker = self.workers[number]
+        assert worker.whole, "nobody computes with a state that is none"
+        super().compute(number)
+        if worker.phase is StepPhase.REDUCED and worker.order is not None:
+            for layer in worker.order.lowest:
+                self.contribution[layer] = worker.step
+
+    def tell(self, number: int) -> None:
+        worker = self.workers[number]
+        message = worker.incoming[0]
+        if isinstance(message, msg.Go):
+            worker.joined = worker.joined and worker.whole and self.sound[worker.generation]
+        if not isinstance(message, msg.CommitStep | msg.Compute | msg.WriteState | msg.TakeState | msg.MeasureResult):
+            super().tell(number)
+            if isinstance(message, msg.Go):
+                worker.holds = message.hold
+                worker.whole = worker.joined or self.sound[worker.generation]
+                worker.joined = True
+            return
+        worker.incoming.popleft()
+        if worker.order is None or (worker.stopped >= worker.generation and not isinstance(message, msg.CommitStep)):
+            return
+        if isinstance(message, msg.TakeState) or message.step == worker.step:
+            self.obey(worker, message)
+
+    def ordered(self, generation: int) -> None:
+        member = self.machine.member
+        assert member is not None
+        self.sound[generation] = not member.awaits_state
+
+    def obey(
+        self,
+        worker: Worker,
+        message: msg.CommitStep | msg.Compute | msg.WriteState | msg.TakeState | msg.MeasureResult,
+    ) -> None:
+        generation, step, order = worker.generation, worker.step, worker.order
+        assert order is not None
+        match message:
+            case msg.CommitStep(hold=hold):
+                assert worker.whole and self.result == step + 1, "the result of this round lies there"
+                worker.holds = hold
+                self.apply(worker)
+            case msg.Compute():
+                worker.holds = False
+            case msg.WriteState():
+                assert worker.whole
+                self.shared.update(dict.fromkeys(order.lowest, step))
+                worker.outgoing.append(msg.StateWritten(generation=generation, step=step))
+            case msg.TakeState(step=taken):
+                assert set(self.shared.values()) == {taken}
+                worker.updates = dict.fromkeys(worker.updates, taken)
+                worker.whole, worker.holds, worker.phase, worker.contributed = True, True, StepPhase.COMPUTE, False
+                worker.outgoing.append(msg.StateTaken(generation=generation, step=taken))
+                if taken >= self.steps:
+                    worker.done = True
+                    worker.outgoing.append(msg.Done(step=taken))
+                    self.die(worker)
+            case msg.MeasureResult():
+                squares = tuple((layer, 1.0) for layer in order.lowest)
+                worker.outgoing.append(msg.ResultMeasured(generation=generation, step=step, squares=squares))
+
+    # ---- what always holds
+
+    def check(self) -> None:
+        member = self.machine.member
+        if member is None or member.awaits_state or self.loading is not None:
+            return
+        if self.machine.phase is GroupPhase.TRAINING:
+            steps = {w.step for w in self.workers.values() if w.alive and w.trains and w.whole and w.updates}
+            assert not steps or max(steps) - min(steps) <= 1, "survivors differ by at most one update"

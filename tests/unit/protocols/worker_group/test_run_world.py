@@ -1,0 +1,29 @@
+"""Random worker groups in a run of institutions, under random trouble inside and outside."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.protocols.worker_group.run_world import RunWorld
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_group_keeps_its_word_to_the_run_whatever_dies_or_goes_away(seed: int) -> None:
+    world = RunWorld(
+        seed,
+        workers=2 + seed % 4,
+        spares=seed % 3,
+        restarts=seed % 5,
+        faults=seed % 7,
+        steps=4 + seed % 5,
+        outages=seed % 4,
+        others=seed % 2 == 0,
+        clipped=seed % 3 == 0,
+    )
+    world.run()
+    text = world.ended
+    assert text is not None
+    if not text:
+        assert world.machine.step == world.steps == world.round
+    else:
+        reasons = ("No further worker is on its way", "no other site has the state", "no worker with state is left")
+        assert any(reason in text for reason in reasons), text
