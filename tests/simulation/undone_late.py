@@ -268,7 +268,7 @@ LATE = (
         test="test_participation:test_a_transfer_that_is_no_longer_agreed_is_ended_and_the_state_asked_for_at_once",
     ),
     Undone(
-        row=64,
+        row=59,
         patches=(
             Patch(
                 "chaos_protocols.membership.waits:Waits.waited_for",
