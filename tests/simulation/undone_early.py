@@ -42,7 +42,6 @@ EARLY = (
                 "return effects",
             ),
         ),
-        stories=("111",),
         test="test_round_machine:test_further_behind_it_goes_on_in_standby_and_asks_for_the_state",
     ),
     Undone(
@@ -93,7 +92,6 @@ EARLY = (
     Undone(
         row=7,
         patches=(Patch(OUTCOME, "or answer.has_state", ""),),
-        stories=("111",),
         test="test_round_status:test_state_of_a_restored_member_counts_like_a_result",
     ),
     Undone(

@@ -345,4 +345,15 @@ LATE = (
         patches=(Patch(f"{WAITS}._stuck", "if report.open == tag and report.unacknowledged_by:", "if False:"),),
         test="test_waits:test_a_member_whose_bytes_do_not_arrive_is_waited_for_with_where_they_should",
     ),
+    Undone(
+        row=68,
+        patches=(
+            Patch(
+                "chaos_protocols.state.machine:WorkerState._go_on_from",
+                "settled = session.present and not rounds.delivery.unanswered",
+                "settled = session.present",
+            ),
+        ),
+        test="test_missing_state:test_a_worker_that_has_yet_to_apply_a_result_is_not_what_the_run_goes_on_from",
+    ),
 )

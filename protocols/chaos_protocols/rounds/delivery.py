@@ -33,11 +33,14 @@ class ResultDelivery:
         self._training = False
         self._queue: deque[Result] = deque()
         self._delivering: int | None = None
+        self.unanswered = False
+        """The worker was told to apply a result, and has not said that it has: its state is that of either round."""
 
     # -- the worker
 
     def bound(self, contribution_bytes: int) -> None:
-        """A worker came: of this size is a result."""
+        """A worker came: of this size is a result. It was told nothing yet."""
+        self.unanswered = False
         self.round_bytes = contribution_bytes
         self.results_max = results_max(contribution_bytes)
 
@@ -96,7 +99,7 @@ class ResultDelivery:
 
     def applied(self, round_number: int, completed: int) -> int | None:
         """The first round whose result is still needed; None: it was not told to apply this one."""
-        self.updating = False
+        self.updating = self.unanswered = False
         if self._delivering != round_number:
             return None
         self._delivering = None
@@ -136,7 +139,7 @@ class ResultDelivery:
             if round_number != self.worker_round + 1:
                 return [], f"the worker is at round {self.worker_round}, the next result here is {round_number}"
             self._queue.popleft()
-            self._delivering = round_number
+            self._delivering, self.unanswered = round_number, True
             asked = digest if round_number == completed else None
             return [DeliverResult(round=round_number, sites=sites, weight=weight, digest=asked)], ""
         if self.worker_round < completed:  # a state that was loaded twice: the results between were delivered before

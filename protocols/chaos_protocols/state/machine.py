@@ -83,6 +83,8 @@ class WorkerState:
         model = self.session.model
         if model is None or self._rounds.worker_round is not None or self.is_coming:
             return None
+        if self._rounds.delivery.unanswered:
+            return None  # which state it has is known when it has answered
         return StateRequest(
             incarnation=self._outbox.facts.incarnation,
             worker_round=self.session.round,
@@ -114,7 +116,8 @@ class WorkerState:
         in_roster = self._membership.in_roster
         self._membership.begin(begun=in_roster)
         rounds.learn(roster)
-        if own and session.present and session.round == roster.resolved_round:
+        settled = session.present and not rounds.delivery.unanswered
+        if own and settled and session.round == roster.resolved_round:
             self._reached.holds(roster.restore_epoch)
             self._outbox.emit(rounds.begin_from_worker(roster.resolved_round))
         elif in_roster:

@@ -106,6 +106,7 @@ def test_more_results_than_may_be_kept_cost_the_state_and_nothing_is_asked_for_i
     bench.taken()
     assert not sent(bench.alive(2.0), StateRequest), "it would not load it"
     bench.handle(events.WorkerContributed(round=2, weight=1.0))
+    bench.handle(events.WorkerApplied(round=2))
     assert sent(bench.alive(1.0), StateRequest)
 
 

@@ -106,6 +106,7 @@ def test_after_laps_in_vain_the_state_is_fetched_once_more() -> None:
     bench.laps_in_vain()
     assert of(bench.out, CancelTransfer) and not sent(bench.out, CaughtUp)
     assert records(bench.out, "scale-out")[-1].cause == "results arrive faster than its worker applies them"
+    bench.handle(events.WorkerApplied(round=bench.machine.state.session.round + 1))
     assert sent(bench.alive(1.5), StateRequest)
 
 

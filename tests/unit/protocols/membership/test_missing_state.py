@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import msgspec
-from tests.unit.protocols.follower import Follower, hello, views
+from tests.unit.protocols.follower import Follower, finish_round, hello, of, to_worker, training_member, views
 from tests.unit.protocols.follower import plan as follower_plan
 from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, D, heartbeat, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import Replicate
+from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.raft.messages import AppendRequest
-from chaos_protocols.effects import FetchState
+from chaos_protocols.agreement.views import make_view
+from chaos_protocols.effects import DeliverResult, FetchState
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
+from chaos_protocols.wire.worker import TrainFrom
 
 
 def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same() -> None:
@@ -79,3 +81,29 @@ def test_a_transfer_that_failed_lets_its_site_ask_sooner_than_at_its_next_turn()
     assert sent(bench.alive(SETTINGS.retry_s / 2), StateRequest)
     bench.handle(events.TransferFailed(transfer="t", reason="told twice"))
     assert not sent(bench.alive(SETTINGS.retry_s / 2), StateRequest)
+
+
+def test_a_worker_that_has_yet_to_apply_a_result_offers_no_state_until_it_has() -> None:
+    """It hangs, and which of the two states it has is not known: a run that went on from the older one would train, and
+    apply to it, what the worker has not."""
+    bench = training_member()
+    finish_round(bench)
+    assert of(bench.taken(), DeliverResult)
+    bench.machine.participation.state_lost("it fell behind")
+    bench.machine.rounds.fall_behind("it fell behind")
+    assert not sent(bench.alive(2 * SETTINGS.retry_s), StateRequest)
+    out = bench.handle(events.WorkerApplied(round=2)) + bench.alive(2 * SETTINGS.retry_s)
+    assert {asked.worker_round for _, asked in sent(out, StateRequest)} == {2}
+
+
+def test_a_worker_that_has_yet_to_apply_a_result_is_not_what_the_run_goes_on_from() -> None:
+    bench = training_member()
+    finish_round(bench)
+    bench.taken()
+    view = make_view(bench.machine.planner, first_round=2, members=(A, B, D), listeners=(), links=bench.roster.links)
+    own = bench.roster.record(D)
+    assert own is not None
+    out = bench.agreed(SetRestorePoint(record=own, links=(), round=1, model=MODEL, views=(view,)))
+    assert not to_worker(out, TrainFrom) and not bench.machine.rounds.active
+    out = bench.handle(events.WorkerApplied(round=2)) + bench.alive(2 * SETTINGS.retry_s)
+    assert {asked.worker_round for _, asked in sent(out, StateRequest)} == {2}, "it says what it has now"
