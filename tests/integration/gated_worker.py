@@ -3,9 +3,8 @@
 `python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
 until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
 evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. `--every N`:
-DiLoCo with N local steps. The gradient
-of a round follows from site, round and state; the whole state has a digest that the test compares. After each round its
-number is in `F/round`; at the end the report is in `F/report.json`.
+DiLoCo with N local steps. The gradient of a round follows from site, round and state; the whole state has a digest that
+the test compares. After each round its number is in `F/round`; at the end the report is in `F/report.json`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from chaos import Coordinator, DiLoCo, EveryStep
+import chaos
+from chaos import Coordinator
 
 Array = NDArray[np.float64]
 NUMBERS = 20_000
@@ -61,8 +61,8 @@ def main() -> None:
     training = Training(options.numbers)
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0)
     gradients = {"weights": np.zeros(options.numbers)}
-    sync = DiLoCo(every=options.every) if options.every else EveryStep()
-    coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, sync=sync)
+    mode = {"sync": chaos.DiLoCo(every=options.every)} if options.every else {}  # a former release has no modes
+    coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, **mode)
     first = coordinator.round
     digests: dict[int, str] = {}
     while coordinator.round < options.rounds and not coordinator.capture_exit_event():
