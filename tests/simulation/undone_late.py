@@ -65,7 +65,6 @@ LATE = (
             Patch(f"{LEAVING}._was_removed", "since_s = self._unknown_since_s", "since_s = None"),
             WAITS_FOR_EVER,
         ),
-        stories=("106",),
         test=f"{OUTSIDERS}:test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out",
     ),
     Undone(
