@@ -78,12 +78,14 @@ class StandingOracle:
                 given[node.site] = before if before is not None and before[0] == tag else (tag, self._world.now_s)
         self._gave_s = given
 
-    def _all_compute(self) -> bool:
-        """Of those that train nobody has given its part, and somebody is at it: nobody waits for a script yet. Who has
-        not the state gives weight 0 at once, which is no part: it waits for the state (see `_judge`)."""
+    def _all_compute(self, machine: SiteMachine) -> bool:
+        """Somebody is at its part, and nobody that trains has given one to the machine's round or to a newer one:
+        nobody waits for a script yet. Who has not the state gives weight 0 at once, which is no part: it waits for
+        the state (see `_judge`). Who was cut off, and removed, has its part to a round that has been void since."""
         machines = [one.machine for one in self._world.nodes.values() if one.machine is not None]
         training = [one.rounds for one in machines if one.rounds.active]
-        return bool(training) and not any(rounds.own.given for rounds in training)
+        begun = _order(machine.rounds.running)
+        return bool(training) and not any(one.own.given and _order(one.running) >= begun for one in training)
 
     def _judge(self, node: Node, machine: SiteMachine) -> None:
         now_s = self._world.now_s
@@ -91,7 +93,7 @@ class StandingOracle:
         if machine.participation.pause.reason():
             self._told_s[node.site] = now_s
         lacks_state = machine.state.session.present and machine.rounds.worker_round is None
-        if stood_s < STAND_S or (self._all_compute() and not lacks_state):
+        if stood_s < STAND_S or (self._all_compute(machine) and not lacks_state):
             return
         self.judged += 1
         if now_s - self._told_s.get(node.site, -STAND_S) >= STAND_S:
@@ -102,3 +104,8 @@ class StandingOracle:
             given = self._gave_s.get(wait.site)
             if given is not None and given[0] == machine.rounds.running and now_s - given[1] > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")
+
+
+def _order(tag: Tag | None) -> tuple[int, int]:
+    """Of what was agreed one after the other: a round that is done again comes after those that it makes void."""
+    return (tag.epoch, tag.round) if tag is not None else (0, 0)

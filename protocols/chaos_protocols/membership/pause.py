@@ -98,7 +98,7 @@ class Pause:
         roster = self._replica.roster
         if not self._membership.takes_part:
             return self._why_outside()
-        if self._is_without_scheduler():
+        if self._client.is_lost:
             return self._why_no_scheduler()
         if roster.model is None:
             return Cause.FOUNDERS_WORKER.told()
@@ -163,15 +163,6 @@ class Pause:
         if not reason or over or outbox.now_s > heard_s + HEARD_LASTS * outbox.settings.retry_s:
             return None
         return Cause.STATE_AWAITED.told(reason=reason)
-
-    def _is_without_scheduler(self) -> bool:
-        """None is known, or no way leads to it: who has no vote takes its leader for one until an election timeout has
-        passed."""
-        outbox, replica = self._outbox, self._replica
-        since_s = replica.raft.leader_lost_s
-        if since_s is None and replica.raft.leader is None:
-            since_s = replica.leader_seen_s
-        return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
 
     def _why_no_scheduler(self) -> Why:
         reachable = self._network.reachable()

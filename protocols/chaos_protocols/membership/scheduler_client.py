@@ -56,6 +56,16 @@ class SchedulerClient:
             return replica.raft.leader
         return self._hint
 
+    @property
+    def is_lost(self) -> bool:
+        """None is known for a while, or no way leads to it: who has no vote takes its leader for one until an election
+        timeout has passed."""
+        outbox, replica = self._outbox, self._replica
+        since_s = replica.raft.leader_lost_s
+        if since_s is None and replica.raft.leader is None:
+            since_s = replica.leader_seen_s
+        return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
+
     def tell(self, message: Message) -> bool:
         """To the scheduler; False when nobody is known."""
         target = self.scheduler

@@ -82,7 +82,7 @@ class Waits:
 
     def _fresh(self) -> RoundWaits | None:
         stale = self._outbox.now_s - self._told_s > self._outbox.settings.waits_stale_s
-        return None if stale else self._told
+        return None if stale or self._client.is_lost else self._told
 
     def reason(self) -> str:
         """Why the open round is not done; empty: it is about to be."""

@@ -37,8 +37,8 @@ STANDING = (
             ),
         ),
         breaks=(8,),
-        first=470,
-        seeds=480,
+        first=490,
+        seeds=500,
         sites=7,
     ),
     Bug(

@@ -184,6 +184,20 @@ def test_old_words_of_a_scheduler_are_no_reason_any_more() -> None:
     assert bench.machine.participation.pause.reason() == "" and not bench.machine.participation.waits.resting
 
 
+def test_the_words_of_a_scheduler_that_is_lost_are_no_reason_any_more() -> None:
+    """It may not have heard of what was given (seed 1887 of the simulator)."""
+    bench = training_member()
+    waits(bench, SiteWait(site=B, seconds=5.0))
+    for site in (A, B):
+        bench.handle(events.LinkLost(site=site, incarnation=1, reason="end of file"))
+        bench.handle(events.DialFailed(site=site, reason="refused"))
+    bench.wait(SETTINGS.failure_timeout_s / 2)
+    assert bench.machine.participation.waits.waited_for, "it may come back at once"
+    bench.wait(SETTINGS.failure_timeout_s / 2 + 0.4)
+    assert bench.machine.participation.waits.waited_for == ()
+    assert "no scheduler" in bench.machine.participation.pause.reason()
+
+
 def test_a_round_to_which_nobody_gives_says_who_could() -> None:
     bench = training_member()
     bench.handle(events.WorkerContributed(round=2, weight=1.0))
