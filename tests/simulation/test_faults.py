@@ -195,6 +195,20 @@ def test_no_other_worker_comes_beside_one_that_hangs() -> None:
     assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
 
 
+def test_a_worker_that_has_not_said_hello_to_a_new_daemon_cannot_hang_on_its_connection() -> None:
+    """Where it could, that daemon would never part with it, and no other one would be let in (seed 2875, 3 sites)."""
+    world = training("abc")
+    node = world.node("c")
+    node.odd.hang()  # so it does not come back to the daemon before it goes on
+    node.kill(worker_too=False)
+    begin(node)
+    assert node.listening is None
+    node.hang.strike()
+    assert not node.hang.lasts
+    node.odd.wake()
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+
+
 def rejoined(world: World, name: str) -> None:
     """Its worker starts anew and trains again with the state of the others (the oracles judge every block)."""
     rejoin(world, world.node(name))

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from tests.simulation.undone_early import EARLY
 from tests.simulation.undone_late import LATE
+from tests.simulation.undone_latest import LATEST
 
-UNDONE = (*EARLY, *LATE)
+UNDONE = (*EARLY, *LATE, *LATEST)

@@ -1,4 +1,4 @@
-"""Rows 31 and later of docs/found-by-simulation.md, see `undone`."""
+"""Rows 31 to 70 of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 

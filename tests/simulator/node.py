@@ -93,6 +93,7 @@ class Node:
         for connection in list(self.connections.values()):
             self.world.network.close(connection, self.site)
         self.connections.clear()
+        self.connected = None  # the next daemon has read no hello yet
         if worker_too:
             self.worker = None
 

@@ -44,6 +44,8 @@ class SchedulerClient:
         """Whom a neighbour named, whose roster was the newest."""
         self._hint_epoch = -1
         self._hint_by: SiteId | None = None
+        self._last_words: dict[SiteId, SiteId] = {}
+        """Whom each neighbour of the run named last, whatever roster it has."""
         self._asked_s = float("-inf")
 
     @property
@@ -89,17 +91,17 @@ class SchedulerClient:
         of a newer roster counts for as long as there is a link to who said it."""
         if beat.scheduler is None or not self.is_of_run(site) or self.is_made_up(beat):
             return False
+        self._last_words[site] = beat.scheduler
         if beat.epoch < self._hint_epoch and self._hint_by is not None and self._network.links.is_up(self._hint_by):
             return False
-        news, voters = self._hint != beat.scheduler, self._replica.configuration.voters
-        if news or self._hint_by not in voters or site in voters:
-            self._hint_by = site  # the word of one that has a vote also says who may lead
-        self._hint, self._hint_epoch = beat.scheduler, beat.epoch
+        news = self._hint != beat.scheduler
+        self._hint, self._hint_epoch, self._hint_by = beat.scheduler, beat.epoch, site
         return news
 
     def forget_named(self) -> None:
         """What was named so far may be of another run: the next word counts."""
         self._hint, self._hint_epoch, self._hint_by = None, -1, None
+        self._last_words.clear()
 
     def is_made_up(self, beat: Heartbeat) -> bool:
         """No roster has come so far since this site's own."""
@@ -131,12 +133,13 @@ class SchedulerClient:
 
     def may_lead(self, source: SiteId) -> bool:
         """Whether `source`, a site of the run, may be the leader: it has a vote, as far as is known here, or one that
-        has names it as the scheduler. A learner, and whoever was let in just now, would lead by saying so otherwise. To
-        a newcomer the votes that it knows of may be old ones."""
+        has names it as the scheduler: one that was left behind itself, with an older roster, too. A learner, and
+        whoever was let in just now, would lead by saying so otherwise. To a newcomer the votes that it knows of may be
+        old ones."""
         replica, voters = self._replica, self._replica.configuration.voters
         if not replica.was_in_run or source in voters:
             return True
-        return source == self._hint and self._hint_by in voters
+        return any(self._last_words.get(voter) == source for voter in voters)
 
     # -- asking again
 

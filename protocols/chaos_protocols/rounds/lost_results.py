@@ -36,12 +36,16 @@ class LostResults:
 
     def give_up_listening(self) -> None:
         """Members that leave wait for the other members' rounds, not for those who only listen: the site that a
-        listener has its results from may be gone, and what it kept is gone with it."""
+        listener has its results from may be gone, and what it kept is gone with it. A departure that no later view
+        tells of is of another history of this round: it was done again since, with a new life of that site."""
         roster, site, running = self._replica.roster, self._replica.site, self._rounds.running
         view = roster.view_of(running.round) if running is not None else None
         if running is None or view is None or site in view.members:
             return
+        later = [one for one in roster.views if one.first_round > running.round]
         for source in {parent for tree in view.plan.trees for child, parent in tree.parent if child == site}:
+            if all(source in one.members for one in later):
+                continue
             left = (one for one in roster.departed if one.site == source and one.last_round >= running.round)
             gone = next(left, None)
             if gone is not None and not self._network.links.is_up(source, gone.incarnation):

@@ -85,11 +85,14 @@ class StateFetch:
 
     def is_called_off(self, roster: Roster) -> bool:
         """A transfer under way that the roster does not have any more, as after a failure: its sources may not even
-        know of it, so that nobody would ever end it."""
+        know of it, so that nobody would ever end it. Or whose sources are all out of the roster: nobody serves it."""
         agreed = roster.replication
         if self.plan is None or self.verified_bytes >= self.plan.state_bytes:
             return False
-        return agreed is None or agreed.joiner != self.plan.joiner
+        if agreed is None or agreed.joiner != self.plan.joiner:
+            return True
+        sources_gone = all(roster.record(part.source) is None for part in self.plan.ranges)
+        return sources_gone and agreed.transfer == self.plan.transfer  # a new plan replaces this one
 
     def completed(self) -> None:
         """The worker has the state, and is promoted."""

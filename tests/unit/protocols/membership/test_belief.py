@@ -218,6 +218,24 @@ def test_a_site_that_got_its_vote_meanwhile_leads_when_a_voter_names_it() -> Non
     assert bench.machine.raft.leader == D and bench.machine.raft.term == 9
 
 
+def test_a_site_that_got_its_vote_meanwhile_is_named_by_a_voter_that_was_left_behind_too() -> None:
+    """D has led with the only vote since A and C left, and says so with the newest roster; in B's journal that is the
+    word of a learner. C, that comes back as B does, knows D's vote, and has an old roster (seed 2282, 4 sites)."""
+    bench = Bench(B, roster_of(A, B, C, learners=(D,)), voters=(A, B, C), incarnation=2).up(C, D)
+    claim = RaftEnvelope(message=msgspec.structs.replace(append(term=9), leader=D))
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    bench.hear(D, claim)
+    assert bench.machine.raft.leader is None
+    bench.hear(C, heartbeat(epoch=EPOCH - 1, scheduler=D))
+    assert bench.machine.scheduler_site() == D, "the newest roster names it, too"
+    bench.hear(D, heartbeat(epoch=EPOCH + 9, scheduler=D))
+    bench.hear(D, claim)
+    assert bench.machine.raft.leader == D
+    bench.hear(C, heartbeat(epoch=EPOCH - 1, scheduler=A))
+    bench.hear(D, RaftEnvelope(message=msgspec.structs.replace(append(term=10), leader=D)))
+    assert bench.machine.raft.term == 9, "C has taken its word back"
+
+
 def test_what_a_guest_says_of_a_members_daemon_is_forgotten_after_a_restart_too() -> None:
     bench = restarted()
     told = LinkStateAdvertisement(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from tests.unit.protocols.follower import Follower, finish_round, hello, of, to_worker, training_member, views
 from tests.unit.protocols.follower import plan as follower_plan
@@ -9,11 +11,13 @@ from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, D
 from tests.unit.protocols.scheduler.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
+from chaos_protocols.agreement.commands import RemoveSite, Replicate, SetRestorePoint
 from chaos_protocols.agreement.raft.messages import AppendRequest
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
 from chaos_protocols.causes import Cause
-from chaos_protocols.effects import DeliverResult, FetchState
+from chaos_protocols.effects import CancelTransfer, DeliverResult, FetchState
+from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 from chaos_protocols.wire.steps import SiteStep
@@ -134,3 +138,18 @@ def test_a_worker_that_has_yet_to_apply_a_result_is_not_what_the_run_goes_on_fro
     assert not to_worker(out, TrainFrom) and not bench.machine.rounds.active
     out = bench.handle(events.WorkerApplied(round=2)) + bench.alive(2 * SETTINGS.retry_s)
     assert {asked.worker_round for _, asked in sent(out, StateRequest)} == {2}, "it says what it has now"
+
+
+def test_a_transfer_ends_when_its_sources_are_out_of_the_roster() -> None:
+    """One that left and is started again says for minutes that its snapshot is not taken yet (seed 1651, 3 sites)."""
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=follower_plan(D, A, B)))
+
+    def leaves(site: SiteId) -> list[Any]:
+        gone = Departure(site=site, incarnation=1, last_round=0, cause="left", reason="")
+        return bench.agreed(RemoveSite(departure=gone, resolve=False, views=bench.roster.views))
+
+    assert not of(leaves(B), CancelTransfer), "A serves it"
+    assert [one.transfer for one in of(leaves(A), CancelTransfer)] == ["t"]
+    assert bench.machine.state.fetch.plan is None

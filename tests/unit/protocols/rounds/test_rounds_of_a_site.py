@@ -226,6 +226,20 @@ def test_a_listener_whose_parent_has_left_gives_its_state_up_and_holds_nobody_up
     assert any("is not kept any more" in one.cause for one in records(bench.out, "scale-out"))
 
 
+def test_a_departure_of_a_history_that_was_given_up_costs_no_listener_its_state() -> None:
+    """Its parent left after round 70 and came back; then the run went on from round 0, and round 1 is done again (seed
+    2102, 4 sites)."""
+    bench = level_learner()
+    (parent,) = (above for tree in bench.roster.views[-1].plan.trees for child, above in tree.parent if child == D)
+    left = Departure(site=parent, incarnation=1, last_round=70, cause="left", reason="nemesis")
+    bench.pretend(msgspec.structs.replace(bench.roster, departed=(left,)))
+    bench.handle(events.LinkLost(site=parent, incarnation=1, reason="end of file"))
+    bench.up(parent, incarnation=2)
+    bench.alive(1.0)
+    assert bench.machine.rounds.worker_round == 0
+    assert not any("is not kept any more" in one.cause for one in records(bench.out, "scale-out"))
+
+
 def test_a_site_that_trains_contributes_nothing_before_its_worker_does() -> None:
     bench = training_member()
     assert bench.machine.rounds.phase.value == "compute" and not bench.machine.rounds.own.given
