@@ -216,6 +216,12 @@ class Cause(Enum):
         "a neighbour that trains",
         "nothing; the transfer shows in `chaosd status`",
     )  # fmt: skip
+    STATE_PROMISED = Meaning(
+        "state-promised", Place.WAITS,
+        "waiting for the state of round {round}: {sites} will send it when that round is done there",
+        "the scripts of the sites that are named, which compute that round, and the links to them",
+        "nothing; it takes as long as their round takes. `chaosd status` shows who computes",
+    )  # fmt: skip
     STATE_LOST = Meaning(
         "state-lost", Place.WAITS,
         "no member that trains has the state of round {round}; waiting for a worker that has it",

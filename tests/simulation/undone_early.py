@@ -96,7 +96,10 @@ EARLY = (
     ),
     Undone(
         row=9,
-        patches=(Patch(f"{PARTICIPATION}.heard", "elif membership.leaving:", "elif False:"),),
+        patches=(
+            Patch(f"{PARTICIPATION}.heard", "elif membership.leaving:", "elif False:"),
+            Patch(f"{PARTICIPATION}.heard", " and self.client.may_be_out(site)", ""),
+        ),
         stories=("84",),
     ),
     Undone(

@@ -65,7 +65,6 @@ LATE = (
             Patch(f"{LEAVING}._was_removed", "since_s = self._unknown_since_s", "since_s = None"),
             WAITS_FOR_EVER,
         ),
-        stories=("106",),
         test=f"{OUTSIDERS}:test_a_leaver_without_a_scheduler_goes_when_it_was_told_long_enough_that_it_is_out",
     ),
     Undone(
@@ -355,5 +354,32 @@ LATE = (
             ),
         ),
         test="test_missing_state:test_a_worker_that_has_yet_to_apply_a_result_is_not_what_the_run_goes_on_from",
+    ),
+    Undone(
+        row=69,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.pause:Pause.why",
+                "if promised := self._why_not_yet():",
+                "if promised := None:",
+            ),
+        ),
+        test=(
+            "test_missing_state:"
+            "test_a_site_whose_sources_still_compute_says_for_whom_it_waits_until_the_first_bytes_come"
+        ),
+    ),
+    Undone(
+        row=70,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.pause:Pause._why_no_state",
+                "for site in network.reachable()",
+                "for site in network.links.up_sites()",
+            ),
+        ),
+        test=(
+            "test_missing_state:test_a_state_is_not_called_lost_while_a_site_trains_that_no_link_of_this_site_leads_to"
+        ),
     ),
 )

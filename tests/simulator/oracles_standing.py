@@ -79,16 +79,19 @@ class StandingOracle:
         self._gave_s = given
 
     def _all_compute(self) -> bool:
-        """Nobody has given its part, and somebody is at it: nobody waits yet."""
+        """Of those that train nobody has given its part, and somebody is at it: nobody waits for a script yet. Who has
+        not the state gives weight 0 at once, which is no part: it waits for the state (see `_judge`)."""
         machines = [one.machine for one in self._world.nodes.values() if one.machine is not None]
-        return any(one.rounds.active for one in machines) and not any(one.rounds.own.given for one in machines)
+        training = [one.rounds for one in machines if one.rounds.active]
+        return bool(training) and not any(rounds.own.given for rounds in training)
 
     def _judge(self, node: Node, machine: SiteMachine) -> None:
         now_s = self._world.now_s
         stood_s = now_s - max(self._done_s, self._awake_s.get(node.site, now_s))
         if machine.participation.pause.reason():
             self._told_s[node.site] = now_s
-        if stood_s < STAND_S or self._all_compute():
+        lacks_state = machine.state.session.present and machine.rounds.worker_round is None
+        if stood_s < STAND_S or (self._all_compute() and not lacks_state):
             return
         self.judged += 1
         if now_s - self._told_s.get(node.site, -STAND_S) >= STAND_S:

@@ -108,6 +108,8 @@ class Pause:
             return waits
         if self._is_without_state():
             return self._why_no_state()
+        if promised := self._why_not_yet():
+            return promised
         waits_for = self._waits.reason()
         return Cause.ROUND_WAITS.told(reason=waits_for) if waits_for else None
 
@@ -178,15 +180,27 @@ class Pause:
 
     def _is_without_state(self) -> bool:
         """For longer than it takes to be asked for, and nothing is on its way."""
+        return not self._state.is_coming and self._lacks_state()
+
+    def _lacks_state(self) -> bool:
         outbox, session = self._outbox, self._state.session
-        if not session.present or self._rounds.worker_round is not None or self._state.is_coming:
+        if not session.present or self._rounds.worker_round is not None:
             return False
         return outbox.now_s - session.since_s > outbox.settings.stateless_s
+
+    def _why_not_yet(self) -> Why | None:
+        """A transfer was asked for, and its sources have yet to reach the round whose state they send: that takes as
+        long as they compute, in which no byte moves and no round is done."""
+        fetch = self._state.fetch
+        if fetch.plan is None or fetch.waits or fetch.verified_bytes or not self._lacks_state():
+            return None
+        sources = sorted({part.source for part in fetch.plan.ranges})
+        return Cause.STATE_PROMISED.told(round=fetch.plan.round, sites=_named(sources))
 
     def _why_no_state(self) -> Why:
         network, completed = self._network, self._rounds.completed_round
         standby = RoundPhase.STANDBY.value
-        heard = (network.steps.of(site) for site in network.links.up_sites())
+        heard = (network.steps.of(site) for site in network.reachable())
         if any(step is not None and step.phase != standby for step in heard):
             return Cause.STATE_COMES.told(round=completed)
         return Cause.STATE_LOST.told(round=completed)

@@ -49,8 +49,8 @@ ROSTERS = (
         patches=(
             Patch(
                 "chaos_protocols.scheduler.proposals:remove_site",
-                'cause="left" if removal.left else "failed"',
-                'cause="failed"',
+                '"left" if removal.left else ',
+                "",
             ),
         ),
         breaks=(9,),

@@ -26,12 +26,11 @@ from chaos_planner.solvers import SolverMissing
 link = trees.LinkFacts(rate_bytes_per_s=1e6, latency_s=0.01)
 links = {("a", "b"): link, ("b", "c"): link, ("a", "c"): link}
 assert shards.assign([0.0, 0.1], [1.0, 2.0], 9).counts == (6, 3)
-for policy in (trees.tree, trees.ring, trees.star):
+for policy in (trees.pack, trees.tree, trees.ring, trees.star):
     assert policy(["a", "b", "c"], links).trees
 model, cluster = built_in("llama2-7b"), uniform_cluster(8)
 before = EqualDevices(model, cluster).symmetric_plan(2, 4)
 calls = (
-    lambda: trees.pack(["a", "b", "c"], links),
     lambda: plan(model, cluster, before, frozenset({3})),
     lambda: restore(model, cluster, holdings(model, before, failed=[3]), before),
 )
@@ -116,7 +115,7 @@ def test_all_tree_policies_have_one_signature_and_one_kind_of_answer() -> None:
     assert inspect.signature(trees.pack).parameters["num_trees_max"].default == 8
 
 
-def test_without_scipy_only_packing_and_transfers_are_refused_and_the_extra_is_named() -> None:
+def test_without_scipy_only_transfers_are_refused_and_the_extra_is_named() -> None:
     command = [sys.executable, "-c", WITHOUT_SOLVER]
     result = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (result.stdout.strip(), result.stderr) == ("done", "")

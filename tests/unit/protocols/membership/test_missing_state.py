@@ -12,10 +12,12 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.raft.messages import AppendRequest
 from chaos_protocols.agreement.views import make_view
+from chaos_protocols.causes import Cause
 from chaos_protocols.effects import DeliverResult, FetchState
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
-from chaos_protocols.wire.worker import TrainFrom
+from chaos_protocols.wire.steps import SiteStep
+from chaos_protocols.wire.worker import RunPaused, TrainFrom
 
 
 def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same() -> None:
@@ -70,6 +72,31 @@ def test_site_without_the_state_does_not_call_it_lost_while_its_neighbours_train
         bench.hear(A, msgspec.structs.replace(beat, sequence=number + 10, phase="standby"))
         bench.hear(A, raft(append))
     assert "no member that trains has the state" in bench.machine.participation.pause.reason()
+
+
+def test_a_site_whose_sources_still_compute_says_for_whom_it_waits_until_the_first_bytes_come() -> None:
+    """No round is done and no byte moves for as long as they compute (seed 291 of the simulator)."""
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=follower_plan(D, B, round_number=1)))
+    out = bench.alive(SETTINGS.stateless_s + 0.5)
+    why = bench.machine.participation.pause.why()
+    assert why is not None and why.cause is Cause.STATE_PROMISED and B[:8] in why.text and "round 1:" in why.text
+    assert to_worker(out, RunPaused)[-1].reason == why.text
+    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=MODEL.shard_bytes))
+    assert bench.machine.participation.pause.why() is None, "how far it is shows in the status"
+
+
+def test_a_state_is_not_called_lost_while_a_site_trains_that_no_link_of_this_site_leads_to() -> None:
+    """Its neighbours stand as it does itself, and know of the one that trains (seed 291 of the simulator)."""
+    bench = Follower(D, roster_of(A, B, D))
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    bench.handle(events.LinkLost(site=B, incarnation=1, reason="end of file"))
+    step = SiteStep(site=B, incarnation=1, sequence=9, round=0, phase="compute", age_s=0.5)
+    bench.alive(SETTINGS.stateless_s + 0.5)
+    bench.hear(A, msgspec.structs.replace(heartbeat(scheduler=A), phase="standby", others=(step,)))
+    why = bench.machine.participation.pause.why()
+    assert why is not None and why.cause is Cause.STATE_COMES
 
 
 def test_a_transfer_that_failed_lets_its_site_ask_sooner_than_at_its_next_turn() -> None:

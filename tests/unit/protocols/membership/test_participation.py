@@ -15,6 +15,7 @@ from tests.unit.protocols.follower import (
 )
 from tests.unit.protocols.one_site import (
     EPOCH,
+    MODEL,
     SETTINGS,
     A,
     B,
@@ -118,6 +119,9 @@ def test_a_member_whose_state_nobody_has_says_so_after_a_while_and_what_can_be_d
     assert "no member that trains has the state" in bench.machine.participation.pause.reason()
     assert to_worker(bench.taken(), RunPaused)
     bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
+    bench.alive(0.5)
+    assert "will send it" in to_worker(bench.taken(), RunPaused)[-1].reason
+    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=MODEL.shard_bytes))
     bench.alive(0.5)
     assert to_worker(bench.taken(), RunResumed)
 
