@@ -1,4 +1,4 @@
-"""Rows 71 and later of docs/found-by-simulation.md, see `undone`."""
+"""Rows 72 and later of docs/found-by-simulation.md, see `undone`."""
 
 from __future__ import annotations
 

@@ -200,13 +200,14 @@ class RoundsOracle:
         era = self.era_of(tag.epoch)
         if event.digest != vector_digest(result.chunks):
             self._fail(3, f"the digest of round {tag.round} at {node.name} is not that of its chunks")
-        if node.site not in view.members:  # a listener asks by round: what it gets must be the round's result
+        if node.site not in view.members:
             if self._is_void(node, tag.round):
                 return
             known = self.result(era, tag.round)
-            if known != event.digest:
-                self._fail(2, f"{node.name} is handed {event.digest} as round {tag.round}; its result is {known}")
-            return
+            if known is not None or not self._may_be_first(node, era):
+                if known != event.digest:
+                    self._fail(2, f"{node.name} is handed {event.digest} as round {tag.round}; its result is {known}")
+                return
         self._is_sum_of_what_was_given(node, event, result, view)
         owner = era.owner(tag.round)
         if owner is None:
@@ -217,6 +218,14 @@ class RoundsOracle:
         owner.newest = max(owner.newest, tag.round)
         owner.results.pop(tag.round - ROUNDS_KEPT, None)
         owner.states.pop(tag.round - ROUNDS_KEPT, None)
+
+    def _may_be_first(self, node: Node, era: Era) -> bool:
+        """Whether a listener may have a result that no member has. Each tree is finished elsewhere (spec 9.26): its
+        parents in the trees may each lack another one, while it has all of them. What it gets is judged then like what
+        a member gets, by its parts, and is the round's from there on: who has another one fails. It may not be of a
+        history that its own roster says is over."""
+        assert node.machine is not None
+        return era is self.era_of(node.machine.roster.epoch)
 
     def _is_sum_of_what_was_given(self, node: Node, event: events.ReduceFinished, result: Result, view: View) -> None:
         """Each chunk anew from what left for the engines: each member's part once, divided by all weights."""

@@ -121,4 +121,17 @@ BULK = (
         breaks=(8,),
         seeds=300,
     ),
+    Bug(
+        name="bulk: a listener does not wait for all trees",
+        patches=(
+            Patch(
+                f"{REDUCE}.machine:ReduceMachine._resolved",
+                "if not any(flow.finished < flow.count for flow in current.trees.values()):",
+                "if any(flow.finished == flow.count for flow in current.trees.values()) and (not current.member or "
+                "not any(flow.finished < flow.count for flow in current.trees.values())):",
+            ),
+        ),
+        breaks=(2, 3),
+        seeds=300,
+    ),
 )
