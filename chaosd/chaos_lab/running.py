@@ -39,7 +39,7 @@ class RunningSite:
         self.name, self.folder, self.address = name, folder, address
         self.data_dir = data_dir or folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._identity = Identity.create(self.data_dir)
+        self.identity = Identity.create(self.data_dir)
         self.client = LabClient(self.data_dir / "api.sock")
         self.worker_socket = self.data_dir / "worker.sock"
         self.config_path, self.shapes_path = folder / "chaosd.toml", folder / "shapes.toml"
@@ -50,11 +50,6 @@ class RunningSite:
         self.stopped: set[str] = set()
         self.status: Status | None = None
         self.seen_event = 0
-
-    @property
-    def identity(self) -> Identity:
-        """Its key."""
-        return self._identity
 
     # -- its processes
 
