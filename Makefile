@@ -71,14 +71,14 @@ COMPILED := --compiled
 attack: $(VENV)/.project  ## a hostile guest against sites that train: rounds a second with and without, memory (4 minutes)
 	@$(BIN)/python -m benchmarks attack --short
 
-soak: $(VENV)/.check  ## real processes under fire for 10 minutes, 50 power cuts, 100,000 seeds (7 hours)
+soak: $(VENV)/.check  ## real processes under fire for 10 minutes, 50 power cuts, 100,000 seeds (2 and a half hours)
 	@$(BIN)/python -m tests.soak
 	@CHAOS_POWER_CUTS=0:50 $(BIN)/python -m pytest -q tests/integration/test_power_cut.py
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds 0:100000
 
 SEEDS ?= 0:3000
 
-seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (a quarter of an hour); fewer: make seeds SEEDS=0:500
+seeds: $(VENV)/.check  ## 3,000 seeds of the simulator on all cores (4 minutes, the first time 6); fewer: make seeds SEEDS=0:500
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds $(SEEDS)
 
 mutants: $(VENV)/.project  ## deliberate faults in the protocols, and fixes that are taken back: each must be noticed
