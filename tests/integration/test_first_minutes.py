@@ -23,6 +23,7 @@ class NewUser:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.variables = {**environment(), "XDG_CONFIG_HOME": str(folder / "config"), "OMP_NUM_THREADS": "1"}
         self.variables.pop("CHAOS_SOCKET", None)
 
@@ -47,9 +48,14 @@ class NewUser:
             process = subprocess.Popen(
                 [sys.executable, *words], cwd=self.folder, env=variables, stdout=output, stderr=output
             )
+        self._processes[name] = process
         self._stack.callback(process.wait, 10)
         self._stack.callback(process.kill)
         return path
+
+    def sees_the_end_of(self, name: str) -> None:
+        """A command that stays has ended: `chaosd leave` returns when that is decided."""
+        self._processes[name].wait(30)
 
 
 Person = TypeVar("Person", bound=NewUser)
@@ -115,6 +121,7 @@ def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Pa
         assert "linked" in user.runs("peer", "list", "--config", "b/chaosd.toml")
 
         user.runs("leave", "--config", "b/chaosd.toml")
+        user.sees_the_end_of("b")
         user.starts("b", "-m", "chaosd", "start", "--config", "b/chaosd.toml")
         wait_for(lambda: answers(clients["b"]) and clients["b"].peers()[0].up, "and again after a restart")
 
@@ -122,6 +129,7 @@ def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Pa
         user.runs("peer", "remove", "Cleveland", "--config", "b/chaosd.toml")
         assert clients["b"].peers() == [] and clients["a"].trusted() == []
         user.runs("leave", "--config", "b/chaosd.toml")
+        user.sees_the_end_of("b")
         user.starts("b", "-m", "chaosd", "start", "--config", "b/chaosd.toml", "--peer", f"{ids['a']}@{address}")
         wait_for(lambda: [one.site for one in clients["a"].pending()] == [ids["b"]], "it is a stranger again")
 
