@@ -98,12 +98,7 @@ def test_where_large_packets_vanish_on_one_link_the_others_train_on_and_doctor_n
     one, two, _ = sites
     network.filter(both_ways("one", "two", larger_than_bytes=1000))
     trains_on(sites, 20, NOTICED_S)
-
-    def told() -> bool:  # where the rounds do not need that link, they may go on before it is missed
-        return any("large packets" in event.cause for site in (one, two) for event in site.events("link-down"))
-
-    wait_for(told, "the link is given up, with its cause", limit_s=NOTICED_S)
-    wait_for(lambda: not has_link(one, two), "the link is down", limit_s=NOTICED_S)
+    # whether the link itself is given up depends on whether a round's trees still need it
     doctor = [sys.executable, "-m", "chaosd", "doctor", "--config", str(two.config_path), "--timeout-s", "0.5"]
     found = subprocess.run(network.command("two", doctor), capture_output=True, text=True, check=False, timeout=60)
     line = next(line for line in found.stdout.splitlines() if short(one.identity.site) in line)
