@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chaos.encoding import exact_only
 from chaos.sync import EveryStep
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
@@ -30,9 +31,10 @@ class ParallelSite:
         self._parallel: ParallelModel | None = None
 
     def _register_parallel(
-        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None
+        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None, encoding: str
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
+        exact_only(encoding)
         if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
             raise ValueError(
                 f"{type(sync).__name__}: a model of parallelize() is averaged at every step, without notes; leave out "
