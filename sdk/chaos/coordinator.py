@@ -135,7 +135,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             if session is not None:
                 self._parallel.talk_through(self._converse(session), session)
             return
-        self._check_plain()
+        self._check_plain(model)
         if self._session is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         framework = framework_of(
@@ -151,10 +151,18 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             rounds_per_epoch=rounds_per_epoch,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        session = (sync or self._sync or EveryStep()).start(framework)
+        self._begin(framework, clip_norm, sync or self._sync)
+
+    def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
+        if self._replicated is None:
+            session, alone = (sync or EveryStep()).start(framework), self._standalone
+        else:
+            session, alone = self._register_replicated(self._replicated, framework, clip_norm, sync)
         self._framework, self._session = framework, session
-        if not self._standalone:
-            self._converse(session)
+        if not alone:
+            conversation = self._converse(session)
+            if self._replicated is not None:
+                self._replicated.talk_through(conversation, session)
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
@@ -190,6 +198,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         call raises LeftRun. Raises ChangedOutside, with what to write instead, when the script has stepped an optimizer
         or changed its options itself.
         """
+        if self._replicated is not None:
+            self._say(self._replicated.warning())
+            return self._replica_steps(samples, optimizers, skip) or self._end()
         due = self._stepped(samples, optimizers, skip)
         if due is None:
             return self._end()
@@ -302,7 +313,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     @property
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
-        alone = self._round if self._parallel is None else self._parallel.round
+        model = self._parallel or self._replicated
+        alone = self._round if model is None else model.round
         return self._conversation.round if self._conversation is not None else alone
 
     @property
@@ -328,8 +340,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             return
         self._closed = True
-        if self._parallel is not None and graceful:
-            self._parallel.close()
+        model = self._parallel or self._replicated
+        if model is not None and graceful:
+            model.close()
         try:
             if self._conversation is not None and graceful and not self.left:
                 self._conversation.leave(self._signals.reason or "the script ended")
@@ -350,7 +363,13 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A script that ends leaves; one that fails just drops out, as if it had been killed."""
+        if self._replicated is not None and isinstance(error, Exception):
+            self._replicated.failed(error)
         self.close(graceful=kind is None)
+
+    def _logged(self, figures: Mapping[str, float]) -> None:
+        if self._replicated is not None:
+            self._replicated.logged(figures)
 
     def _registered(self) -> SyncSession:
         if self._session is None:
