@@ -215,9 +215,9 @@ def test_a_result_without_this_site_ends_its_phase_between_two_steps(socket_file
 
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
-        daemon.send(FallenBehind(round=1), ApplyResult(round=1, sites=1, weight=1.0))
         daemon.array("result", np.float64)[...] = 0.0
         daemon.array("result", np.float64)[-NUMBERS:] = 10.0
+        daemon.send(FallenBehind(round=1), ApplyResult(round=1, sites=1, weight=1.0))
         daemon.expect(UpdateStarted)
         assert daemon.expect(ResultApplied).round == 1
         daemon.send(TrainFrom(round=2))
