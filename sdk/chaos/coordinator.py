@@ -144,7 +144,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             if session is not None:
                 self._parallel.talk_through(self._converse(session), session)
             return
-        self._check_plain()
+        self._check_plain(model)
         if self._session is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         framework = framework_of(
@@ -160,15 +160,20 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             rounds_per_epoch=rounds_per_epoch,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        session = self._mode(sync).start(framework)
-        self._framework, self._session = framework, session
-        if not self._standalone:
-            self._converse(session)
+        self._begin(framework, clip_norm, sync or self._sync)
 
-    def _mode(self, sync: SyncMode | None) -> SyncMode:
-        mode = sync or self._sync or EveryStep()
-        check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
-        return mode
+    def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
+        if self._replicated is None:
+            mode = sync or EveryStep()
+            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
+            session, alone = mode.start(framework), self._standalone
+        else:
+            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
+        self._framework, self._session = framework, session
+        if not alone:
+            conversation = self._converse(session)
+            if self._replicated is not None:
+                self._replicated.talk_through(conversation, session)
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
@@ -205,6 +210,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         call raises LeftRun. Raises ChangedOutside, with what to write instead, when the script has stepped an optimizer
         or changed its options itself.
         """
+        if self._replicated is not None:
+            self._say(self._replicated.warning())
+            return self._replica_steps(samples, optimizers, skip) or self._end()
         due = self._stepped(samples, optimizers, skip)
         if due is None:
             return self._end()
@@ -317,7 +325,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     @property
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
-        alone = self._round if self._parallel is None else self._parallel.round
+        model = self._parallel or self._replicated
+        alone = self._round if model is None else model.round
         return self._conversation.round if self._conversation is not None else alone
 
     @property
@@ -343,8 +352,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             return
         self._closed = True
-        if self._parallel is not None and graceful:
-            self._parallel.close()
+        model = self._parallel or self._replicated
+        if model is not None and graceful:
+            model.close()
         try:
             if self._conversation is not None and graceful and not self.left:
                 self._conversation.leave(self._signals.reason or "the script ended")
@@ -365,7 +375,13 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A script that ends leaves; one that fails just drops out, as if it had been killed."""
+        if self._replicated is not None and isinstance(error, Exception):
+            self._replicated.failed(error)
         self.close(graceful=kind is None)
+
+    def _logged(self, figures: Mapping[str, float]) -> None:
+        if self._replicated is not None:
+            self._replicated.logged(figures)
 
     def _registered(self) -> SyncSession:
         if self._session is None:
@@ -379,12 +395,6 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""
         if self._told_left:
-            why = self._conversation.left_reason if self._conversation is not None else ""
-            raise LeftRun(
-                f"this site left the run after round {self.round}"
-                + (f" ({why})" if why else "")
-                + "; end the training loop "
-                "when step() returns False or capture_exit_event() is true. To take part again, start the script again"
-            )
+            raise LeftRun.told_already(self.round, self._conversation.left_reason if self._conversation else "")
         self._told_left = True
         return False

@@ -34,10 +34,10 @@ def check_name(name: str) -> None:
         raise ValueError(f"encoding={name!r}: {problem}")
 
 
-def exact_only(name: str) -> None:
-    """Raises ValueError for any encoding but the exact one."""
+def exact_only(name: str, call: str) -> None:
+    """Raises ValueError for any encoding but the exact one; `call` made the model."""
     if name != FP32:
-        raise ValueError(f"encoding={name!r}: a model of parallelize() is averaged in {FP32}; leave out encoding=")
+        raise ValueError(f"encoding={name!r}: a model of {call} is averaged in {FP32}; leave out encoding=")
 
 
 def encoded(given: ContributionSpec, name: str) -> ContributionSpec:
