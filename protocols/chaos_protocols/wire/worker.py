@@ -21,6 +21,7 @@ from typing import Annotated, Final, get_args
 import msgspec
 
 from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.user_words import RunWarned as RunWarned
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 Name = Annotated[str, msgspec.Meta(max_length=512)]
@@ -338,6 +339,7 @@ DaemonMessage = (
     | RunResumed
     | FallenBehind
     | StateDiffered
+    | RunWarned
     | Dismissed
 )
 
