@@ -322,8 +322,8 @@ class Conversation:
                     self.send(self._replica.snapshot(message.round, alone=message.alone))
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
-            case wire.StateDiffered():
-                self._say(message.reason)
+            case wire.StateDiffered() | wire.RunWarned():
+                self._say(f"warning: {message.reason}")
             case wire.RunPaused():
                 if message.reason != self.paused:
                     self._say(f"the run waits: {message.reason}")

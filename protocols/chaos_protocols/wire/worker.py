@@ -22,6 +22,7 @@ import msgspec
 
 from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.encodings import FP32
+from chaos_protocols.wire.user_words import RunWarned as RunWarned
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 Name = Annotated[str, msgspec.Meta(max_length=512)]
@@ -342,6 +343,7 @@ DaemonMessage = (
     | RunResumed
     | FallenBehind
     | StateDiffered
+    | RunWarned
     | Dismissed
 )
 

@@ -244,8 +244,8 @@ class RunMember:
                 self.paused = reason
             case wire.RunResumed():
                 self.paused = ""
-            case wire.StateDiffered(reason=reason):
-                group.note("state-differed", reason)
+            case wire.StateDiffered(reason=reason) | wire.RunWarned(reason=reason):
+                group.note("state-differed" if isinstance(message, wire.StateDiffered) else "run-warned", reason)
             case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
                 group.note("run-left", reason, step=last_round)
                 ours = bool(self.leaves) or graceful
