@@ -18,7 +18,7 @@ from chaos.common import CommonDecisions
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
 from chaos.errors import HalfAppliedStep, LeftRun
-from chaos.frameworks import Apply, Array, Framework, NumpyFramework, UpdateHook, framework_of
+from chaos.frameworks import Apply, Array, Framework, NumpyFramework, Setting, UpdateHook, framework_of
 from chaos.parallel import ParallelSite
 from chaos.paths import socket_path
 from chaos.phase import Phase
@@ -100,6 +100,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         on_average: UpdateHook | None = None,
         on_update: UpdateHook | None = None,
         rounds_per_epoch: int | None = None,
+        frozen: str = "replicate",
+        alike: Mapping[str, Setting] | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
@@ -111,19 +113,19 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         on_update(update) after the schedulers (an EMA, a constraint). Both run inside the update, also at a joiner that
         catches up: like `apply` they must depend on nothing but the registered state and `update` (docs/sdk.md).
 
-        numpy: `arrays` (names to arrays, updated in place) is the state; `gradients` (names to floating arrays; by
-        default one of zeros for each floating array, to be found in `coordinator.gradients`) is filled by the script
-        before each `step()` and set to zero after it. `apply(averaged, round)` gets the weighted average over all sites
-        as a dict from the names of `gradients` to arrays of their shapes and dtypes, read only and valid until it
-        returns (copy what you keep), and the number of the round (1 for the first); it must update `arrays` in place,
-        and depend on nothing but its arguments and `arrays`: it must do the same on every site, bit for bit, also on a
-        joiner that catches up without having contributed.
+        numpy: `arrays` (names to arrays, updated in place) is the state. The script fills `gradients` (floating arrays by
+        name; by default one for each floating array, in `coordinator.gradients`) before each `step()`, which clears
+        them. `apply(averaged, round)` gets the weighted averages by the same names, read only and valid until it
+        returns (copy what you keep), and the number of the round (1 for the first); it must update `arrays` in place
+        and depend on nothing else: the same on every site, bit for bit, also on a joiner that catches up.
 
-        A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
-        `clip_norm` bounds the norm of the whole gradient; returns at once.
-        sync: `chaos.EveryStep()` (default), `chaos.LocalSGD(every=...)`, `chaos.DiLoCo(every=...)`: see
-        docs/training-modes.md. rounds_per_epoch: what counts as an epoch (`coordinator.epoch`). Both the same on all
-        sites. What may differ between them: docs/sdk.md.
+        A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer, and `clip_norm`
+        bounds the norm of the whole gradient; returns at once.
+        sync: `chaos.EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
+        rounds_per_epoch: what counts as an epoch (`coordinator.epoch`). frozen: a joiner gets frozen parameters
+        (`"replicate"`), or they are only compared (`"compare"`: adapters on a base that every site has; one whose base
+        differs is refused with the first tensor that does). alike: settings of the script (texts, numbers) that must be
+        equal; a site with another is refused with it. All these the same on all sites (docs/sdk.md).
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
@@ -149,6 +151,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             on_average=on_average,
             on_update=on_update,
             rounds_per_epoch=rounds_per_epoch,
+            frozen=frozen,
+            alike=alike,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
         session = (sync or self._sync or EveryStep()).start(framework)
@@ -231,7 +235,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self.left:
             return None
         assert self._framework is not None
-        self._say(self._framework.changed_outside(self.round))
+        self._say(self._framework.changed_outside(self.round, optimizers))
         part = Part(
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),
