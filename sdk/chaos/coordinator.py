@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
@@ -28,6 +28,9 @@ from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
+
+if TYPE_CHECKING:
+    from chaos.worker_group.model import ParallelModel
 
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
@@ -113,19 +116,18 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         on_update(update) after the schedulers (an EMA, a constraint). Both run inside the update, also at a joiner that
         catches up: like `apply` they must depend on nothing but the registered state and `update` (docs/sdk.md).
 
-        numpy: `arrays` (names to arrays, updated in place) is the state. The script fills `gradients` (floating arrays by
-        name; by default one for each floating array, in `coordinator.gradients`) before each `step()`, which clears
-        them. `apply(averaged, round)` gets the weighted averages by the same names, read only and valid until it
-        returns (copy what you keep), and the number of the round (1 for the first); it must update `arrays` in place
-        and depend on nothing else: the same on every site, bit for bit, also on a joiner that catches up.
+        numpy: `arrays` (names to arrays, updated in place) is the state. Before each `step()` the script fills
+        `gradients` (floating arrays by name; by default one for each floating array, in `coordinator.gradients`), which
+        it clears. `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns,
+        and the number of the round, from 1 on; it updates `arrays` in place and depends on nothing else: the same on
+        every site, bit for bit, also on a joiner that catches up.
 
         A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer, and `clip_norm`
         bounds the norm of the whole gradient; returns at once.
-        sync: `chaos.EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
-        rounds_per_epoch: what counts as an epoch (`coordinator.epoch`). frozen: a joiner gets frozen parameters
-        (`"replicate"`), or they are only compared (`"compare"`: adapters on a base that every site has; one whose base
-        differs is refused with the first tensor that does). alike: settings of the script (texts, numbers) that must be
-        equal; a site with another is refused with it. All these the same on all sites (docs/sdk.md).
+        sync: `EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
+        rounds_per_epoch: for `coordinator.epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or
+        only compared (`"compare"`: adapters on a base that every site has; another base is refused, with the first
+        tensor). alike: settings of the script, texts and numbers, that must be equal; a site with another is refused.
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
@@ -133,9 +135,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
-            if session is not None:
-                self._parallel.talk_through(self._converse(session), session)
+            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
             return
         self._check_plain()
         if self._session is not None:
@@ -159,6 +159,11 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self._framework, self._session = framework, session
         if not self._standalone:
             self._converse(session)
+
+    def _train_parallel(self, model: ParallelModel, optimizer: Any, clip: float | None, sync: SyncMode | None) -> None:
+        session = self._register_parallel(model, optimizer, clip, sync)
+        if session is not None:
+            model.talk_through(self._converse(session), session)
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
