@@ -244,10 +244,8 @@ class RunMember:
                 self.paused = reason
             case RunResumed():
                 self.paused = ""
-            case StateDiffered(reason=reason):
-                group.note("state-differed", reason)
-            case RunWarned(reason=reason):
-                group.note("run-warned", reason)
+            case StateDiffered(reason=reason) | RunWarned(reason=reason):
+                group.note("state-differed" if isinstance(message, StateDiffered) else "run-warned", reason)
             case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
                 group.note("run-left", reason, step=last_round)
                 self._end("" if self.leaves or graceful else f"out of the run after round {last_round}: {reason}")
