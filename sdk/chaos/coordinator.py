@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
+from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
-from chaos.joining import DaemonLine, Joining
 from chaos.paths import socket_path
 from chaos.phase import Phase
 from chaos.resting import Resting
@@ -33,7 +33,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(Joining, CommonDecisions, Resting):
+class Coordinator(Entering, CommonDecisions, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -66,7 +66,7 @@ class Coordinator(Joining, CommonDecisions, Resting):
         CommonDecisions.__init__(self)
         Resting.__init__(self)
         line = DaemonLine(path=socket_path(socket), connect_s=connect_s, reconnect_s=reconnect_s, verbose=verbose)
-        Joining.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
+        Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._sync = sync

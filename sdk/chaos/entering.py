@@ -30,7 +30,7 @@ class DaemonLine:
     verbose: bool
 
 
-class Joining(ParallelSite):
+class Entering(ParallelSite):
     """A part of the Coordinator."""
 
     def __init__(self, line: DaemonLine, *, standalone: bool, encoding: str, allow_lossy: bool) -> None:
