@@ -30,7 +30,7 @@ from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 
 if TYPE_CHECKING:
-    from chaos.worker_group.model import ParallelModel
+    from chaos.data import ElasticSampler
 
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
@@ -76,7 +76,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
         self._round = 0
-        self._averaged_alone = self._noticed = False
+        self._averaged_alone = self._noticed = self._counts_samples = False
         self._told_left = False
         self._closed = False
         if not self._standalone and not self._in_group:
@@ -105,6 +105,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         rounds_per_epoch: int | None = None,
         frozen: str = "replicate",
         alike: Mapping[str, Setting] | None = None,
+        sampler: ElasticSampler | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
@@ -116,22 +117,20 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         on_update(update) after the schedulers (an EMA, a constraint). Both run inside the update, also at a joiner that
         catches up: like `apply` they must depend on nothing but the registered state and `update` (docs/sdk.md).
 
-        numpy: `arrays` (names to arrays, updated in place) is the state. Before each `step()` the script fills
-        `gradients` (floating arrays by name; by default one for each floating array, in `coordinator.gradients`), which
-        it clears. `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns,
-        and the number of the round, from 1 on; it updates `arrays` in place and depends on nothing else: the same on
-        every site, bit for bit, also on a joiner that catches up.
+        numpy: `arrays` (by name, updated in place) is the state. Before each `step()`, which clears them, the script
+        fills `gradients` (floating arrays by name; default: one for each floating array, `coordinator.gradients`).
+        `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns, and the
+        number of the round, from 1 on; it updates `arrays` and depends on nothing else: the same bits on every site,
+        also on a joiner. A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer,
+        `clip_norm` bounds the norm of the whole gradient; returns at once.
 
-        A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer, and `clip_norm`
-        bounds the norm of the whole gradient; returns at once.
         sync: `EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
-        rounds_per_epoch: for `coordinator.epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or
-        only compared (`"compare"`: adapters on a base that every site has; another base is refused, with the first
-        tensor). alike: settings of the script, texts and numbers, that must be equal; a site with another is refused.
+        rounds_per_epoch: for `epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or only compared
+        (`"compare"`: adapters on a base that every site has; another base is refused, with the first tensor). alike:
+        settings (texts, numbers) that must be equal, else a site is refused. sampler: docs/shared-data.md.
 
-        Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
-        trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
-        """
+        Returns early, with `left` true, at Ctrl+C. Raises ValueError on what cannot be trained together, Refused with
+        the daemon's reason, DaemonLost, SharedMemoryTooSmall."""
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
@@ -155,15 +154,11 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             alike=alike,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        session = (sync or self._sync or EveryStep()).start(framework)
-        self._framework, self._session = framework, session
+        self._framework = framework
+        self._session = session = (sync or self._sync or EveryStep()).start(framework, sampler)
+        self._deal_by(sampler)
         if not self._standalone:
             self._converse(session)
-
-    def _train_parallel(self, model: ParallelModel, optimizer: Any, clip: float | None, sync: SyncMode | None) -> None:
-        session = self._register_parallel(model, optimizer, clip, sync)
-        if session is not None:
-            model.talk_through(self._converse(session), session)
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
@@ -204,7 +199,21 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             return self._end()
         if due is Due.NOTHING:
             return self._conversation is None or self._conversation.catch_up() or self._end()
+        return self._make_round()
+
+    def _make_round(self) -> bool:
         return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
+
+    def _deal_by(self, sampler: ElasticSampler | None) -> None:
+        if sampler is not None:
+            self._counts_samples = True
+            sampler.take_part_by(self._round_without_data)
+
+    def _round_without_data(self) -> bool:
+        """For a sampler that has nothing for this site at the moment. False: the script is to end."""
+        if self.capture_exit_event() or self._stepped(None, None, idle=True) is None:
+            return False
+        return self._make_round()
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
         """The first half of `step()`: wait for the average, which then stands in the gradients. `update()`, the other
@@ -226,8 +235,12 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         alone, self._averaged_alone = self._averaged_alone, False
         return self._ended(self._alone() if alone else not self.left)
 
-    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False) -> Due | None:
+    def _stepped(
+        self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
+    ) -> Due | None:
         """What is due now; None: this site is out of the run."""
+        if self._counts_samples and samples is None and not (skip or idle):
+            raise ValueError("with a sampler say how many of its samples a step is about: step(samples=len(batch))")
         if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
             raise ValueError(
                 f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
@@ -245,6 +258,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),
             skip=skip,
+            counted=0 if samples is None or not self._counts_samples else samples,
+            idle=idle,
             wants_to_end=self._wants_to_end,
             metrics=dict(self._reported),
         )

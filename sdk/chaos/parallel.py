@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.sync import EveryStep
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
+    from chaos.conversation import Conversation
     from chaos.sync import SyncMode, SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
@@ -21,13 +23,22 @@ GROUP_VARIABLE = "CHAOS_WORKER_GROUP"
 """Set by `chaosd run` for its workers: their controller speaks with the daemon."""
 
 
-class ParallelSite:
+class ParallelSite(ABC):
     """A part of the Coordinator."""
 
     def __init__(self, *, standalone: bool) -> None:
         self._standalone = standalone or os.environ.get(STANDALONE_VARIABLE) == "1"
         self._in_group = GROUP_VARIABLE in os.environ
         self._parallel: ParallelModel | None = None
+
+    @abstractmethod
+    def _converse(self, session: SyncSession) -> Conversation:
+        """Join the run, and wait until this site may contribute."""
+
+    def _train_parallel(self, model: ParallelModel, optimizer: Any, clip: float | None, sync: SyncMode | None) -> None:
+        session = self._register_parallel(model, optimizer, clip, sync)
+        if session is not None:
+            model.talk_through(self._converse(session), session)
 
     def _register_parallel(
         self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None
