@@ -17,17 +17,21 @@ from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
+from chaos.dealing import Dealing
+from chaos.encoding import check_encoding, check_name
 from chaos.errors import HalfAppliedStep, LeftRun
-from chaos.frameworks import Apply, Array, Framework, NumpyFramework, Setting, UpdateHook, framework_of
+from chaos.frameworks import Apply, Array, Framework, Setting, UpdateHook, framework_of
+from chaos.looking import Looking
 from chaos.parallel import ParallelSite
 from chaos.paths import socket_path
 from chaos.phase import Phase
+from chaos.replica import Replica
 from chaos.resting import Resting
 from chaos.signals import ExitSignals
-from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
+from chaos_protocols.wire.encodings import FP32
 
 if TYPE_CHECKING:
     from chaos.data import ElasticSampler
@@ -38,7 +42,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(ParallelSite, CommonDecisions, Resting):
+class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -47,7 +51,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     0: not at all). handle_signals: the first Ctrl+C or SIGTERM sets the exit event, a second one raises
     KeyboardInterrupt, never inside an update. zero_grad_set_to_none: how gradients are cleared after a round (torch's
     own default). verbose: one line on stderr for each change of the conversation. sync: how the sites train together,
-    if `register` does not say so.
+    if `register` does not say so. encoding: in which form the float32 numbers of a round travel between sites: fp32
+    (exact), bf16, fp16, int8 or int4, the same at all (docs/training-modes.md). allow_lossy: int4 with gradients of
+    single steps, too.
 
     Raises NoDaemon, with how to start one, if nobody answers.
     """
@@ -63,20 +69,24 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         zero_grad_set_to_none: bool = True,
         verbose: bool = True,
         sync: SyncMode | None = None,
+        encoding: str = FP32,
+        allow_lossy: bool = False,
     ) -> None:
+        check_name(encoding)
         ParallelSite.__init__(self, standalone=standalone)
         CommonDecisions.__init__(self)
         Resting.__init__(self)
+        Dealing.__init__(self)
+        Looking.__init__(self)
         self._path = socket_path(socket)
         self._connect_s = connect_s
         self._reconnect_s = reconnect_s
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._sync = sync
-        self._framework: Framework | None = None
-        self._session: SyncSession | None = None
+        self._encoding, self._allow_lossy = encoding, allow_lossy
         self._round = 0
-        self._averaged_alone = self._noticed = self._counts_samples = False
+        self._averaged_alone = self._noticed = False
         self._told_left = False
         self._closed = False
         if not self._standalone and not self._in_group:
@@ -134,9 +144,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
+            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync, self._encoding)
             return
-        self._check_plain()
+        self._check_plain(model)
         if self._session is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         framework = framework_of(
@@ -154,17 +164,33 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             alike=alike,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        self._framework = framework
-        self._session = session = (sync or self._sync or EveryStep()).start(framework, sampler)
-        self._deal_by(sampler)
-        if not self._standalone:
-            self._converse(session)
+        self._begin(framework, clip_norm, sync or self._sync, sampler)
+
+    def _begin(
+        self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, sampler: ElasticSampler | None
+    ) -> None:
+        if self._replicated is None:
+            mode = sync or EveryStep()
+            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
+            session, alone = mode.start(framework, sampler), self._standalone
+            if sampler is not None:
+                self._deal_by(sampler)
+        elif sampler is not None:
+            raise ValueError("sampler= deals samples to scripts of one process; workers take coordinator.loader(...)")
+        else:
+            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
+        self._framework, self._session = framework, session
+        if not alone:
+            conversation = self._converse(session)
+            if self._replicated is not None:
+                self._replicated.talk_through(conversation, session)
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
         self._session = session
+        replica = Replica(session, self._encoding)
         self._conversation = Conversation(
-            self._path, session, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
+            self._path, replica, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
         )
         self._conversation.join(self._connect_s)
         return self._conversation
@@ -194,6 +220,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         call raises LeftRun. Raises ChangedOutside, with what to write instead, when the script has stepped an optimizer
         or changed its options itself.
         """
+        if self._replicated is not None:
+            self._say(self._replicated.warning())
+            return self._replica_steps(samples, optimizers, skip) or self._end()
         due = self._stepped(samples, optimizers, skip)
         if due is None:
             return self._end()
@@ -203,17 +232,6 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
 
     def _make_round(self) -> bool:
         return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
-
-    def _deal_by(self, sampler: ElasticSampler | None) -> None:
-        if sampler is not None:
-            self._counts_samples = True
-            sampler.take_part_by(self._round_without_data)
-
-    def _round_without_data(self) -> bool:
-        """For a sampler that has nothing for this site at the moment. False: the script is to end."""
-        if self.capture_exit_event() or self._stepped(None, None, idle=True) is None:
-            return False
-        return self._make_round()
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
         """The first half of `step()`: wait for the average, which then stands in the gradients. `update()`, the other
@@ -239,8 +257,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
     ) -> Due | None:
         """What is due now; None: this site is out of the run."""
-        if self._counts_samples and samples is None and not (skip or idle):
-            raise ValueError("with a sampler say how many of its samples a step is about: step(samples=len(batch))")
+        counted = self._counted(samples, skip=skip or idle)
         if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
             raise ValueError(
                 f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
@@ -258,7 +275,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),
             skip=skip,
-            counted=0 if samples is None or not self._counts_samples else samples,
+            counted=counted,
             idle=idle,
             wants_to_end=self._wants_to_end,
             metrics=dict(self._reported),
@@ -318,15 +335,11 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             self._conversation, registered=registered, round=self.round, exit_requested=self._signals.exit_requested
         )
 
-    def state_digest(self) -> str:
-        """BLAKE3 of the whole training state (64 hexadecimal characters): equal on all sites at the end of the same
-        round."""
-        return State(self._registered().items).digest()
-
     @property
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
-        alone = self._round if self._parallel is None else self._parallel.round
+        model = self._parallel or self._replicated
+        alone = self._round if model is None else model.round
         return self._conversation.round if self._conversation is not None else alone
 
     @property
@@ -336,14 +349,6 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             return self._told_left
         return self._conversation.phase in (Phase.LEFT, Phase.BROKEN)
 
-    @property
-    def gradients(self) -> dict[str, Array]:
-        """numpy training: the arrays to fill before each `step()`."""
-        self._registered()
-        if not isinstance(self._framework, NumpyFramework):
-            raise ValueError("torch keeps gradients in the parameters; only numpy training has coordinator.gradients")
-        return self._framework.gradients
-
     # ---- ending
 
     def close(self, *, graceful: bool = True) -> None:
@@ -352,8 +357,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             return
         self._closed = True
-        if self._parallel is not None and graceful:
-            self._parallel.close()
+        model = self._parallel or self._replicated
+        if model is not None and graceful:
+            model.close()
         try:
             if self._conversation is not None and graceful and not self.left:
                 self._conversation.leave(self._signals.reason or "the script ended")
@@ -374,12 +380,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A script that ends leaves; one that fails just drops out, as if it had been killed."""
+        if self._replicated is not None and isinstance(error, Exception):
+            self._replicated.failed(error)
         self.close(graceful=kind is None)
-
-    def _registered(self) -> SyncSession:
-        if self._session is None:
-            raise ValueError("nothing is registered yet; call coordinator.register(model=..., optimizer=...) first")
-        return self._session
 
     def _say(self, text: str) -> None:
         if text and self._verbose:
@@ -388,12 +391,6 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""
         if self._told_left:
-            why = self._conversation.left_reason if self._conversation is not None else ""
-            raise LeftRun(
-                f"this site left the run after round {self.round}"
-                + (f" ({why})" if why else "")
-                + "; end the training loop "
-                "when step() returns False or capture_exit_event() is true. To take part again, start the script again"
-            )
+            raise LeftRun.told_already(self.round, self._conversation.left_reason if self._conversation else "")
         self._told_left = True
         return False
