@@ -15,21 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
-from chaos.connection import Wakeup, open_socket
-from chaos.conversation import Conversation
 from chaos.dealing import Dealing
-from chaos.encoding import check_encoding, check_name
+from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
-from chaos.frameworks import Apply, Array, Framework, Setting, UpdateHook, framework_of
-from chaos.looking import Looking
-from chaos.parallel import ParallelSite
+from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
 from chaos.paths import socket_path
 from chaos.phase import Phase
-from chaos.replica import Replica
 from chaos.resting import Resting
-from chaos.signals import ExitSignals
+from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
-from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
+from chaos.sync import Due, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 from chaos_protocols.wire.encodings import FP32
 
@@ -42,7 +37,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
+class Coordinator(Dealing, Entering, CommonDecisions, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -72,27 +67,18 @@ class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
         encoding: str = FP32,
         allow_lossy: bool = False,
     ) -> None:
-        check_name(encoding)
-        ParallelSite.__init__(self, standalone=standalone)
         CommonDecisions.__init__(self)
         Resting.__init__(self)
         Dealing.__init__(self)
-        Looking.__init__(self)
-        self._path = socket_path(socket)
-        self._connect_s = connect_s
-        self._reconnect_s = reconnect_s
+        line = DaemonLine(path=socket_path(socket), connect_s=connect_s, reconnect_s=reconnect_s, verbose=verbose)
+        Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._sync = sync
-        self._encoding, self._allow_lossy = encoding, allow_lossy
         self._round = 0
         self._averaged_alone = self._noticed = False
         self._told_left = False
         self._closed = False
-        if not self._standalone and not self._in_group:
-            open_socket(self._path, connect_s).close()  # fail now, before the user has built a model
-        self._wakeup = Wakeup()
-        self._signals = ExitSignals(self._wakeup, verbose=verbose)
         if handle_signals:
             self._signals.install()
         close_at_exit(self)
@@ -127,24 +113,26 @@ class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
         on_update(update) after the schedulers (an EMA, a constraint). Both run inside the update, also at a joiner that
         catches up: like `apply` they must depend on nothing but the registered state and `update` (docs/sdk.md).
 
-        numpy: `arrays` (by name, updated in place) is the state. Before each `step()`, which clears them, the script
-        fills `gradients` (floating arrays by name; default: one for each floating array, `coordinator.gradients`).
-        `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns, and the
-        number of the round, from 1 on; it updates `arrays` and depends on nothing else: the same bits on every site,
-        also on a joiner. A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer,
-        `clip_norm` bounds the norm of the whole gradient; returns at once.
+        numpy: `arrays` (names to arrays, updated in place) is the state. Before each `step()` the script fills
+        `gradients` (floating arrays by name; by default one for each floating array, in `coordinator.gradients`), which
+        it clears. `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns,
+        and the number of the round, from 1 on; it updates `arrays` in place and depends on nothing else: the same on
+        every site, bit for bit, also on a joiner. A model of `parallelize`: `optimizer` is a function from a list of
+        parameters to an optimizer, and `clip_norm` bounds the norm of the whole gradient; returns at once.
 
         sync: `EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
-        rounds_per_epoch: for `epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or only compared
-        (`"compare"`: adapters on a base that every site has; another base is refused, with the first tensor). alike:
-        settings (texts, numbers) that must be equal, else a site is refused. sampler: docs/shared-data.md.
+        rounds_per_epoch: for `coordinator.epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or
+        only compared (`"compare"`: adapters on a base that every site has; another base is refused, with the first
+        tensor). alike: settings of the script, texts and numbers, that must be equal; a site with another is refused.
+        sampler: deals samples of data that all sites have (docs/shared-data.md).
 
         Returns early, with `left` true, at Ctrl+C. Raises ValueError on what cannot be trained together, Refused with
-        the daemon's reason, DaemonLost, SharedMemoryTooSmall."""
+        the daemon's reason, DaemonLost, SharedMemoryTooSmall.
+        """
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync, self._encoding)
+            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
             return
         self._check_plain(model)
         if self._session is not None:
@@ -165,35 +153,6 @@ class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
         self._begin(framework, clip_norm, sync or self._sync, sampler)
-
-    def _begin(
-        self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, sampler: ElasticSampler | None
-    ) -> None:
-        if self._replicated is None:
-            mode = sync or EveryStep()
-            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
-            session, alone = mode.start(framework, sampler), self._standalone
-            if sampler is not None:
-                self._deal_by(sampler)
-        elif sampler is not None:
-            raise ValueError("sampler= deals samples to scripts of one process; workers take coordinator.loader(...)")
-        else:
-            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
-        self._framework, self._session = framework, session
-        if not alone:
-            conversation = self._converse(session)
-            if self._replicated is not None:
-                self._replicated.talk_through(conversation, session)
-
-    def _converse(self, session: SyncSession) -> Conversation:
-        """Join the run, and wait until this site may contribute."""
-        self._session = session
-        replica = Replica(session, self._encoding)
-        self._conversation = Conversation(
-            self._path, replica, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
-        )
-        self._conversation.join(self._connect_s)
-        return self._conversation
 
     def prepare(self, model: Model, optimizer: Optimizer, loader: Loader) -> tuple[Model, Optimizer, Loader]:
         """`register(model, optimizer)` in the habit of Accelerate; the three come back as they are."""
@@ -335,6 +294,11 @@ class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
             self._conversation, registered=registered, round=self.round, exit_requested=self._signals.exit_requested
         )
 
+    def state_digest(self) -> str:
+        """BLAKE3 of the whole training state (64 hexadecimal characters): equal on all sites at the end of the same
+        round."""
+        return State(self._registered().items).digest()
+
     @property
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
@@ -348,6 +312,14 @@ class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
         if self._conversation is None:
             return self._told_left
         return self._conversation.phase in (Phase.LEFT, Phase.BROKEN)
+
+    @property
+    def gradients(self) -> dict[str, Array]:
+        """numpy training: the arrays to fill before each `step()`."""
+        self._registered()
+        if not isinstance(self._framework, NumpyFramework):
+            raise ValueError("torch keeps gradients in the parameters; only numpy training has coordinator.gradients")
+        return self._framework.gradients
 
     # ---- ending
 
@@ -383,6 +355,15 @@ class Coordinator(ParallelSite, Looking, Dealing, CommonDecisions, Resting):
         if self._replicated is not None and isinstance(error, Exception):
             self._replicated.failed(error)
         self.close(graceful=kind is None)
+
+    def _logged(self, figures: Mapping[str, float]) -> None:
+        if self._replicated is not None:
+            self._replicated.logged(figures)
+
+    def _registered(self) -> SyncSession:
+        if self._session is None:
+            raise ValueError("nothing is registered yet; call coordinator.register(model=..., optimizer=...) first")
+        return self._session
 
     def _say(self, text: str) -> None:
         if text and self._verbose:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chaos.encoding import exact_only
 from chaos.sync import EveryStep
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
-    from chaos.conversation import Conversation
     from chaos.frameworks import Framework
     from chaos.sync import SyncMode, SyncSession
     from chaos.worker_group.data import Loader as StepLoader
@@ -26,7 +24,7 @@ GROUP_VARIABLE = "CHAOS_WORKER_GROUP"
 """Set by `chaosd run` for its workers: their controller speaks with the daemon."""
 
 
-class ParallelSite(ABC):
+class ParallelSite:
     """A part of the Coordinator."""
 
     def __init__(self, *, standalone: bool) -> None:
@@ -41,21 +39,6 @@ class ParallelSite(ABC):
         script that is alone."""
         model = self._parallel or self._replicated
         return model is None or model.speaks
-
-    def _logged(self, figures: Mapping[str, float]) -> None:
-        if self._replicated is not None:
-            self._replicated.logged(figures)
-
-    @abstractmethod
-    def _converse(self, session: SyncSession) -> Conversation:
-        """Join the run, and wait until this site may contribute."""
-
-    def _train_parallel(
-        self, model: ParallelModel, optimizer: Any, clip: float | None, sync: SyncMode | None, encoding: str
-    ) -> None:
-        session = self._register_parallel(model, optimizer, clip, sync, encoding)
-        if session is not None:
-            model.talk_through(self._converse(session), session)
 
     def _register_parallel(
         self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None, encoding: str

@@ -38,10 +38,19 @@ def alone(model: Any, **more: Any) -> Iterator[Coordinator]:
         yield coordinator
 
 
-def trained(socket: Path, model: Any, steps: int = 3, gate: threading.Event | None = None, **more: Any) -> Any:
-    """State digest, bytes of state."""
+def trained(
+    socket: Path,
+    model: Any,
+    steps: int = 3,
+    founded: threading.Event | None = None,
+    gate: threading.Event | None = None,
+    **more: Any,
+) -> Any:
+    """State digest, bytes of state. `founded` is set when it trains; it goes on until `gate` is."""
     with Coordinator(socket, verbose=False, handle_signals=False, reconnect_s=0) as coordinator:
         coordinator.register(model=model, optimizer=optimizer_of(model), **more)
+        if founded is not None:
+            founded.set()
         while coordinator.steps < steps or (gate is not None and not gate.is_set()):
             model(torch.ones(1, 4)).sum().backward()
             coordinator.step()
@@ -64,10 +73,11 @@ def test_a_base_that_all_have_is_compared_and_no_byte_of_it_is_sent(sync: Any) -
 
 
 def test_a_site_with_another_base_is_refused_with_the_first_tensor_that_differs() -> None:
-    gate = threading.Event()
+    founded, gate = threading.Event(), threading.Event()
 
     def second(socket: Path) -> None:
         try:
+            assert founded.wait(60)
             for base, more, told in (
                 (
                     2.0,
@@ -83,7 +93,7 @@ def test_a_site_with_another_base_is_refused_with_the_first_tensor_that_differs(
             gate.set()
 
     with LocalRun(sites=1) as run:
-        run.together(lambda socket: trained(socket, model_of(), gate=gate, frozen="compare"), second)
+        run.together(lambda socket: trained(socket, model_of(), founded=founded, gate=gate, frozen="compare"), second)
 
 
 def test_what_is_no_choice_is_refused_with_what_is() -> None:
