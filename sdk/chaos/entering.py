@@ -60,7 +60,8 @@ class Entering(ParallelSite, ABC):
         if self._replicated is None:
             mode = sync or EveryStep()
             check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
-            session, alone = mode.start(framework, sampler), self._standalone
+            session = mode.start(framework) if sampler is None else mode.start(framework, sampler)
+            alone = self._standalone
             if sampler is not None:
                 self._deal_by(sampler)
         elif sampler is not None:
