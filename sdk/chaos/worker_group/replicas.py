@@ -195,6 +195,9 @@ class SummedSession:
         self._session.skip(round)
         self.given = None
 
+    def withheld(self) -> None:
+        self._session.withheld()
+
     def apply_alone(self, round: int) -> bool:
         raise AssertionError("alone, the steps of a replicated model are its own (ReplicaAlone)")
 
