@@ -19,7 +19,6 @@ from chaos.phase import Phase
 from chaos.replica import TEXT_CHARACTERS_MAX, Replica
 from chaos.signals import ExitSignals
 from chaos.skipped import SKIPS_SINCE, SkippedRounds
-from chaos.sync import SyncSession
 from chaos_protocols.wire import worker as wire
 
 LEAVE_QUIET_S, LEAVE_MAX_S, RECONNECT_INTERVAL_S = 5.0, 60.0, 0.2
@@ -33,7 +32,7 @@ class Conversation:
     def __init__(
         self,
         path: Path,
-        session: SyncSession,
+        replica: Replica,
         signals: ExitSignals,
         wakeup: Wakeup,
         *,
@@ -45,7 +44,7 @@ class Conversation:
         self._wakeup = wakeup
         self._reconnect_s = reconnect_s
         self._verbose = verbose
-        self._replica = Replica(session)
+        self._replica = replica
         self._connection: Connection | None = None
         self._deferred: wire.DaemonMessage | None = None
         self._lost_at_s: float | None = None

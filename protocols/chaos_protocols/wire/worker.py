@@ -21,6 +21,7 @@ from typing import Annotated, Final, get_args
 import msgspec
 
 from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 Name = Annotated[str, msgspec.Meta(max_length=512)]
@@ -28,6 +29,7 @@ Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
 Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+Encoding = Annotated[str, msgspec.Meta(max_length=16)]
 HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 REGION_ALIGNMENT_BYTES = 4096
 
@@ -61,10 +63,12 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The vector averaged in a round: segments one behind the other without padding; float64 segments come first."""
+    """The vector averaged in a round: segments one behind the other without padding; float64 segments come first.
+    `encoding`: in which its float32 numbers travel between sites (since version 6)."""
 
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=16)]
     size_bytes: Bytes
+    encoding: Encoding = FP32
 
 
 class ArenaLayout(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import elect
 from chaos_protocols.agreement.commands import (
     AddSite,
     RetryRound,
+    decode_roster,
     encode_command,
     encode_roster,
 )
@@ -41,6 +42,7 @@ from chaos_protocols.wire.control import (
     LinkRequest,
     RaftEnvelope,
 )
+from chaos_protocols.wire.versions import SPOKEN, Versions
 
 
 def test_an_entry_without_a_command_as_every_new_leader_appends_it_changes_nothing() -> None:
