@@ -132,6 +132,7 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
             _slow_links(world, newcomer, rng)
     if rng.random() < 0.25:
         keep_at_random(world, rng)
+    world.lossy = rng.random() < 0.5
     if len(nodes) > 2 and random.Random(f"floor/{world.seed}").random() < FLOOR_SHARE:
         world.floor_sites = 2
 

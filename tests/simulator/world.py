@@ -49,6 +49,8 @@ class World:
         self.hand_over_s = 0.0
         self.chunk_count, self.chunks_in_flight, self.results_kept = 2, 2, RESULTS_KEPT
         """Of the vector that is averaged; under way from a child at a time; results that stay for those who lag."""
+        self.lossy = False
+        """The rounds travel in an encoding that loses something."""
         self.floor_sites = 1
         """Rounds of the run that is founded wait while fewer members count."""
         self.spares_last_holder = False

@@ -2,7 +2,7 @@
 
 Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
-    neighbour to neighbour   Heartbeat, Goodbye
+    neighbour to neighbour   Heartbeat, Goodbye, OlderStartRefused
     flooded                  LinkStateAdvertisement
     site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, SiteStatus,
                              RoundStatusReply, CaughtUp, RecoverRequest
@@ -29,6 +29,7 @@ from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site
 from chaos_protocols.wire.recovery import Identifier, Reason, RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.site_status import SiteStatus as SiteStatus
+from chaos_protocols.wire.starts import OlderStartRefused as OlderStartRefused
 from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
@@ -237,10 +238,11 @@ Message = (
     | RecoverRequest
     | RecoverAnswer
     | RaftEnvelope
+    | OlderStartRefused
 )
 
 
-OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits))
+OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits, OlderStartRefused))
 """Messages that a site may miss: one of an older version, which does not know them, skips them."""
 
 KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(Message))
