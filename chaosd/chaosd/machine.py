@@ -28,7 +28,8 @@ def make_machine(
         public_key=identity.public_key,
         incarnation=journal.incarnation,
         run=config.run,
-        min_sites=config.min_sites,
+        min_sites=max(config.start_sites, config.min_sites),
+        floor_sites=config.min_sites,
         reached=journal.recovered.reached,
     )
     recovered = journal.recovered

@@ -106,14 +106,14 @@ class Cluster:
         return site
 
     def wire(self, *, min_sites: int, extra: str = "", exit_with_worker: bool = True) -> None:
-        """A full mesh: everybody dials those before it; the first founds the run."""
+        """A full mesh: everybody dials those before it; the first founds the run, which starts with `min_sites`."""
         for number, site in enumerate(self.sites):
             site.configure(
                 "test",
                 bootstrap=number == 0,
                 trust=[*self.sites, *self.guests],
                 peers=self.sites[:number],
-                min_sites=min_sites,
+                start_sites=min_sites,
                 exit_with_worker=exit_with_worker,
                 failure_timeout_s=self.failure_timeout_s,
                 extra=[extra],

@@ -27,6 +27,7 @@ def make_machine(node: Node) -> SiteMachine:
         incarnation=disk.incarnation,
         run="simulated",
         min_sites=node.min_sites,
+        floor_sites=world.floor_sites,
         reached=disk.reached,
     )
     if node.founder and disk.snapshot is None:

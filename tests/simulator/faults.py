@@ -36,6 +36,8 @@ STRIKES_IN_A_RUN = 26
 MEANS_S = (0.3, 0.5, 0.7)
 """Between two strikes, by the seed: dense trouble, or some time to recover."""
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
+FLOOR_SHARE = 0.125
+"""Of the seeds with at least three sites: rounds wait while a member is alone (spec 6.11)."""
 SLOW_LINKS_SHARE = 0.5
 """Of the runs with a late newcomer."""
 SLOW_RATES_BYTES_PER_S = (1e6, 1e7)
@@ -131,6 +133,8 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
     if rng.random() < 0.25:
         keep_at_random(world, rng)
     world.lossy = rng.random() < 0.5
+    if len(nodes) > 2 and random.Random(f"floor/{world.seed}").random() < FLOOR_SHARE:
+        world.floor_sites = 2
 
 
 def _slow_links(world: World, newcomer: Node, rng: random.Random) -> None:

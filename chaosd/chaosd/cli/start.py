@@ -38,6 +38,7 @@ def start(
     trust: Annotated[list[str] | None, _flag("trust", "; repeatable")] = None,
     admission: Annotated[str | None, _flag("admission")] = None,
     min_sites: Annotated[int | None, _flag("min_sites")] = None,
+    start_sites: Annotated[int | None, _flag("start_sites")] = None,
     failure_timeout_s: Annotated[float | None, _flag("failure_timeout_s")] = None,
     heartbeat_interval_s: Annotated[float | None, _flag("heartbeat_interval_s")] = None,
     bulk_streams: Annotated[int | None, _flag("bulk_streams")] = None,

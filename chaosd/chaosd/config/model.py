@@ -136,6 +136,7 @@ class SiteConfig(_Frozen):
     trust: tuple[Id, ...] = Field(default=(), max_length=SITES_MAX)
     admission: Literal["pinned", "open"] = Field(default="pinned")
     min_sites: Whole = Field(default=1, ge=1, le=SITES_MAX)
+    start_sites: Whole = Field(default_factory=lambda data: int(data.get("min_sites", 1)), ge=1, le=SITES_MAX)
     failure_timeout_s: Number = Field(default=1.0, ge=FAILURE_TIMEOUT_MIN_S, le=FAILURE_TIMEOUT_MAX_S)
     heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
     bulk_streams: Annotated[Whole, AfterValidator(_streams)] = Field(default=0, ge=0, le=BULK_STREAMS_MAX)

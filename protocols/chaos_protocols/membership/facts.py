@@ -14,6 +14,9 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
+FLOOR_SINCE = 6
+"""The version that brought `floor_sites`: who does not speak it would go on where the others wait."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFacts:
@@ -26,6 +29,9 @@ class SiteFacts:
     incarnation: int
     run: str
     min_sites: int = 1
+    """Of a founder: the run starts with so many members."""
+    floor_sites: int = 1
+    """Of a founder: rounds wait while fewer count."""
     versions: Versions = SPOKEN
     """Protocol versions that this daemon speaks."""
     reached: Reached = field(default_factory=Reached)
@@ -48,7 +54,10 @@ def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
     )
     founded = empty_roster(facts.run, facts.min_sites)
     views = (msgspec.structs.replace(view, epoch=1),)
-    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)
+    founded = msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)
+    if facts.floor_sites == 1:
+        return founded
+    return msgspec.structs.replace(founded, floor_sites=facts.floor_sites, needs=FLOOR_SINCE)
 
 
 def empty_roster(run: str, min_sites: int = 1) -> Roster:

@@ -317,7 +317,7 @@ class RoundMachine:
     def _open(self, view: View) -> list[Effect]:
         """Open the round after the completed one, which `view` covers, unless it is open."""
         member, listener = self.site in view.members, self.site in view.listeners
-        if not member and not listener:
+        if self.roster.is_short(view) or not (member or listener):
             return self._stop()
         effects: list[Effect] = []
         tag = Tag(epoch=view.epoch, round=self.completed_round + 1)
