@@ -115,7 +115,7 @@ class Fault:
             if isinstance(message, Reduced) and message.step == self.step:
                 self.strike()
 
-        line.ControlLine.send = send_and_strike  # type: ignore[method-assign]
+        line.ControlLine.send = send_and_strike  # type: ignore[method-assign,assignment]
 
 
 def faults() -> Iterator[Fault]:

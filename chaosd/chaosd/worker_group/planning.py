@@ -87,7 +87,7 @@ class SitePlanner:
         current = self._in_force
         if current is None:
             return 0.0
-        model, cluster = self._facts(hello, present | self._named())
+        model, cluster = self._facts(hello, present | _named(current))
         return evaluate(current, Costs(model, cluster)).step_s
 
     def warm_up(self) -> None:
@@ -108,7 +108,7 @@ class SitePlanner:
         if asked.afresh:
             self._in_force, self._prepared = None, {}
         situation = (asked.lost, asked.idle, present)
-        found = self._prepared.get(situation) or self._work_out(situation, hello)
+        found = self._prepared.get(situation) or self._work_out(self._in_force, situation, hello)
         self._made[asked.asked] = found[1]
         return found[0]
 
@@ -124,19 +124,22 @@ class SitePlanner:
                 return
             if situation not in into:
                 try:
-                    into[situation] = self._work_out(situation, hello)
+                    into[situation] = self._work_out(current, situation, hello)
                 except Unplannable:
                     continue  # it is said when it happens
 
-    def _work_out(self, situation: Situation, hello: GroupHello) -> tuple[Plan, ExecutionPlan]:
+    def _work_out(
+        self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello
+    ) -> tuple[Plan, ExecutionPlan]:
+        """`current`: in force when this was asked; another one may come into force meanwhile."""
         lost, _, present = situation
-        if self._in_force is None and not present:
+        if current is None and not present:
             raise Unplannable("no worker is here", hopeless=False)
-        model, cluster = self._facts(hello, present | lost | self._named())
-        if self._in_force is None:
+        model, cluster = self._facts(hello, present | lost | _named(current))
+        if current is None:
             way = self._begin(model, cluster, sorted(present))
         else:
-            way = self._go_on(self._in_force, model, cluster, situation)
+            way = self._go_on(current, model, cluster, situation)
         compiled = compile_plan(way.plan, model, cluster)
         shares: dict[int, Share] = {worker: Share() for worker in present}
         shares.update(lower(way.plan, compiled.streams))
@@ -150,9 +153,6 @@ class SitePlanner:
             shape=shape_of(way.plan),
         )
         return plan, way.plan
-
-    def _named(self) -> frozenset[int]:
-        return frozenset() if self._in_force is None else frozenset(self._in_force.stage_of_worker)
 
     def _facts(self, hello: GroupHello, workers: frozenset[int]) -> tuple[ModelProfile, ClusterFacts]:
         model, factors = profile_of(hello), self._factors
@@ -240,6 +240,10 @@ class SitePlanner:
             return RecoveryPlanner(model, cluster, settings).plan(current, lost & cluster.workers)
         except NoPlan as error:
             raise Unplannable(str(error), hopeless=False) from error
+
+
+def _named(plan: ExecutionPlan | None) -> frozenset[int]:
+    return frozenset() if plan is None else frozenset(plan.stage_of_worker)
 
 
 def profile_of(hello: GroupHello) -> ModelProfile:

@@ -79,4 +79,4 @@ def test_the_planner_expects_what_was_measured_and_plans_by_it() -> None:
     twice = MeasuredFactors(forward=(2.0, 2.0), backward=(2.0, 2.0))
     assert planner.learn(twice, HELLO, present) == pytest.approx(2 * first.step_s, rel=1e-3)
     again = planner.make(AskPlanner(asked=2, lost=frozenset({3}), idle=frozenset()), HELLO, present - {3})
-    assert again.step_s >= 2 * first.step_s
+    assert again.step_s > 1.9 * first.step_s
