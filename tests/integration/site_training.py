@@ -29,6 +29,9 @@ LAYERS = 6
 class Block(torch.nn.Module):
     """With dropout, so that random numbers matter, and a table that is no part of the state."""
 
+    scale: torch.Tensor
+    shift: torch.Tensor
+
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(WIDTH, WIDTH)

@@ -116,8 +116,8 @@ class SitePlanner:
         """Work out what follows the loss of each single worker, so that it costs a look-up. On a thread of its own:
         what a plan that has come into force meanwhile makes worthless is dropped with the dictionary that it is in."""
         into, current = self._prepared, self._in_force
-        if current is None:
-            return
+        if current is None or not current.stage_of_worker.keys() - current.lost_set <= present:
+            return  # another plan has come into force since this was asked for
         for worker in sorted(current.workers)[:PREPARED_MAX]:
             situation = (frozenset({worker}), idle, present - {worker})
             if self._prepared is not into:
