@@ -17,17 +17,20 @@ from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
+from chaos.encoding import check_encoding, check_name
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, Framework, NumpyFramework, UpdateHook, framework_of
 from chaos.parallel import ParallelSite
 from chaos.paths import socket_path
 from chaos.phase import Phase
+from chaos.replica import Replica
 from chaos.resting import Resting
 from chaos.signals import ExitSignals
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
+from chaos_protocols.wire.encodings import FP32
 
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
@@ -44,7 +47,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     0: not at all). handle_signals: the first Ctrl+C or SIGTERM sets the exit event, a second one raises
     KeyboardInterrupt, never inside an update. zero_grad_set_to_none: how gradients are cleared after a round (torch's
     own default). verbose: one line on stderr for each change of the conversation. sync: how the sites train together,
-    if `register` does not say so.
+    if `register` does not say so. encoding: in which form the float32 numbers of a round travel between sites: fp32
+    (exact), bf16, fp16, int8 or int4, the same at all (docs/training-modes.md). allow_lossy: int4 with gradients of
+    single steps, too.
 
     Raises NoDaemon, with how to start one, if nobody answers.
     """
@@ -60,7 +65,10 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         zero_grad_set_to_none: bool = True,
         verbose: bool = True,
         sync: SyncMode | None = None,
+        encoding: str = FP32,
+        allow_lossy: bool = False,
     ) -> None:
+        check_name(encoding)
         ParallelSite.__init__(self, standalone=standalone)
         CommonDecisions.__init__(self)
         Resting.__init__(self)
@@ -70,6 +78,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._sync = sync
+        self._encoding, self._allow_lossy = encoding, allow_lossy
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
         self._round = 0
@@ -131,7 +140,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
+            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync, self._encoding)
             if session is not None:
                 self._parallel.talk_through(self._converse(session), session)
             return
@@ -155,9 +164,11 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
 
     def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
         if self._replicated is None:
-            session, alone = (sync or EveryStep()).start(framework), self._standalone
+            mode = sync or EveryStep()
+            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
+            session, alone = mode.start(framework), self._standalone
         else:
-            session, alone = self._register_replicated(self._replicated, framework, clip_norm, sync)
+            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
         self._framework, self._session = framework, session
         if not alone:
             conversation = self._converse(session)
@@ -167,8 +178,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
         self._session = session
+        replica = Replica(session, self._encoding)
         self._conversation = Conversation(
-            self._path, session, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
+            self._path, replica, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
         )
         self._conversation.join(self._connect_s)
         return self._conversation
@@ -383,12 +395,6 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""
         if self._told_left:
-            why = self._conversation.left_reason if self._conversation is not None else ""
-            raise LeftRun(
-                f"this site left the run after round {self.round}"
-                + (f" ({why})" if why else "")
-                + "; end the training loop "
-                "when step() returns False or capture_exit_event() is true. To take part again, start the script again"
-            )
+            raise LeftRun.told_already(self.round, self._conversation.left_reason if self._conversation else "")
         self._told_left = True
         return False

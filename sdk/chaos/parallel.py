@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chaos.encoding import exact_only
 from chaos.sync import EveryStep
 
 if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
@@ -40,9 +41,10 @@ class ParallelSite:
         return model is None or model.speaks
 
     def _register_parallel(
-        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None
+        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None, encoding: str
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
+        exact_only(encoding, "parallelize()")
         _check_sync(sync, "parallelize()")
         model.train_with(optimizer, clip_norm)
         if self._standalone:
@@ -53,9 +55,12 @@ class ParallelSite:
         return model.of_a_run()
 
     def _register_replicated(
-        self, model: Replicated, framework: Framework, clip_norm: float | None, sync: SyncMode | None
+        self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, encoding: str
     ) -> tuple[SyncSession, bool]:
         """The session of this training, and whether this process has no daemon to speak with."""
+        model = self._replicated
+        assert model is not None
+        exact_only(encoding, "replicate()")
         _check_sync(sync, "replicate()")
         if clip_norm is not None:
             raise ValueError(
