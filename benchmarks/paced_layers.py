@@ -47,7 +47,7 @@ class PacedLayer(torch.nn.Module):
         self.forward_s, self.backward_s = forward_s, backward_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = _Paced.apply(x, self.weight, self.forward_s, self.backward_s)
+        y: torch.Tensor = _Paced.apply(x, self.weight, self.forward_s, self.backward_s)  # type: ignore[no-untyped-call]
         return y
 
 

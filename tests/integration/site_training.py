@@ -40,7 +40,8 @@ class Block(torch.nn.Module):
         self.register_buffer("shift", torch.full((WIDTH,), 0.01))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.dropout(torch.tanh(self.linear(x))) * self.scale + self.shift
+        left: torch.Tensor = x + self.dropout(torch.tanh(self.linear(x))) * self.scale + self.shift
+        return left
 
 
 class Points(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):

@@ -6,7 +6,7 @@ from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.messages import Stepped, WorkerMessage
 from chaos_protocols.worker_group.phases import GroupPhase
 from chaosd.worker_group.facts import StepFacts
-from chaosd.worker_group.history import Entry
+from chaosd.worker_group.history import ToRecord
 from chaosd.worker_group.planning import SitePlanner
 
 
@@ -21,7 +21,7 @@ class Feedback:
         assert machine.hello is not None and machine.plan is not None
         self._facts.begin(machine.hello, machine.plan.shares)
 
-    def take(self, worker: int, message: WorkerMessage, machine: WorkerGroupMachine) -> Entry | None:
+    def take(self, worker: int, message: WorkerMessage, machine: WorkerGroupMachine) -> ToRecord | None:
         """Take what a worker says; an entry of the history if the planner has learnt from it."""
         if not isinstance(message, Stepped) or message.generation != machine.generation or machine.hello is None:
             return None
@@ -35,4 +35,4 @@ class Feedback:
             f"layers take {min(ratios):.2f} to {max(ratios):.2f} of what they took in the first micro-batch{slow}; a "
             f"step of this plan is expected to take {step_s:.4g} s"
         )
-        return Entry("measured", reason, {"generation": message.generation, "step": message.step, "step_s": step_s})
+        return ToRecord("measured", reason, {"generation": message.generation, "step": message.step, "step_s": step_s})

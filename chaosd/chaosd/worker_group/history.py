@@ -22,7 +22,7 @@ class Happened:
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
-class Entry(NamedTuple):
+class ToRecord(NamedTuple):
     """What is to be recorded, before its time is known."""
 
     kind: str

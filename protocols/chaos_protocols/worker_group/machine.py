@@ -33,8 +33,6 @@ class WorkerGroupMachine:
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self._in_force: Plan | None = None
         """The plan that was last put in force: its workers hold the state. None: all hold it."""
-        self._begun = False
-        """A plan was in force once."""
         self._lost: set[int] = set()
         """Of its workers, the ones that are gone."""
         self._asked = 0
@@ -160,7 +158,7 @@ class WorkerGroupMachine:
         if self._crew.done:  # the last update was told to everybody: the others finish it by themselves
             self._end_if_done()
             return
-        if self._crew.may_restart(self._now_s, begun=self._begun):
+        if self._crew.may_restart(self._now_s):
             self.do(ev.StartWorker(worker=self._crew.start()))
         if self.phase in (GroupPhase.BUILDING, GroupPhase.TRAINING):
             if worker in (self.training if self.phase is GroupPhase.TRAINING else self._ordered):
@@ -231,7 +229,8 @@ class WorkerGroupMachine:
             return
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
-        self._in_force, self._begun = self.plan, True
+        self._in_force = self.plan
+        self._crew.begins()
         self._lost.clear()
         assert self._crew.hello is not None
         collector = self._steps.begin(self._crew.hello, self.training)
