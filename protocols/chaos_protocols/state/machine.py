@@ -27,6 +27,7 @@ from chaos_protocols.state.snapshot_source import SnapshotSource
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts, ReplicationPlan
+from chaos_protocols.wire.user_words import RunWarned
 
 
 class StateComes(Enum):
@@ -274,7 +275,12 @@ class WorkerState:
         """The engine cannot have them. Whether that was the present transfer."""
         if not self.fetch.is_running(transfer):
             return False
-        self._outbox.record("scale-out", self._outbox.facts.name, "state transfer", "failed", None, reason)
+        plan, done = self.fetch.plan, self.fetch.verified_bytes
+        assert plan is not None
+        told = f"{reason}; {done:,} of {plan.state_bytes:,} bytes had come; the state is asked for anew"
+        self._outbox.record("scale-out", self._outbox.facts.name, "state transfer", "failed", None, told)
+        if self.session.present:
+            self.session.tell(RunWarned(reason=f"the transfer of the state of round {plan.round} has ended: {told}"))
         self.fetch.failed()
         return True
 

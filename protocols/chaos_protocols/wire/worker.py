@@ -33,8 +33,9 @@ HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 REGION_ALIGNMENT_BYTES = 4096
 
 
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One named array: `name`, `dtype` (numpy name, or `bfloat16`), `shape`, byte `offset` in its region."""
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """One named array: `name`, `dtype` (numpy name, or `bfloat16`), `shape`, byte `offset` in its region. Not followed
+    by the collector of cycles, which would look through a million of them while they are decoded."""
 
     name: Name
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
