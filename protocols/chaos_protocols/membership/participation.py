@@ -363,7 +363,8 @@ class Participation:
         in_roster = self.membership.in_roster
         waits_outside = self.session.present and not in_roster
         leaderless = in_roster and self._replica.raft.leader is None  # its neighbours may all be outside by now
-        alone = waits_outside or leaderless or not self._network.links.up_sites()
+        apart = in_roster and self.client.is_apart
+        alone = waits_outside or leaderless or apart or not self._network.links.up_sites()
         self.links.look_for_a_way_back(connected=not alone)
 
     def ask(self) -> None:

@@ -106,6 +106,8 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     checkpoint: CheckpointFacts | None = None
     versions: Versions = BEFORE
     lineage: Count = 0  # as in StateRequest
+    answered_in: Count = 0
+    """Term of the scheduler whose answer it had last; 0: it had none."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -117,6 +119,8 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Reason
     cause: Label = ""
     """Code of the `Cause`, for programs; empty: not told."""
+    term: Count = 0
+    """Of the scheduler that answers; 0: not told."""
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -5,7 +5,7 @@ Driven by `ReduceEngine`, which executes the effects of the reduce machines with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,9 +33,11 @@ from chaos_protocols.rounds.reduce import (
 )
 from chaos_protocols.state.result_log import results_max
 from chaos_protocols.wire.bulk import ChunkDown, ReduceHeader
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
-from chaosd.bulk.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, is_finite, weighted_sum
+from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, chunk_hash, divide, is_finite, weighted_sum
 
 SCRATCH_BYTES_MAX = 64 << 20
 """For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
@@ -50,24 +52,38 @@ RESULTS_KEPT_MAX = 16
 
 @dataclass(slots=True)
 class Result:
-    """The whole vector of a round; `hashes`: of its chunks, in the order of the vector; `odd_chunks`: those that hold a
-    number that is not finite; `culprits`: whose sums were not, when they were added up here; `checks`: of the sites'
-    states."""
+    """The whole vector of a round, as it travels; `hashes`: of its chunks, in the order of the vector; `odd_chunks`:
+    those that hold a number that is not finite; `culprits`: whose sums were not, when they were added up here;
+    `checks`: of the sites' states."""
 
     round: int
     buffer: Buffer
+    coded: CodedVector
     hashes: list[bytes]
     digest: str = ""
     odd_chunks: set[int] = field(default_factory=set)
     culprits: set[SiteId] = field(default_factory=set)
     checks: tuple[tuple[SiteId, bytes], ...] = ()
 
-    def look(self, index: int, chunk: Chunk) -> bytes:
+    def look(self, index: int) -> bytes:
         """A chunk lies there: note whether it is finite. Its hash."""
-        found = self.hashes[index] = chunk_hash(self.buffer.view(chunk.start, chunk.stop))
-        finite = is_finite(self.buffer.numbers(chunk.start, chunk.stop, chunk.dtype))
+        place = self.coded.places[index]
+        found = self.hashes[index] = chunk_hash(self.buffer.view(place.start, place.stop))
+        finite = self.coded.is_finite(index, self.buffer.array[place.start : place.stop])
         (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
         return found
+
+    def numbers(self) -> memoryview:
+        """Of the vector, read only; in fp32 without a copy."""
+        whole = self.buffer.array
+        if self.coded.name != FP32:
+            whole = np.empty(self.coded.vector_bytes, dtype=np.uint8)
+            self.write(whole)
+        return memoryview(whole).toreadonly()  # type: ignore[arg-type]
+
+    def write(self, out: Bytes) -> None:
+        """The numbers of the vector."""
+        self.coded.write(self.buffer.array, out)
 
 
 @dataclass(slots=True)
@@ -83,17 +99,18 @@ class RoundMemory:
     _partials: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     _scratch: dict[tuple[int, int, SiteId], Buffer] = field(default_factory=dict)
 
-    def chunk(self, tree: int, chunk: int) -> Chunk:
-        return self.layout.chunk(tree, chunk)
+    def placed(self, tree: int, chunk: int) -> Chunk:
+        """As it travels."""
+        return self.result.coded.places[self.layout.index(tree, chunk)]
 
     def size_bytes(self, place: Place) -> int:
         assert not isinstance(place, FetchedRef)
-        return self.chunk(place.tree, place.chunk).size_bytes
+        return self.placed(place.tree, place.chunk).size_bytes
 
     def destination(self, place: Place) -> tuple[Buffer, memoryview]:
         """Where a chunk is to be received; the buffer is held for the receiver."""
         assert not isinstance(place, FetchedRef)
-        chunk = self.chunk(place.tree, place.chunk)
+        chunk = self.placed(place.tree, place.chunk)
         if isinstance(place, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
         buffer = self.scratch_pool.take()
@@ -104,7 +121,7 @@ class RoundMemory:
         assert not isinstance(place, FetchedRef)
         if isinstance(place, ResultRef):
             buffer.release()
-            return self._hash(place.tree, place.chunk)
+            return self.result.look(self.layout.index(place.tree, place.chunk))
         self._scratch[place.tree, place.chunk, place.child] = buffer
         return b""
 
@@ -116,39 +133,64 @@ class RoundMemory:
 
     def payload(self, reference: PartialRef | ResultRef) -> tuple[Buffer, memoryview]:
         """The bytes to send; the buffer is held for the sender."""
-        chunk = self.chunk(reference.tree, reference.chunk)
+        chunk = self.placed(reference.tree, reference.chunk)
         if isinstance(reference, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
         buffer = self._partials[reference.tree, reference.chunk]
         return buffer.retain(), buffer.view(0, chunk.size_bytes)
 
     def combine(self, effect: Combine) -> None:
-        chunk = self.chunk(effect.tree, effect.chunk)
+        index = self.layout.index(effect.tree, effect.chunk)
+        chunk = self.layout.chunks[index]
         if effect.weight is not None and self.own is None:
             raise LocalProtocolError(f"round {self.tag.round} has a weight but no contribution")
         target = self.scratch_pool.take()
         children = [self._scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
         own = self.own[chunk.start : chunk.stop].view(chunk.dtype) if self.own is not None else None
-        parts = [child.numbers(0, chunk.size_bytes, chunk.dtype) for child in children]
         total = target.numbers(0, chunk.size_bytes, chunk.dtype)
-        weighted_sum(total, own if effect.weight is not None else None, effect.weight, parts)
+        weighted_sum(total, own if effect.weight is not None else None, effect.weight, self._parts(effect, children))
         if not is_finite(total):
-            odd = [site for site, part in zip(effect.children, parts, strict=True) if not is_finite(part)]
+            parts = zip(effect.children, self._parts(effect, children), strict=True)
+            odd = [site for site, part in parts if not is_finite(part)]
             self.result.culprits.update(odd or [self.site])  # a sum of finite parts may be too large for its type
         for child in children:
             child.release()
+        if effect.subtree_weight is not None and self.result.coded.codes(index):
+            coded = self.scratch_pool.take()
+            place = self.result.coded.places[index]
+            self._encode(index, total, effect.subtree_weight, coded.array[: place.size_bytes])
+            target.release()
+            target = coded
         self._partials[effect.tree, effect.chunk] = target
 
     def finalise(self, effect: Finalise) -> None:
-        chunk = self.chunk(effect.tree, effect.chunk)
+        index = self.layout.index(effect.tree, effect.chunk)
+        chunk, place, result = self.layout.chunks[index], self.result.coded.places[index], self.result.buffer.array
         partial = self._partials.pop((effect.tree, effect.chunk))
-        divide(
-            self.result.buffer.numbers(chunk.start, chunk.stop, chunk.dtype),
-            partial.numbers(0, chunk.size_bytes, chunk.dtype),
-            effect.total,
-        )
+        summed, out = partial.numbers(0, chunk.size_bytes, chunk.dtype), result[place.start : place.stop]
+        if self.result.coded.codes(index):
+            self._encode(index, summed, effect.total, out)
+        else:
+            divide(out.view(chunk.dtype), summed, effect.total)
         partial.release()
-        self._hash(effect.tree, effect.chunk)
+        self.result.look(index)
+
+    def _parts(self, effect: Combine, children: list[Buffer]) -> Iterator[Numbers]:
+        """The sums of the children; each only until the next is asked for."""
+        index, coded = self.layout.index(effect.tree, effect.chunk), self.result.coded
+        place = coded.places[index]
+        if coded.codes(index):
+            for child, weight in zip(children, effect.children_weights, strict=True):
+                yield coded.decoded(index, child.array[: place.size_bytes], weight)
+        else:
+            for child in children:
+                yield child.numbers(0, place.size_bytes, place.dtype)
+
+    def _encode(self, index: int, summed: Numbers, weight: float, out: Bytes) -> None:
+        """The mean of a sum, which is changed."""
+        divide(summed, summed, weight)
+        if not self.result.coded.encode(index, summed, out) and not self.result.culprits:
+            self.result.culprits.add(self.site)  # too large for the encoding
 
     def release_partials(self, effect: ReleasePartials) -> None:
         for key in [key for key in self._partials if key[0] == effect.tree and key[1] < effect.below]:
@@ -164,35 +206,29 @@ class RoundMemory:
         if not keep_result:
             self.result.buffer.release()
 
-    def _hash(self, tree: int, chunk: int) -> bytes:
-        place = self.chunk(tree, chunk)
-        return self.result.look(self.layout.index(tree, chunk), place)
-
 
 @dataclass(slots=True)
 class FetchMemory:
     """A result that is being fetched; `digest` is the one it must have."""
 
     digest: str
-    chunks: tuple[Chunk, ...]
     result: Result
 
     def size_bytes(self, place: Place) -> int:
         assert isinstance(place, FetchedRef)
-        return self.chunks[place.index].size_bytes
+        return self.result.coded.places[place.index].size_bytes
 
     def destination(self, place: Place) -> tuple[Buffer, memoryview]:
         """Where a chunk is to be received; the buffer is held for the receiver."""
         assert isinstance(place, FetchedRef)
-        chunk = self.chunks[place.index]
+        chunk = self.result.coded.places[place.index]
         return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
 
     def arrived(self, place: Place, buffer: Buffer) -> bytes:
         """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest at the
         end."""
         assert isinstance(place, FetchedRef)
-        chunk = self.chunks[place.index]
-        found = self.result.look(place.index, chunk)
+        found = self.result.look(place.index)
         buffer.release()
         return found
 
@@ -207,47 +243,6 @@ class Incoming:
     place: Place
     buffer: Buffer
     memory: RoundMemory | FetchMemory
-
-
-class OwnPart:
-    """This site's part of a round: the worker's region of the arena, and whose round's part lies in it."""
-
-    def __init__(self) -> None:
-        self._region: Bytes | None = None
-        self._part: tuple[int, Bytes] | None = None
-
-    def attach(self, region: memoryview) -> None:
-        """A worker is here."""
-        self._region = bytes_of(region)
-
-    def keep(self, round_number: int) -> None:
-        """The part of this round lies in the region. A part of an earlier round never takes its place."""
-        if self._region is not None and (self._part is None or round_number >= self._part[0]):
-            self._part = (round_number, self._region)
-
-    def of(self, round_number: int) -> Bytes:
-        """The bytes of this round's part. Raises LocalProtocolError without a worker that could have given one."""
-        if self._part is None or self._part[0] != round_number:
-            if self._region is None:
-                raise LocalProtocolError(f"no worker's contribution to round {round_number} is attached")
-            self._part = (round_number, self._region)
-        return self._part[1]
-
-    def detach(self, is_done: Callable[[int], bool]) -> tuple[Bytes | None, Bytes | None]:
-        """The region goes away: what is still needed is copied. The region as it was, and the part that is kept."""
-        region, self._region = self._region, None
-        if self._part is not None and self._part[1] is region:
-            number = self._part[0]
-            self._part = None if region is None or is_done(number) else (number, region.copy())
-        return region, self._part[1] if self._part is not None else None
-
-    def used(self, round_number: int) -> None:
-        """That round, and with it every one before, has its result."""
-        if self._part is not None and self._part[0] <= round_number:
-            self._part = None
-
-    def forget(self) -> None:
-        self._part = None
 
 
 class Arrivals:
@@ -281,11 +276,6 @@ class Arrivals:
         """Its link is gone."""
         if (incoming := self._incoming.pop(site, None)) is not None:
             incoming.buffer.release()
-
-
-def bytes_of(region: memoryview) -> Bytes:
-    """The region as an array, without a copy."""
-    return np.frombuffer(region, dtype=np.uint8)
 
 
 class Results:
@@ -327,12 +317,13 @@ class VectorMemory:
     """All memory for vectors of one contribution spec: the pools, and the finished results."""
 
     def __init__(self, spec: ContributionSpec) -> None:
-        size = spec.size_bytes
         self.spec = spec
-        self.chunks = cut(spec, chunk_bytes_for(size))
+        self.chunks = cut(spec, chunk_bytes_for(spec.size_bytes))
+        self.coded = CodedVector(spec, self.chunks)
+        size = self.coded.size_bytes
         self.results_kept = max(RESULTS_KEPT, min(RESULTS_KEPT_MAX, RESULTS_BYTES_KEPT // max(size, 1)))
         self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
-        chunk_bytes = chunk_bytes_for(size)
+        chunk_bytes = chunk_bytes_for(spec.size_bytes)
         self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
@@ -342,23 +333,31 @@ class VectorMemory:
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
         result = self._new_result(tag.round)
+        self.coded.begin(tag.round)
         return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site)
 
     def new_fetch(self, round_number: int, digest: str) -> FetchMemory:
         """For a result that is fetched."""
-        return FetchMemory(digest=digest, chunks=self.chunks, result=self._new_result(round_number))
+        return FetchMemory(digest=digest, result=self._new_result(round_number))
 
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
         self._layouts[memory.tag] = memory.layout
 
+    def hold(self, result: Result) -> list[int]:
+        """A result is whole, and right. Returns the rounds that had to go for it."""
+        if not result.odd_chunks:  # one that is not finite is applied by nobody: what was lost before it waits on
+            self.coded.held(result.round)
+        return self.results.add(result)
+
     def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
         """Part of a finished result, held for the sender."""
         if isinstance(reference, HeldRef):
-            round_number, chunk = reference.round, self.chunks[reference.index]
+            round_number, index = reference.round, reference.index
         else:
             round_number = reference.tag.round
-            chunk = self._layouts[reference.tag].chunk(reference.tree, reference.chunk)
+            index = self._layouts[reference.tag].index(reference.tree, reference.chunk)
+        chunk = self.coded.places[index]
         result = self.results.get(round_number)
         assert result is not None
         return result.buffer.retain(), result.buffer.view(chunk.start, chunk.stop)
@@ -381,4 +380,4 @@ class VectorMemory:
         return max(CHUNKS_IN_FLIGHT_MIN, min(CHUNKS_IN_FLIGHT_MAX, fitting))
 
     def _new_result(self, round_number: int) -> Result:
-        return Result(round=round_number, buffer=self.vectors.take(), hashes=[b""] * len(self.chunks))
+        return Result(round=round_number, buffer=self.vectors.take(), coded=self.coded, hashes=[b""] * len(self.chunks))
