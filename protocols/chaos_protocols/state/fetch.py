@@ -73,8 +73,10 @@ class StateFetch:
         """A state was put into the worker's region from elsewhere."""
         self.region_filled = True
 
-    def new_worker(self) -> None:
-        """What the one before was told to load concerns nobody; a plan begins anew."""
+    def new_worker(self, *, held: bool) -> None:
+        """What the one before was told to load concerns nobody; a plan begins anew. `held`: its region holds something
+        that may be the run's state in part."""
+        self.region_filled = held
         self._loading = None
         self._waits = self.plan is not None
 

@@ -193,9 +193,9 @@ class WorkerState:
 
     # -- the worker
 
-    def worker_came(self) -> StateComes:
-        """Its hello is taken: where it gets the state from, if it has not."""
-        self.fetch.new_worker()
+    def worker_came(self, *, held: bool) -> StateComes:
+        """Its hello is taken: where it gets the state from, if it has not. `held`: see `StateFetch.new_worker`."""
+        self.fetch.new_worker(held=held)
         if self.fetch.plan is not None:  # agreed while there was no worker
             return StateComes.BY_TRANSFER if self._start_fetch() else StateComes.FROM_HERE
         return StateComes.FROM_HERE if self._from_memory() else StateComes.ON_REQUEST
@@ -261,15 +261,17 @@ class WorkerState:
         """The engine has all bytes, verified."""
         plan = self.fetch.plan
         if plan is not None and self.fetch.is_running(event.transfer) and self.session.present:
-            self._record_transfer(plan)
+            self._record_transfer(plan, event.held_bytes)
             self.fetch.finished(plan)
 
-    def _record_transfer(self, plan: ReplicationPlan) -> None:
+    def _record_transfer(self, plan: ReplicationPlan, held_bytes: int) -> None:
         names = {record.site: record.name for record in self._membership.roster.sites}
         shares = "; ".join(
             f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
         )
         reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
+        if held_bytes:
+            reason += f"; {held_bytes:,} were here already, and not sent"
         self._outbox.record("transfer", self._outbox.facts.name, "state replication", "done", None, reason)
 
     def transfer_failed(self, transfer: str, reason: str) -> bool:

@@ -112,6 +112,9 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The oldest one; 0: from before versions were negotiated, it speaks `version` alone."""
     software: Software = ""
     """Its release, for people."""
+    held: bool = False
+    """The state region was handed to a daemon before: what a transfer had brought when that was restarted may lie
+    there. It is compared by hashes, and believed in nothing."""
 
     @property
     def versions(self) -> Versions:

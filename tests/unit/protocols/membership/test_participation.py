@@ -156,6 +156,18 @@ def test_a_transfer_that_fails_tells_its_script_how_far_it_was_and_what_follows(
     assert "262,144 of" in records(bench.taken(), "scale-out")[-1].reason
 
 
+def test_what_a_transfer_had_brought_before_the_daemon_was_restarted_is_looked_at() -> None:
+    for held in (True, False):
+        bench = Follower(B, roster_of(A, B))
+        bench.handle(events.WorkerReady(model=MODEL, round=0, held=held))
+        bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
+        (fetch,) = of(bench.taken(), FetchState)
+        assert fetch.have is held
+        bench.handle(events.TransferFinished(transfer="t", held_bytes=1000))
+        (told,) = records(bench.out, "transfer")
+        assert "; 1,000 were here already, and not sent" in told.reason
+
+
 # ---- asking, and asking again
 
 
