@@ -49,6 +49,8 @@ class World:
         self.hand_over_s = 0.0
         self.chunk_count, self.chunks_in_flight, self.results_kept = 2, 2, RESULTS_KEPT
         """Of the vector that is averaged; under way from a child at a time; results that stay for those who lag."""
+        self.lossy = False
+        """The rounds travel in an encoding that loses something."""
         self.spares_last_holder = False
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)

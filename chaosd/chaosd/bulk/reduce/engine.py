@@ -57,8 +57,9 @@ from chaos_protocols.wire.bulk import (
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.events import ReduceEvents
-from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, Result, RoundMemory, VectorMemory
+from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory, VectorMemory
 from chaosd.bulk.reduce.own_part import OwnPart
+from chaosd.bulk.reduce.results import Result
 from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
@@ -125,7 +126,7 @@ class ReduceEngine:
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
-        memory = vectors.new_round(self._site, tag, plan)
+        memory = vectors.new_round(self._site, tag, plan, member)
         try:
             counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
@@ -175,7 +176,7 @@ class ReduceEngine:
         """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above
         `after_round` belong to a history that the run has given up."""
         if self.vectors is not None:
-            self._forget(self.vectors, self.vectors.results.drop(before_round, after_round))
+            self._forget(self.vectors, self.vectors.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""

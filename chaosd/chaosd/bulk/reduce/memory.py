@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 from msgspec.structs import replace
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -26,7 +25,6 @@ from chaos_protocols.rounds.reduce import (
     Place,
     ReleasePartials,
     ResultRef,
-    RetainedRounds,
     chunk_bytes_for,
     cut,
     lay_out,
@@ -37,7 +35,8 @@ from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.coded import CodedVector
-from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, chunk_hash, divide, is_finite, weighted_sum
+from chaosd.bulk.reduce.results import Result, Results
+from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, divide, is_finite, weighted_sum
 
 SCRATCH_BYTES_MAX = 64 << 20
 """For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
@@ -51,48 +50,14 @@ RESULTS_KEPT_MAX = 16
 
 
 @dataclass(slots=True)
-class Result:
-    """The whole vector of a round, as it travels; `hashes`: of its chunks, in the order of the vector; `odd_chunks`:
-    those that hold a number that is not finite; `culprits`: whose sums were not, when they were added up here;
-    `checks`: of the sites' states."""
-
-    round: int
-    buffer: Buffer
-    coded: CodedVector
-    hashes: list[bytes]
-    digest: str = ""
-    odd_chunks: set[int] = field(default_factory=set)
-    culprits: set[SiteId] = field(default_factory=set)
-    checks: tuple[tuple[SiteId, bytes], ...] = ()
-
-    def look(self, index: int) -> bytes:
-        """A chunk lies there: note whether it is finite. Its hash."""
-        place = self.coded.places[index]
-        found = self.hashes[index] = chunk_hash(self.buffer.view(place.start, place.stop))
-        finite = self.coded.is_finite(index, self.buffer.array[place.start : place.stop])
-        (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
-        return found
-
-    def numbers(self) -> memoryview:
-        """Of the vector, read only; in fp32 without a copy."""
-        whole = self.buffer.array
-        if self.coded.name != FP32:
-            whole = np.empty(self.coded.vector_bytes, dtype=np.uint8)
-            self.write(whole)
-        return memoryview(whole).toreadonly()  # type: ignore[arg-type]
-
-    def write(self, out: Bytes) -> None:
-        """The numbers of the vector."""
-        self.coded.write(self.buffer.array, out)
-
-
-@dataclass(slots=True)
 class RoundMemory:
     """Everything of one open tag. `own`: this site's contribution, None where it gives nothing."""
 
     tag: Tag
     layout: ChunkLayout
     scratch_pool: BufferPool
+    coded_pool: BufferPool
+    """For chunks as they travel; in fp32 the same."""
     result: Result
     site: SiteId
     own: Bytes | None = None
@@ -113,7 +78,7 @@ class RoundMemory:
         chunk = self.placed(place.tree, place.chunk)
         if isinstance(place, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
-        buffer = self.scratch_pool.take()
+        buffer = self.coded_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
     def arrived(self, place: Place, buffer: Buffer) -> bytes:
@@ -156,7 +121,7 @@ class RoundMemory:
         for child in children:
             child.release()
         if effect.subtree_weight is not None and self.result.coded.codes(index):
-            coded = self.scratch_pool.take()
+            coded = self.coded_pool.take()
             place = self.result.coded.places[index]
             self._encode(index, total, effect.subtree_weight, coded.array[: place.size_bytes])
             target.release()
@@ -278,41 +243,6 @@ class Arrivals:
             incoming.buffer.release()
 
 
-class Results:
-    """Finished results by round; `RetainedRounds` says which stay."""
-
-    def __init__(self, *, kept_min: int, count_max: int) -> None:
-        self._retained = RetainedRounds(kept_min=kept_min, count_max=count_max)
-        self._by_round: dict[int, Result] = {}
-
-    def get(self, round_number: int) -> Result | None:
-        return self._by_round.get(round_number)
-
-    def add(self, result: Result) -> list[int]:
-        """Takes over the result. Returns the rounds that had to go."""
-        self._remove(result.round)
-        self._by_round[result.round] = result
-        return self._shrink(self._retained.add(result.round))
-
-    def drop(self, before_round: int, after_round: int | None) -> list[int]:
-        """Rounds below are not needed by the worker any more, but the newest stay for neighbours; those above
-        `after_round` are void."""
-        return self._shrink(self._retained.drop(before_round, after_round))
-
-    def clear(self) -> list[int]:
-        return self._shrink(self._retained.clear())
-
-    def _shrink(self, rounds: list[int]) -> list[int]:
-        for one in rounds:
-            self._remove(one)
-        return rounds
-
-    def _remove(self, round_number: int) -> None:
-        gone = self._by_round.pop(round_number, None)
-        if gone is not None:
-            gone.buffer.release()
-
-
 class VectorMemory:
     """All memory for vectors of one contribution spec: the pools, and the finished results."""
 
@@ -325,16 +255,27 @@ class VectorMemory:
         self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
         chunk_bytes = chunk_bytes_for(spec.size_bytes)
         self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
+        self._coded_pool = self.scratch
+        if spec.encoding != FP32:
+            coded_bytes = max(1, *(place.size_bytes for place in self.coded.places))
+            self._coded_pool = BufferPool(coded_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
 
-    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan) -> RoundMemory:
+    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool) -> RoundMemory:
         """For a tag that opens."""
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
         result = self._new_result(tag.round)
-        self.coded.begin(tag.round)
-        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site)
+        self.coded.begin(tag.round, member=member)
+        return RoundMemory(
+            tag=tag,
+            layout=layout,
+            scratch_pool=self.scratch,
+            coded_pool=self._coded_pool,
+            result=result,
+            site=site,
+        )
 
     def new_fetch(self, round_number: int, digest: str) -> FetchMemory:
         """For a result that is fetched."""
@@ -346,9 +287,14 @@ class VectorMemory:
 
     def hold(self, result: Result) -> list[int]:
         """A result is whole, and right. Returns the rounds that had to go for it."""
-        if not result.odd_chunks:  # one that is not finite is applied by nobody: what was lost before it waits on
-            self.coded.held(result.round)
+        self.coded.held(result.round, finite=not result.odd_chunks)
         return self.results.add(result)
+
+    def drop(self, before_round: int, after_round: int | None) -> list[int]:
+        """As `Results.drop`; what was lost in rounds that are void is owed no more."""
+        if after_round is not None:
+            self.coded.void_after(after_round)
+        return self.results.drop(before_round, after_round)
 
     def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
         """Part of a finished result, held for the sender."""
@@ -374,10 +320,12 @@ class VectorMemory:
         self._layouts = {tag: layout for tag, layout in self._layouts.items() if tag.round not in rounds}
 
     def chunks_in_flight(self, site: SiteId, plan: SyncPlan) -> int:
-        """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX."""
+        """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX. In an
+        encoding they are smaller: as many more are under way."""
         lanes = sum(1 + sum(above == site for _, above in tree.parent) for tree in plan.trees)
-        fitting = SCRATCH_BYTES_MAX // (self.scratch.size_bytes * max(lanes, 1))
-        return max(CHUNKS_IN_FLIGHT_MIN, min(CHUNKS_IN_FLIGHT_MAX, fitting))
+        fitting = SCRATCH_BYTES_MAX // (self._coded_pool.size_bytes * max(lanes, 1))
+        most = CHUNKS_IN_FLIGHT_MAX * self.scratch.size_bytes // self._coded_pool.size_bytes
+        return max(CHUNKS_IN_FLIGHT_MIN, min(most, fitting))
 
     def _new_result(self, round_number: int) -> Result:
         return Result(round=round_number, buffer=self.vectors.take(), coded=self.coded, hashes=[b""] * len(self.chunks))
