@@ -116,8 +116,12 @@ class Node:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
             self.knocking = worker
-            ready = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
-            self.handle(events.WorkerReady(model=worker.model, **ready))
+            held, worker.handed = worker.handed, True
+            contribution_bytes = self.contribution_bytes
+            ready = events.WorkerReady(
+                model=worker.model, round=worker.round, contribution_bytes=contribution_bytes, held=held
+            )
+            self.handle(ready)
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""

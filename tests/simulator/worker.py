@@ -27,3 +27,5 @@ class Worker:
     """The newest computation; one that was begun before counts for nothing."""
     model: ModelFacts = MODEL
     region: Region = field(default_factory=lambda: Region(STATE_BYTES))
+    handed: bool = False
+    """A daemon had its region before."""

@@ -70,7 +70,7 @@ from chaos_protocols.wire.control import (
     SiteStatus,
     StateRequest,
 )
-from chaos_protocols.wire.user_words import RunPaused, RunResumed, RunWarned
+from chaos_protocols.wire.user_words import RunPaused, RunResumed
 from chaos_protocols.wire.worker import Dismissed, LoadState, TrainFrom, WorkerRefused
 
 # ---- how it stands, in words
@@ -125,47 +125,6 @@ def test_a_member_whose_state_nobody_has_says_so_after_a_while_and_what_can_be_d
     bench.handle(events.TransferProgressed(transfer="t", verified_bytes=MODEL.shard_bytes))
     bench.alive(0.5)
     assert to_worker(bench.taken(), RunResumed)
-
-
-def test_a_transfer_that_stops_midway_says_how_far_it_is_and_who_owes_the_rest() -> None:
-    bench = Follower(B, roster_of(A, B))
-    hello(bench)
-    bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
-    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=MODEL.state_bytes // 4))
-    bench.alive(1.5)
-    assert not bench.machine.participation.pause.reason(), "bytes may come every moment"
-    bench.alive(1.0)
-    told = to_worker(bench.taken(), RunPaused)[-1].reason
-    assert "262,144 of 1,048,576 bytes (25 %): aaaaaaaa (linked, sends nothing)" in told
-    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=MODEL.state_bytes // 2))
-    bench.alive(0.5)
-    assert to_worker(bench.taken(), RunResumed), "it goes on"
-
-
-def test_a_transfer_that_fails_tells_its_script_how_far_it_was_and_what_follows() -> None:
-    bench = Follower(B, roster_of(A, B))
-    hello(bench)
-    bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
-    bench.handle(events.TransferProgressed(transfer="t", verified_bytes=MODEL.state_bytes // 4))
-    bench.taken()
-    bench.handle(events.TransferFailed(transfer="t", reason="no source is left (aaaaaaaa: no link)"))
-    (told,) = to_worker(bench.out, RunWarned)
-    assert (
-        "no source is left" in told.reason and "262,144 of 1,048,576" in told.reason and "asked for anew" in told.reason
-    )
-    assert "262,144 of" in records(bench.taken(), "scale-out")[-1].reason
-
-
-def test_what_a_transfer_had_brought_before_the_daemon_was_restarted_is_looked_at() -> None:
-    for held in (True, False):
-        bench = Follower(B, roster_of(A, B))
-        bench.handle(events.WorkerReady(model=MODEL, round=0, held=held))
-        bench.agreed(Replicate(views=views(bench, 1), replication=plan(B, A)))
-        (fetch,) = of(bench.taken(), FetchState)
-        assert fetch.have is held
-        bench.handle(events.TransferFinished(transfer="t", held_bytes=1000))
-        (told,) = records(bench.out, "transfer")
-        assert "; 1,000 were here already, and not sent" in told.reason
 
 
 # ---- asking, and asking again
