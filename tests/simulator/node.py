@@ -116,12 +116,8 @@ class Node:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
             self.knocking = worker
-            held, worker.handed = worker.handed, True
-            contribution_bytes = self.contribution_bytes
-            ready = events.WorkerReady(
-                model=worker.model, round=worker.round, contribution_bytes=contribution_bytes, held=held
-            )
-            self.handle(ready)
+            said = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
+            self.handle(events.WorkerReady(model=worker.model, held=worker.hand_over(), **said))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
