@@ -29,3 +29,8 @@ class Worker:
     region: Region = field(default_factory=lambda: Region(STATE_BYTES))
     handed: bool = False
     """A daemon had its region before."""
+
+    def hand_over(self) -> bool:
+        """A daemon has its region from now on. Whether one had it before."""
+        handed, self.handed = self.handed, True
+        return handed
