@@ -27,6 +27,7 @@ import torch
 
 from benchmarks.measure import Figures, alternating, spread
 from chaos import Coordinator
+from chaos.collector import held_back
 from chaos.frameworks.torch import TorchFramework
 from chaos.sync import EveryStep
 from chaos_protocols.wire.state_spec import spec_problem
@@ -178,7 +179,9 @@ def _serve(listener: socket.socket) -> None:
             break
         connection.close()  # the SDK looks whether anybody is there, before the model is built
     with connection:
-        hello = decode_from_worker(_exactly(connection, int.from_bytes(header, "big")))
+        body = _exactly(connection, int.from_bytes(header, "big"))
+        with held_back():  # a daemon's process has none of torch's objects, which the collector looks through here
+            hello = decode_from_worker(body)
         assert isinstance(hello, WorkerHello)
         problem = spec_problem(hello.state, hello.contribution)
         assert not problem, problem

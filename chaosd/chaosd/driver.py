@@ -381,7 +381,7 @@ class Driver:
         self.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
 
     def transfer_finished(self, transfer: str) -> None:
-        self.feed(events.TransferFinished(transfer=transfer))
+        self.feed(events.TransferFinished(transfer=transfer, held_bytes=self.bulk.replication.same_bytes))
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         cause = f"sent bytes that fail their hash: {reason}" if wrong else reason

@@ -206,6 +206,14 @@ class Cause(Enum):
         "the scripts of the sites that are named, which compute that round, and the links to them",
         "nothing; it takes as long as their round takes. `chaosd status` shows who computes",
     )  # fmt: skip
+    TRANSFER_STANDS = Meaning(
+        "transfer-stands", Place.WAITS,
+        "the transfer of the state of round {round} stands at {done} of {size} bytes ({percent} %): {sources}; what "
+        "they owe is asked of other sources, and without one the state is asked for anew",
+        "the sources that are named, and the links to them",
+        "nothing at first: it goes on by itself when a link is back, or from another source. If it stays: `chaosd "
+        "doctor` here names what is wrong with the links; another peer in `[[peers]]` is another source",
+    )  # fmt: skip
     STATE_LOST = Meaning(
         "state-lost", Place.WAITS,
         "no member that trains has the state of round {round}; waiting for a worker that has it",

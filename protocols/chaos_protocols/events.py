@@ -132,12 +132,13 @@ class EnvelopeReceived(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerReady:
     """A worker said hello, and waits to be taken or refused. `round`: whose end its state belongs to (0: fresh).
     `contribution_bytes`: of a result. `rival_pid`: of the process whose session runs, where that is another one;
-    None: none does, or the same process makes a new start."""
+    None: none does, or the same process makes a new start. `held`: what its state region holds may be of use."""
 
     model: ModelFacts
     round: int
     contribution_bytes: int = 0
     rival_pid: int | None = None
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,9 +254,11 @@ class TransferProgressed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFinished:
-    """The whole state is here; each of its blocks was checked when it came."""
+    """The whole state is here; each of its blocks was checked when it came. `held_bytes`: not sent, since they were
+    here already."""
 
     transfer: str
+    held_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

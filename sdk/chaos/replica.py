@@ -46,6 +46,8 @@ class Replica:
         self._snapshots: set[int] = set()
         self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
         self.round = 0
+        self._held = False
+        """A daemon may have written into the arena's state region."""
         self.contributed: RoundContributed | RoundSkipped | None = None
 
     @property
@@ -55,7 +57,9 @@ class Replica:
     def hello(self) -> WorkerHello:
         """What the daemon has to know of it. One that knows no encodings shares no version with a worker that uses one,
         and says so."""
+        held, self._held = self._held, True
         return WorkerHello(
+            held=held,
             version=NEWEST,
             oldest=OLDEST if self.contribution.encoding == FP32 else ENCODINGS_SINCE,
             pid=os.getpid(),

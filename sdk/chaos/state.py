@@ -46,7 +46,9 @@ class State:
         """Touch the memory that a state is about to be loaded into, a piece at a time; changes no value. Copying into
         pages that were never written costs ten times as much as into touched ones, and more in a virtual machine: a
         worker that waits for its state has the time."""
-        for entry in self._items:
+        for entry, tensor in zip(self._items, self.spec.tensors, strict=True):
+            if tensor.size_bytes < PAGE_BYTES:
+                continue  # it shares its pages with others: to look where it lies would cost more
             memory = entry.memory()
             if memory is None:
                 continue

@@ -116,8 +116,8 @@ class Node:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
             self.knocking = worker
-            ready = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
-            self.handle(events.WorkerReady(model=worker.model, **ready))
+            said = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
+            self.handle(events.WorkerReady(model=worker.model, held=worker.hand_over(), **said))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""

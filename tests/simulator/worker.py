@@ -27,3 +27,10 @@ class Worker:
     """The newest computation; one that was begun before counts for nothing."""
     model: ModelFacts = MODEL
     region: Region = field(default_factory=lambda: Region(STATE_BYTES))
+    handed: bool = False
+    """A daemon had its region before."""
+
+    def hand_over(self) -> bool:
+        """A daemon has its region from now on. Whether one had it before."""
+        handed, self.handed = self.handed, True
+        return handed

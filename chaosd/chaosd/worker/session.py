@@ -231,6 +231,7 @@ class WorkerSessions:
             round=hello.round,
             contribution_bytes=coded_bytes(hello.contribution),
             rival_pid=knock.rival_pid,
+            held=hello.held,
         )
         self._feed(ready)  # the machine says whether it is taken
 

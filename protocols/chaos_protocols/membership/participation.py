@@ -159,7 +159,7 @@ class Participation:
         self.client.ask_soon()
         reason = f"its state is that of round {event.round}"
         self._outbox.record("worker", self._outbox.facts.name, "said hello", "", None, reason)
-        self._follow_up(self.state.worker_came())
+        self._follow_up(self.state.worker_came(held=event.held))
 
     def _follow_up(self, comes: StateComes) -> None:
         """The state comes from where it does."""

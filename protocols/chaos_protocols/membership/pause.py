@@ -102,6 +102,8 @@ class Pause:
             return self._why_no_scheduler()
         if roster.model is None:
             return Cause.FOUNDERS_WORKER.told()
+        if stands := self._why_transfer_stands():
+            return stands
         if not roster.started:
             return Cause.MIN_SITES.told(wanted=roster.min_sites, here=len(roster.member_ids()))
         if short := self._why_short():
@@ -197,6 +199,19 @@ class Pause:
             return None
         sources = sorted({part.source for part in fetch.plan.ranges})
         return Cause.STATE_PROMISED.told(round=fetch.plan.round, sites=_named(sources))
+
+    def _why_transfer_stands(self) -> Why | None:
+        """Some of the state has come, and no more comes: how far it is, and who owes the rest."""
+        fetch, links = self._state.fetch, self._network.links
+        plan = fetch.stands()
+        if plan is None:
+            return None
+        sources = sorted({part.source for part in plan.ranges})
+        told = [f"{short(site)} ({'linked, sends nothing' if links.is_up(site) else 'no link'})" for site in sources]
+        return Cause.TRANSFER_STANDS.told(
+            round=plan.round, done=f"{fetch.verified_bytes:,}", size=f"{plan.state_bytes:,}",
+            percent=100 * fetch.verified_bytes // plan.state_bytes, sources=", ".join(told[:LINKS_TOLD_MAX]),
+        )  # fmt: skip
 
     def _why_no_state(self) -> Why:
         network, completed = self._network, self._rounds.completed_round

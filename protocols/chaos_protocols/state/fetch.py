@@ -33,6 +33,8 @@ class StateFetch:
         self.plan: ReplicationPlan | None = None
         """By which the worker gets the state, from the start of fetching until it is promoted."""
         self.verified_bytes = 0
+        self.grew_s = outbox.now_s
+        """When that was last more than before."""
         self.region_filled = False
         """An older state, or part of one, lies in the worker's region: only what differs need be sent."""
         self._outbox = outbox
@@ -71,8 +73,10 @@ class StateFetch:
         """A state was put into the worker's region from elsewhere."""
         self.region_filled = True
 
-    def new_worker(self) -> None:
-        """What the one before was told to load concerns nobody; a plan begins anew."""
+    def new_worker(self, *, held: bool) -> None:
+        """What the one before was told to load concerns nobody; a plan begins anew. `held`: its region holds something
+        that may be the run's state in part."""
+        self.region_filled = held
         self._loading = None
         self._waits = self.plan is not None
 
@@ -103,6 +107,8 @@ class StateFetch:
 
     def progressed(self, transfer: str, verified_bytes: int) -> None:
         if self.is_running(transfer):
+            if verified_bytes > self.verified_bytes:
+                self.grew_s = self._outbox.now_s
             self.verified_bytes = verified_bytes
 
     def finished(self, plan: ReplicationPlan) -> None:
@@ -118,6 +124,13 @@ class StateFetch:
     def is_running(self, transfer: str) -> bool:
         """It is this site's present one."""
         return self.plan is not None and self.plan.transfer == transfer
+
+    def stands(self) -> ReplicationPlan | None:
+        """The plan, where some bytes have come, not all, and none for a while."""
+        plan, outbox = self.plan, self._outbox
+        if plan is None or self.waits or not 0 < self.verified_bytes < plan.state_bytes:
+            return None
+        return plan if outbox.now_s - self.grew_s > outbox.settings.waits_told_s else None
 
     @property
     def waits(self) -> bool:

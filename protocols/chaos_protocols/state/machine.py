@@ -27,6 +27,7 @@ from chaos_protocols.state.snapshot_source import SnapshotSource
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts, ReplicationPlan
+from chaos_protocols.wire.user_words import RunWarned
 
 
 class StateComes(Enum):
@@ -192,9 +193,9 @@ class WorkerState:
 
     # -- the worker
 
-    def worker_came(self) -> StateComes:
-        """Its hello is taken: where it gets the state from, if it has not."""
-        self.fetch.new_worker()
+    def worker_came(self, *, held: bool) -> StateComes:
+        """Its hello is taken: where it gets the state from, if it has not. `held`: see `StateFetch.new_worker`."""
+        self.fetch.new_worker(held=held)
         if self.fetch.plan is not None:  # agreed while there was no worker
             return StateComes.BY_TRANSFER if self._start_fetch() else StateComes.FROM_HERE
         return StateComes.FROM_HERE if self._from_memory() else StateComes.ON_REQUEST
@@ -260,22 +261,29 @@ class WorkerState:
         """The engine has all bytes, verified."""
         plan = self.fetch.plan
         if plan is not None and self.fetch.is_running(event.transfer) and self.session.present:
-            self._record_transfer(plan)
+            self._record_transfer(plan, event.held_bytes)
             self.fetch.finished(plan)
 
-    def _record_transfer(self, plan: ReplicationPlan) -> None:
+    def _record_transfer(self, plan: ReplicationPlan, held_bytes: int) -> None:
         names = {record.site: record.name for record in self._membership.roster.sites}
         shares = "; ".join(
             f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
         )
         reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
+        if held_bytes:
+            reason += f"; {held_bytes:,} were here already, and not sent"
         self._outbox.record("transfer", self._outbox.facts.name, "state replication", "done", None, reason)
 
     def transfer_failed(self, transfer: str, reason: str) -> bool:
         """The engine cannot have them. Whether that was the present transfer."""
         if not self.fetch.is_running(transfer):
             return False
-        self._outbox.record("scale-out", self._outbox.facts.name, "state transfer", "failed", None, reason)
+        plan, done = self.fetch.plan, self.fetch.verified_bytes
+        assert plan is not None
+        told = f"{reason}; {done:,} of {plan.state_bytes:,} bytes had come; the state is asked for anew"
+        self._outbox.record("scale-out", self._outbox.facts.name, "state transfer", "failed", None, told)
+        if self.session.present:
+            self.session.tell(RunWarned(reason=f"the transfer of the state of round {plan.round} has ended: {told}"))
         self.fetch.failed()
         return True
 

@@ -32,8 +32,9 @@ HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 REGION_ALIGNMENT_BYTES = 4096
 
 
-class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One named array: `name`, `dtype` (numpy name, or `bfloat16`), `shape`, byte `offset` in its region."""
+class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """One named array: `name`, `dtype` (numpy name, or `bfloat16`), `shape`, byte `offset` in its region. Not followed
+    by the collector of cycles, which would look through a million of them while they are decoded."""
 
     name: Name
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
@@ -111,6 +112,9 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The oldest one; 0: from before versions were negotiated, it speaks `version` alone."""
     software: Software = ""
     """Its release, for people."""
+    held: bool = False
+    """The state region was handed to a daemon before: what a transfer had brought when that was restarted may lie
+    there. It is compared by hashes, and believed in nothing."""
 
     @property
     def versions(self) -> Versions:

@@ -26,6 +26,7 @@ from chaos_protocols.wire.worker import (
     TakeSnapshot,
     TrainFrom,
     UpdateStarted,
+    WorkerHello,
     WorkerLeaveRequest,
     WorkerRefused,
     WorkerWelcome,
@@ -321,6 +322,24 @@ def test_daemon_that_dies_between_rounds_gets_the_next_contribution(socket_file:
         line.register()
         assert line.step() and gone.wait(5)
         assert line.step(2.0) and line.applied[-1] == (2, [2.0] * 3)
+
+
+def test_a_daemon_that_is_restarted_is_told_that_the_one_before_had_the_region(socket_file: Path) -> None:
+    """What a transfer had brought when it was cut may lie there."""
+
+    def script(daemon: FakeDaemon) -> None:
+        hellos.append(daemon.accept())
+        daemon.array("state", np.float64)[...] = 9.0
+        daemon.drop()
+        daemon.listen()
+        hellos.append(daemon.accept())
+        assert daemon.array("state", np.float64).tolist() == [9.0] * 3
+        daemon.send(WorkerWelcome(site="here", run="test"), TrainFrom(round=1))
+
+    hellos: list[WorkerHello] = []
+    with FakeDaemon(socket_file, script), Line(socket_file) as line:
+        line.register()
+    assert [hello.held for hello in hellos] == [False, True]
 
 
 def test_lost_daemon_is_an_error_that_says_where_the_model_is_and_what_to_do(socket_file: Path) -> None:

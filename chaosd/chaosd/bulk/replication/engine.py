@@ -115,6 +115,8 @@ class ReplicationEngine:
         self._hashing = HashThreads()
         self._source = StateSource(sender, self._outbox, self._hashing)
         self._fetch: _Fetch | None = None
+        self.same_bytes = 0
+        """Of the last state that was fetched: what had not to be sent."""
         self._announced: dict[tuple[SiteId, int], tuple[bytes, BlockData]] = {}
 
     # -- the source's side ---------------------------------------------------------------------------------------------
@@ -242,6 +244,7 @@ class ReplicationEngine:
                 case SourceDropped():
                     self._tell(self._events.source_dropped, transfer, effect.source, effect.reason, effect.wrong)
                 case StateFetched():
+                    self.same_bytes = fetch.machine.same_bytes
                     self._end_fetch(fetch)
                     self._tell(self._events.transfer_finished, transfer)
                 case FetchFailed(reason=reason):
