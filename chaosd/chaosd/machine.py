@@ -30,6 +30,7 @@ def make_machine(
         run=config.run,
         min_sites=config.min_sites,
         reached=journal.recovered.reached,
+        bounds=config.bounds,
     )
     recovered = journal.recovered
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries

@@ -41,7 +41,7 @@ from chaos_protocols.wire.worker import (
     WorkerWelcome,
 )
 from chaosd.bulk.reduce.engine import ReduceEngine
-from chaosd.bulk.reduce.memory import bytes_of
+from chaosd.bulk.reduce.own_part import bytes_of
 from chaosd.bulk.vector import is_finite
 from chaosd.storage.vector_file import read_vector, write_vector
 from chaosd.worker.arena import Arena
@@ -189,10 +189,10 @@ class WorkerSessions:
             return
         result = self._averaging.result(number)
         assert result is not None, f"the result of round {number} was dropped before the worker had it"
-        void = self._averaging.not_finite(number) is not None
+        void = self._averaging.not_finite(number) is not None or not self._averaging.bounded(number)[0]
         if void and self.session.hello.versions.newest < SKIPS_SINCE:
             self._server.refuse(CANNOT_SKIP.format(round=number))
-            self.worker_lost("its release cannot leave out a result that is not finite")
+            self.worker_lost("its release cannot leave out a result that nobody may apply")
             return
         if not void:
             self.session.arena.result[:] = result
@@ -225,6 +225,7 @@ class WorkerSessions:
             round=hello.round,
             contribution_bytes=hello.contribution.size_bytes,
             rival_pid=knock.rival_pid,
+            version=hello.version,
         )
         self._feed(ready)  # the machine says whether it is taken
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key
+from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
 from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
 
@@ -123,6 +124,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     run_id: RunId = ""
     """Drawn when the run was founded, and the same for good: two runs of one name have two. Empty: founded by a release
     that drew none."""
+    bounds: Bounds = UNBOUNDED
+    """What a site may give to a round (since version 6)."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:

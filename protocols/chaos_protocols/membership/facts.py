@@ -11,6 +11,7 @@ from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner, make_view
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bounds import BOUNDS_SINCE, UNBOUNDED, Bounds
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
@@ -30,6 +31,8 @@ class SiteFacts:
     """Protocol versions that this daemon speaks."""
     reached: Reached = field(default_factory=Reached)
     """How far the run had come, as its journal knows."""
+    bounds: Bounds = UNBOUNDED
+    """What a site may give to a round, in a run that this site founds."""
 
 
 def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
@@ -48,7 +51,10 @@ def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
     )
     founded = empty_roster(facts.run, facts.min_sites)
     views = (msgspec.structs.replace(view, epoch=1),)
-    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)
+    needs = BOUNDS_SINCE if facts.bounds.any else 0
+    return msgspec.structs.replace(
+        founded, epoch=1, sites=(record,), views=views, run_id=run_id, bounds=facts.bounds, needs=needs
+    )
 
 
 def empty_roster(run: str, min_sites: int = 1) -> Roster:

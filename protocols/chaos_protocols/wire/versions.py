@@ -16,7 +16,7 @@ UNNEGOTIATED = 1
 OLDEST = 2
 """The oldest version that this software still speaks. Raised only when no institution runs an older one any more."""
 
-NEWEST = 5
+NEWEST = 6
 """The newest one. What is new with each is listed in docs/decisions/0015."""
 
 SOFTWARE_CHARACTERS_MAX = 64

@@ -4,8 +4,7 @@ Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` f
 links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
 of its own methods.
 
-Memory: two result buffers, more only while the worker has results to catch up on (kept.RESULTS_BYTES_MAX); scratch for
-chunks under way (SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
+Memory: `memory.py`. Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ from chaos_protocols.rounds.reduce import (
     RoundReduced,
     SendBulk,
 )
+from chaos_protocols.wire.bounds import UNBOUNDED
 from chaos_protocols.wire.bulk import (
     STREAM_AVERAGING,
     BulkHeader,
@@ -57,7 +57,8 @@ from chaos_protocols.wire.bulk import (
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.events import ReduceEvents
-from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, OwnPart, Result, RoundMemory, VectorMemory
+from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, Result, RoundMemory, VectorMemory
+from chaosd.bulk.reduce.own_part import OwnPart
 from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
@@ -75,6 +76,7 @@ class ReduceEngine:
             STREAM_AVERAGING,
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
         )
+        self.bounds = UNBOUNDED  # of the run, to be set before `open` and `fetch_result`
         self._vectors: VectorMemory | None = None
         self._own = OwnPart()
         self._memory: RoundMemory | None = None
@@ -88,7 +90,6 @@ class ReduceEngine:
 
     def configure(self, spec: ContributionSpec, contribution: memoryview) -> None:
         """A worker said what is averaged and where its part lies (exactly `spec.size_bytes` bytes of the arena).
-
         Another spec than before drops all results and the open round. What waited for the first spec goes on now.
         """
         if contribution.nbytes != spec.size_bytes:
@@ -102,14 +103,13 @@ class ReduceEngine:
             call()
 
     def keep_contribution(self, round_number: int) -> None:
-        """The worker said that its part of a round lies in the arena: it is that round's, whoever comes after it. Of a
-        round whose result is here nothing is kept."""
-        if self.result(round_number) is None:
+        """Its part of a round lies in the arena: it is that round's, whoever comes next, until its result is here."""
+        if self._held(round_number) is None:
             self._own.keep(round_number)
 
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
-        region, kept = self._own.detach(lambda number: self.result(number) is not None)
+        region, kept = self._own.detach(lambda number: self._held(number) is not None)
         if self._memory is not None and region is not None and self._memory.own is region:
             self._memory.own = kept if kept is not None else region.copy()
 
@@ -124,7 +124,7 @@ class ReduceEngine:
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
-        memory = vectors.new_round(self._site, tag, plan)
+        memory = vectors.new_round(self._site, tag, plan, self.bounds)
         try:
             counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
@@ -139,11 +139,10 @@ class ReduceEngine:
         if any(waiting == tag for waiting, _ in self._deferred):
             self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check)))
             return
-        memory = self._memory
-        if memory is None or memory.tag != tag:
+        if (memory := self._memory) is None or memory.tag != tag:
             return
-        if has_bytes:
-            memory.own = self._own.of(tag.round)
+        if has_bytes and not memory.give(self._own.of(tag.round)):
+            weight, has_bytes = 0.0, False  # it is not finite, and no script has looked
         self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check))
 
     def stop(self, tag: Tag) -> None:
@@ -154,42 +153,47 @@ class ReduceEngine:
 
     def result(self, round_number: int) -> memoryview | None:
         """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
-        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        found = self._held(round_number)
         return found.buffer.view(0, len(found.buffer.array)).toreadonly() if found is not None else None
 
     def not_finite(self, round_number: int) -> tuple[SiteId, ...] | None:
-        """Of a result that is here, and that nobody may apply: whose sums were not finite when they came here (this
-        site's own among them; none: only the result shows it). None: it is finite, or not here."""
-        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        """Of a result that is here and not finite: whose sums were not (this site's own among them; none: only the
+        result shows it). None: it is finite, or not here."""
+        found = self._held(round_number)
         return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
+
+    def bounded(self, round_number: int) -> tuple[bool, float]:
+        """Whether a result that is here keeps to the run's bounds; the norm of this site's part, if it was clipped."""
+        found = self._held(round_number)
+        return (found.is_bounded(self._all().chunks), found.clipped) if found is not None else (True, 0.0)
 
     def checks(self, round_number: int) -> tuple[tuple[SiteId, bytes], ...]:
         """What the sites said of their states in that round, if its result was averaged here."""
-        found = self._vectors.results.get(round_number) if self._vectors is not None else None
+        found = self._held(round_number)
         return found.checks if found is not None else ()
 
+    def _held(self, round_number: int) -> Result | None:
+        return self._vectors.results.get(round_number) if self._vectors is not None else None
+
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
-        """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above
-        `after_round` belong to a history that the run has given up."""
+        """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
         if self._vectors is not None:
             self._forget(self._vectors, self._vectors.results.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""
         holders = tuple(holders)
-        vectors = self._vectors
-        if vectors is None:
+        if (vectors := self._vectors) is None:
             rounds = [one for one in self._deferred if one[0] is not None]
             self._deferred = [*rounds, (None, partial(self.fetch_result, round_number, digest, holders))]
             return
-        here = vectors.results.get(round_number)
-        if here is not None and here.digest == digest:
+        if (here := self._held(round_number)) is not None and here.digest == digest:
             self._tell(self._events.result_fetched, round_number, digest)
             return
         wanted = self._fetching
         if wanted is None or (wanted.result.round, wanted.digest) != (round_number, digest):
             self._end_fetch()
-            self._fetching = vectors.new_fetch(round_number, digest)
+            self._fetching = vectors.new_fetch(round_number, digest, self.bounds)
         self._run(self._exchange.fetch(round_number, digest, chunk_count=len(vectors.chunks), holders=holders))
 
     # -- links and frames ----------------------------------------------------------------------------------------------
@@ -270,7 +274,7 @@ class ReduceEngine:
                 return b"" if isinstance(message, ChunkUp) and message.empty else None
             self._begin(site, place, 0)  # right for an empty vector only
         incoming = self._arrivals.complete(site, (self._memory, self._fetching))
-        return None if incoming is None else incoming.memory.arrived(incoming.place, incoming.buffer)
+        return None if incoming is None else incoming.memory.arrived(incoming.place, incoming.buffer, site, message)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,9 @@ Driven by `ReduceEngine`, which executes the effects of the reduce machines with
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import fsum
 
-import numpy as np
 from msgspec.structs import replace
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -32,13 +31,18 @@ from chaos_protocols.rounds.reduce import (
     lay_out,
 )
 from chaos_protocols.state.result_log import results_max
-from chaos_protocols.wire.bulk import ChunkDown, ReduceHeader
+from chaos_protocols.wire.bounds import Bounds
+from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultData
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds
 from chaosd.bulk.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, is_finite, weighted_sum
 
 SCRATCH_BYTES_MAX = 64 << 20
 """For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
+
+DataHeader = ChunkUp | ChunkDown | ResultData
+"""Of a frame with a chunk."""
 
 CHUNKS_IN_FLIGHT_MIN = 2
 """One that is summed, one that arrives."""
@@ -52,7 +56,7 @@ RESULTS_KEPT_MAX = 16
 class Result:
     """The whole vector of a round; `hashes`: of its chunks, in the order of the vector; `odd_chunks`: those that hold a
     number that is not finite; `culprits`: whose sums were not, when they were added up here; `checks`: of the sites'
-    states."""
+    states; `limit`: of its norm; `squares`: of its chunks; `clipped`: norm of this site's part where it was clipped."""
 
     round: int
     buffer: Buffer
@@ -61,12 +65,21 @@ class Result:
     odd_chunks: set[int] = field(default_factory=set)
     culprits: set[SiteId] = field(default_factory=set)
     checks: tuple[tuple[SiteId, bytes], ...] = ()
+    limit: NormLimit | None = None
+    squares: dict[int, float] = field(default_factory=dict)
+    clipped: float = 0.0
+
+    def is_bounded(self, chunks: tuple[Chunk, ...]) -> bool:
+        """Whether it is no longer than the run allows."""
+        return self.limit is None or self.limit.is_kept(fsum(self.squares.values()), self.buffer.array, chunks)
 
     def look(self, index: int, chunk: Chunk) -> bytes:
         """A chunk lies there: note whether it is finite. Its hash."""
         found = self.hashes[index] = chunk_hash(self.buffer.view(chunk.start, chunk.stop))
         finite = is_finite(self.buffer.numbers(chunk.start, chunk.stop, chunk.dtype))
         (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
+        if self.limit is not None:
+            self.squares[index] = self.limit.square(self.buffer.array[chunk.start : chunk.stop], chunk)
         return found
 
 
@@ -79,12 +92,19 @@ class RoundMemory:
     scratch_pool: BufferPool
     result: Result
     site: SiteId
+    bounds: RoundBounds
     own: Bytes | None = None
     _partials: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     _scratch: dict[tuple[int, int, SiteId], Buffer] = field(default_factory=dict)
 
     def chunk(self, tree: int, chunk: int) -> Chunk:
         return self.layout.chunk(tree, chunk)
+
+    def give(self, own: Bytes) -> bool:
+        """This site's part, clipped where it is too long. False: it does not count (`RoundBounds.look_at`)."""
+        counts = self.bounds.look_at(own, self.layout.chunks)
+        self.own, self.result.clipped = own if counts else None, self.bounds.clipped
+        return counts
 
     def size_bytes(self, place: Place) -> int:
         assert not isinstance(place, FetchedRef)
@@ -99,9 +119,15 @@ class RoundMemory:
         buffer = self.scratch_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
-    def arrived(self, place: Place, buffer: Buffer) -> bytes:
-        """The chunk is there; takes over the receiver's hold. The hash of a chunk of the result; others have none."""
-        assert not isinstance(place, FetchedRef)
+    def arrived(self, place: Place, buffer: Buffer, site: SiteId, message: DataHeader) -> bytes:
+        """The chunk is there; takes over the receiver's hold. The hash of a chunk of the result; others have none.
+        Raises RemoteProtocolError where it does not keep to the bounds; then it is let go."""
+        assert not isinstance(place, FetchedRef) and not isinstance(message, ResultData)
+        try:
+            self.bounds.judge(site, message, self.chunk(place.tree, place.chunk), buffer)
+        except RemoteProtocolError:
+            buffer.release()
+            raise
         if isinstance(place, ResultRef):
             buffer.release()
             return self._hash(place.tree, place.chunk)
@@ -128,7 +154,7 @@ class RoundMemory:
             raise LocalProtocolError(f"round {self.tag.round} has a weight but no contribution")
         target = self.scratch_pool.take()
         children = [self._scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
-        own = self.own[chunk.start : chunk.stop].view(chunk.dtype) if self.own is not None else None
+        own = self.bounds.clip(self.own[chunk.start : chunk.stop], chunk) if self.own is not None else None
         parts = [child.numbers(0, chunk.size_bytes, chunk.dtype) for child in children]
         total = target.numbers(0, chunk.size_bytes, chunk.dtype)
         weighted_sum(total, own if effect.weight is not None else None, effect.weight, parts)
@@ -187,9 +213,9 @@ class FetchMemory:
         chunk = self.chunks[place.index]
         return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
 
-    def arrived(self, place: Place, buffer: Buffer) -> bytes:
-        """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest at the
-        end."""
+    def arrived(self, place: Place, buffer: Buffer, site: SiteId, message: DataHeader) -> bytes:
+        """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest, and
+        judged, at the end."""
         assert isinstance(place, FetchedRef)
         chunk = self.chunks[place.index]
         found = self.result.look(place.index, chunk)
@@ -207,47 +233,6 @@ class Incoming:
     place: Place
     buffer: Buffer
     memory: RoundMemory | FetchMemory
-
-
-class OwnPart:
-    """This site's part of a round: the worker's region of the arena, and whose round's part lies in it."""
-
-    def __init__(self) -> None:
-        self._region: Bytes | None = None
-        self._part: tuple[int, Bytes] | None = None
-
-    def attach(self, region: memoryview) -> None:
-        """A worker is here."""
-        self._region = bytes_of(region)
-
-    def keep(self, round_number: int) -> None:
-        """The part of this round lies in the region. A part of an earlier round never takes its place."""
-        if self._region is not None and (self._part is None or round_number >= self._part[0]):
-            self._part = (round_number, self._region)
-
-    def of(self, round_number: int) -> Bytes:
-        """The bytes of this round's part. Raises LocalProtocolError without a worker that could have given one."""
-        if self._part is None or self._part[0] != round_number:
-            if self._region is None:
-                raise LocalProtocolError(f"no worker's contribution to round {round_number} is attached")
-            self._part = (round_number, self._region)
-        return self._part[1]
-
-    def detach(self, is_done: Callable[[int], bool]) -> tuple[Bytes | None, Bytes | None]:
-        """The region goes away: what is still needed is copied. The region as it was, and the part that is kept."""
-        region, self._region = self._region, None
-        if self._part is not None and self._part[1] is region:
-            number = self._part[0]
-            self._part = None if region is None or is_done(number) else (number, region.copy())
-        return region, self._part[1] if self._part is not None else None
-
-    def used(self, round_number: int) -> None:
-        """That round, and with it every one before, has its result."""
-        if self._part is not None and self._part[0] <= round_number:
-            self._part = None
-
-    def forget(self) -> None:
-        self._part = None
 
 
 class Arrivals:
@@ -281,11 +266,6 @@ class Arrivals:
         """Its link is gone."""
         if (incoming := self._incoming.pop(site, None)) is not None:
             incoming.buffer.release()
-
-
-def bytes_of(region: memoryview) -> Bytes:
-    """The region as an array, without a copy."""
-    return np.frombuffer(region, dtype=np.uint8)
 
 
 class Results:
@@ -337,16 +317,18 @@ class VectorMemory:
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
 
-    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan) -> RoundMemory:
+    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, bounds: Bounds) -> RoundMemory:
         """For a tag that opens."""
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
-        result = self._new_result(tag.round)
-        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site)
+        kept = RoundBounds(bounds, self.spec)
+        result = self._new_result(tag.round, kept.limit)
+        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site, bounds=kept)
 
-    def new_fetch(self, round_number: int, digest: str) -> FetchMemory:
+    def new_fetch(self, round_number: int, digest: str, bounds: Bounds) -> FetchMemory:
         """For a result that is fetched."""
-        return FetchMemory(digest=digest, chunks=self.chunks, result=self._new_result(round_number))
+        limit = RoundBounds(bounds, self.spec).limit
+        return FetchMemory(digest=digest, chunks=self.chunks, result=self._new_result(round_number, limit))
 
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
@@ -380,5 +362,6 @@ class VectorMemory:
         fitting = SCRATCH_BYTES_MAX // (self.scratch.size_bytes * max(lanes, 1))
         return max(CHUNKS_IN_FLIGHT_MIN, min(CHUNKS_IN_FLIGHT_MAX, fitting))
 
-    def _new_result(self, round_number: int) -> Result:
-        return Result(round=round_number, buffer=self.vectors.take(), hashes=[b""] * len(self.chunks))
+    def _new_result(self, round_number: int, limit: NormLimit | None) -> Result:
+        hashes = [b""] * len(self.chunks)
+        return Result(round=round_number, buffer=self.vectors.take(), hashes=hashes, limit=limit)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chaos_protocols.errors import LocalProtocolError
-from chaosd.bulk.reduce.memory import OwnPart
+from chaosd.bulk.reduce.own_part import OwnPart
 
 
 def region(value: int) -> memoryview:

@@ -1,0 +1,56 @@
+"""Where this site's part of a round lies: the worker's region of the arena, or a copy of what is still needed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from chaos_protocols.errors import LocalProtocolError
+from chaosd.bulk.vector import Bytes
+
+
+class OwnPart:
+    """This site's part of a round: the worker's region of the arena, and whose round's part lies in it."""
+
+    def __init__(self) -> None:
+        self._region: Bytes | None = None
+        self._part: tuple[int, Bytes] | None = None
+
+    def attach(self, region: memoryview) -> None:
+        """A worker is here."""
+        self._region = bytes_of(region)
+
+    def keep(self, round_number: int) -> None:
+        """The part of this round lies in the region. A part of an earlier round never takes its place."""
+        if self._region is not None and (self._part is None or round_number >= self._part[0]):
+            self._part = (round_number, self._region)
+
+    def of(self, round_number: int) -> Bytes:
+        """The bytes of this round's part. Raises LocalProtocolError without a worker that could have given one."""
+        if self._part is None or self._part[0] != round_number:
+            if self._region is None:
+                raise LocalProtocolError(f"no worker's contribution to round {round_number} is attached")
+            self._part = (round_number, self._region)
+        return self._part[1]
+
+    def detach(self, is_done: Callable[[int], bool]) -> tuple[Bytes | None, Bytes | None]:
+        """The region goes away: what is still needed is copied. The region as it was, and the part that is kept."""
+        region, self._region = self._region, None
+        if self._part is not None and self._part[1] is region:
+            number = self._part[0]
+            self._part = None if region is None or is_done(number) else (number, region.copy())
+        return region, self._part[1] if self._part is not None else None
+
+    def used(self, round_number: int) -> None:
+        """That round, and with it every one before, has its result."""
+        if self._part is not None and self._part[0] <= round_number:
+            self._part = None
+
+    def forget(self) -> None:
+        self._part = None
+
+
+def bytes_of(region: memoryview) -> Bytes:
+    """The region as an array, without a copy."""
+    return np.frombuffer(region, dtype=np.uint8)
