@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from chaosd.api.server import LocalApi
 from chaosd.api.status import LinkStatus, LoggedFigure, Outcome, RefusedSite, SiteSummary, Status, TransferStatus
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
+from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
 
@@ -193,6 +195,45 @@ def test_a_join_with_its_transfer_and_the_end_of_the_daemon_are_seen(window: Bro
         page.end("left the run")
         ended = shown(window, "the end", lambda now: now["connection"] == "ended")
         assert "left the run" in ended["alarm"]
+
+
+def test_the_workers_of_a_site_of_several_stand_on_its_page_and_go_with_them(
+    window: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control = FakeControl()
+    mine = msgspec.structs.replace(control.current.worker, pid=os.getpid(), connected=True)
+    control.current = msgspec.structs.replace(control.current, worker=mine)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    board = tmp_path / f"{FOLDER_PREFIX}1" / BOARD_NAME
+    board.parent.mkdir()
+    one = WorkerView(worker=2, pid=77, device="cpu", stage="0 to 3", state="trains", since=10.0, doing=HOSTILE)
+    group = GroupView(
+        pid=os.getpid(),
+        command=HOSTILE,
+        phase="training",
+        generation=3,
+        step=41,
+        shape="2 x 2",
+        run="given",
+        written=75.0,
+        workers=(one, msgspec.structs.replace(one, worker=3, pid=78, stage="", state="waits for a place")),
+    )
+    board.write_bytes(msgspec.json.encode(group))
+    look = """const part = document.getElementById("group");
+      if (part.hidden) return null;
+      return [document.getElementById("group-text").textContent,
+        ...[...part.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent))];"""
+    with served(control) as page:
+        window.open(page.client.page().url)
+        found = wait_for(lambda: window.run(look), "the workers")
+        assert found[0] == f"{HOSTILE}: training, step 41, plan 3 2 x 2; in its run: given"
+        assert found[1:] == [
+            ["2", "77", "cpu", "0 to 3", "trains", "0:01:05", HOSTILE],
+            ["3", "78", "cpu", "-", "waits for a place", "0:01:05", HOSTILE],
+        ]
+        assert window.complaints() == []
+        board.unlink()
+        wait_for(lambda: window.run(look) is None, "no workers any more")
 
 
 def test_what_a_script_logs_is_drawn_and_goes_with_it(window: Browser) -> None:

@@ -1,15 +1,19 @@
 """A release: source distribution and wheel, tried in empty environments, with bill of materials and licences.
 
-python -m tests.packaging.release                # what `make release` runs
-python -m tests.packaging.release --without-torch    # leaves the environment with torch out
+python -m tests.packaging.release                        # what `make release` runs
+python -m tests.packaging.release --without-torch        # leaves the environment with torch out
+python -m tests.packaging.release --python ~/python3.13/bin/python    # this one too; any number of them
 
 Everything lands in dist/. An environment is a fresh virtual environment into which pip puts the wheel and its needs,
-from the package index that pip is set to. In each the program says its version, shows a page, makes a site, and trains
-some rounds with a daemon of its own. Ends with 1, and says at which step, when anything fails.
+from the package index that pip is set to: one for each interpreter of the releases that are promised which is named, or
+found as python3.11 and so on, and one with torch. In each the program says its version, shows a page, makes a site, and
+trains some rounds with a daemon of its own. Says which releases of Python were not there. Ends with 1, and says at
+which step, when anything fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -17,7 +21,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import venv
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 STEP_TIMEOUT_S = 1800
 """torch is large."""
+PROMISED = ("3.11", "3.12", "3.13")
 
 NUMPY_SCRIPT = """
 import numpy as np
@@ -55,25 +59,53 @@ assert coordinator.round == 5
 
 def main(words: Sequence[str]) -> int:
     """The exit code."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--without-torch", action="store_true")
+    options.add_argument("--python", action="append", default=[], metavar="PATH")
+    chosen = options.parse_args(words)
     try:
         wheel, source = build()
         check_contents(wheel, source)
+        pythons = interpreters(chosen.python)
+        trials = [(python, f"Python {release}", "", NUMPY_SCRIPT) for release, python in pythons.items()]
+        if not chosen.without_torch:
+            trials.append((sys.executable, "with torch", "[torch]", TORCH_SCRIPT))
         with tempfile.TemporaryDirectory(prefix="chaos-release-") as name:
-            environments = [("plain", "", NUMPY_SCRIPT)]
-            if "--without-torch" not in words:
-                environments.append(("with torch", "[torch]", TORCH_SCRIPT))
-            for number, (what, extras, script) in enumerate(environments):
+            for number, (python, what, extras, script) in enumerate(trials):
                 print(f"trying the wheel in an empty environment, {what}", flush=True)
-                python = environment(Path(name) / str(number), f"{wheel}{extras}")
-                try_out(python, Path(name) / f"site{number}", script)
+                inside = environment(python, Path(name) / str(number), f"{wheel}{extras}")
+                try_out(inside, Path(name) / f"site{number}", script)
                 if not number:
-                    describe(python)
+                    describe(inside)
     except subprocess.CalledProcessError as error:
         print(f"failed: {error}\n{error.stdout or ''}{error.stderr or ''}", file=sys.stderr)
         return 1
+    except ValueError as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    for release in PROMISED:
+        if release not in pythons:
+            print(f"not tried: Python {release}, which was not found (--python PATH names it)", file=sys.stderr)
     for path in sorted(DIST.iterdir()):
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size:,} bytes")
     return 0
+
+
+def interpreters(named: Sequence[str]) -> dict[str, str]:
+    """By release: the one that runs this, those that are named, and the promised ones that are on the path. One that
+    does not start, or is of another release, is passed over; where it was named, ValueError is raised."""
+    found: dict[str, str] = {}
+    for python in (sys.executable, *named, *(f"python{release}" for release in PROMISED)):
+        ask = [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        try:
+            release = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            release = ""
+        if release in PROMISED:
+            found.setdefault(release, python)
+        elif python in named:
+            raise ValueError(f"--python {python}: is no interpreter of {', '.join(PROMISED)}")
+    return found
 
 
 def build() -> tuple[Path, Path]:
@@ -104,9 +136,9 @@ def check_contents(wheel: Path, source: Path) -> None:
         raise ValueError(f"missing: {missing}; does not belong: {foreign[:5]}")
 
 
-def environment(folder: Path, requirement: str) -> Path:
-    """The interpreter of a fresh environment with the wheel in it, and nothing of this one."""
-    venv.create(folder, with_pip=True, clear=True)
+def environment(base: str, folder: Path, requirement: str) -> Path:
+    """The interpreter of a fresh environment of `base` with the wheel in it, and nothing else."""
+    run([base, "-m", "venv", str(folder)])
     python = folder / "bin" / "python"
     run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", requirement])
     return python

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, tell
+from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_list, tell
 
 
 def register(app: typer.Typer) -> None:
@@ -39,15 +39,7 @@ def block(
             tell(client.block(site, reason=reason), f"block {site}", as_json=json)
             return
         found = client.blocked()
-    if json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(found).decode())
-        return
-    for one in found:
-        typer.echo(f"{one.site}  {printable(one.called)}")
-    if not found:
-        typer.echo("nobody is blocked")
+    echo_list(found, lambda one: f"{one.site}  {printable(one.called)}", "nobody is blocked", as_json=json)
 
 
 def ban(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from chaosd.cli.options import ConfigOption, DataDirOption, JsonOption, config_path, fail, selected
+from chaosd.cli.options import ConfigOption, DataDirOption, JsonOption, config_path, echo_list, fail, selected
 from chaosd.config.file import CHECKPOINT_DIR_NAME, ConfigError, read_config_file
 
 EXIT_DAMAGED, EXIT_USAGE = 1, 2
@@ -36,15 +36,7 @@ def checkpoints(
         fail(f"there is no folder {place}; checkpoints are written unless checkpoint = off", EXIT_DAMAGED)
     rows = [_look(path, verify) for path in sorted(place.glob("*.safetensors"))]
     rows.sort(key=lambda row: (row["lineage"], row["round"]), reverse=True)
-    if json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(rows).decode())
-    else:
-        for row in rows:
-            typer.echo(_line(row))
-        if not rows:
-            typer.echo(f"no checkpoints in {place}")
+    echo_list(rows, _line, f"no checkpoints in {place}", as_json=json)
     if any(row["problem"] for row in rows):
         raise typer.Exit(EXIT_DAMAGED)
 

@@ -13,6 +13,7 @@ from chaosd.cli.options import (
     DataDirOption,
     JsonOption,
     config_path,
+    echo_json,
     fail,
     selected,
 )
@@ -60,9 +61,7 @@ def doctor(
     for check in checks:
         failed = failed or check.level is Level.FAIL
         if json:
-            import msgspec
-
-            typer.echo(msgspec.json.encode(check).decode())
+            echo_json(check)
             continue
         colour = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}[check.level]
         typer.echo(f"{typer.style(f'{check.level.value:<5s}', fg=colour)}{check.name:<{LABEL_WIDTH}s}{check.found}")

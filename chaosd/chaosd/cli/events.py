@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, selected
+from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_json, selected
 
 if TYPE_CHECKING:
     from chaosd.api.status import EventRecord
@@ -59,9 +59,7 @@ def events(
 
 def _show(record: EventRecord, *, as_json: bool) -> None:
     if as_json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(record).decode())
+        echo_json(record)
     else:
         from chaosd.cli.render import event_line
 

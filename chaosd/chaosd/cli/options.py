@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -15,6 +15,8 @@ from chaosd.config.file import API_SOCKET_NAME, CONFIG_FILE_NAME, ConfigError, d
 if TYPE_CHECKING:
     from chaosd.api.client import LocalClient
     from chaosd.api.status import Outcome
+
+Row = TypeVar("Row")
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NO_DAEMON = 1, 2, 3
 PANEL = "Which daemon"
@@ -88,12 +90,28 @@ def daemon(config: Path | None, data_dir: Path | None, api_socket: Path | None) 
         fail(f"the daemon refused: {error}", EXIT_FAILED)
 
 
-def tell(outcome: Outcome, what: str, *, as_json: bool) -> None:
-    """Print how a request ended; exit code 1 when it was not done."""
+def echo_json(value: object) -> None:
+    """One JSON document on one line of stdout."""
     import msgspec
 
+    typer.echo(msgspec.json.encode(value).decode())
+
+
+def echo_list(found: Sequence[Row], line: Callable[[Row], str], nothing: str, *, as_json: bool) -> None:
+    """A list for a reader, `line` for each or `nothing` where it is empty; or as one JSON document."""
     if as_json:
-        typer.echo(msgspec.json.encode(outcome).decode())
+        echo_json(found)
+        return
+    for row in found:
+        typer.echo(line(row))
+    if not found:
+        typer.echo(nothing)
+
+
+def tell(outcome: Outcome, what: str, *, as_json: bool) -> None:
+    """Print how a request ended; exit code 1 when it was not done."""
+    if as_json:
+        echo_json(outcome)
     else:
         done = "done" if outcome.done else "not done"
         typer.echo(f"{what}: {done} after {outcome.duration_s:.3f} s: {outcome.reason}", err=not outcome.done)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon
+from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_json
 from chaosd.config.file import DEFAULT_PAGE
 
 
@@ -38,9 +38,7 @@ def page(
     with daemon(config, data_dir, api_socket) as client:
         found = client.page(address)
     if json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(found).decode())
+        echo_json(found)
         return
     typer.echo(found.url)
     if browser and _has_screen():

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from chaosd.cli.options import EXIT_USAGE, ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, fail, tell
+from chaosd.cli.options import (
+    EXIT_USAGE,
+    ApiSocketOption,
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    daemon,
+    echo_list,
+    fail,
+    tell,
+)
 from chaosd.config.file import ConfigError
 
 peer_app = typer.Typer(no_args_is_help=True, help="Add, remove or list the neighbours that this site dials.")
@@ -72,13 +82,11 @@ def list_peers(
 
     with daemon(config, data_dir, api_socket) as client:
         found = client.peers()
-    if json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(found).decode())
-        return
-    for one in found:
-        link = "linked" if one.up else "no link"
-        typer.echo(f"{one.site}@{one.address}  {printable(one.called)}, by {one.by}, {link}")
-    if not found:
-        typer.echo("no peers: this site waits until others dial it")
+    echo_list(
+        found,
+        lambda one: (
+            f"{one.site}@{one.address}  {printable(one.called)}, by {one.by}, {'linked' if one.up else 'no link'}"
+        ),
+        "no peers: this site waits until others dial it",
+        as_json=json,
+    )

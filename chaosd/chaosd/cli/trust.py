@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, tell
+from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_list, tell
+
+if TYPE_CHECKING:
+    from chaosd.api.status import PendingSite
 
 
 class FormerForm(TyperGroup):
@@ -43,18 +46,14 @@ def pending(
     """
     with daemon(config, data_dir, api_socket) as client:
         found = client.pending()
-    if json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(found).decode())
-        return
-    for one in found:
-        first, last = (datetime.fromtimestamp(at).strftime("%H:%M:%S") for at in (one.first_unix_s, one.last_unix_s))
-        typer.echo(f"{one.site}  knocked {one.times} times, first {first}, last {last}\n    {one.words}")
-    if found:
+    echo_list(found, _knock, "nobody knocks that is not trusted", as_json=json)
+    if found and not json:
         typer.echo("Does that institution read out the same words? Then: chaosd accept ID")
-    else:
-        typer.echo("nobody knocks that is not trusted")
+
+
+def _knock(one: PendingSite) -> str:
+    first, last = (datetime.fromtimestamp(at).strftime("%H:%M:%S") for at in (one.first_unix_s, one.last_unix_s))
+    return f"{one.site}  knocked {one.times} times, first {first}, last {last}\n    {one.words}"
 
 
 def accept(
@@ -126,12 +125,9 @@ def list_trusted(
 
     with daemon(config, data_dir, api_socket) as client:
         found = client.trusted()
-    if json:
-        import msgspec
-
-        typer.echo(msgspec.json.encode(found).decode())
-        return
-    for one in found:
-        typer.echo(f"{one.site}  {printable(one.called)}, by {one.by}\n    {one.words}")
-    if not found:
-        typer.echo("nobody: `chaosd pending` shows who knocks")
+    echo_list(
+        found,
+        lambda one: f"{one.site}  {printable(one.called)}, by {one.by}\n    {one.words}",
+        "nobody: `chaosd pending` shows who knocks",
+        as_json=json,
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from chaosd.cli.options import EXIT_FAILED, JsonOption, fail
+from chaosd.cli.options import EXIT_FAILED, JsonOption, echo_json, fail
 
 if TYPE_CHECKING:
     from chaosd.worker_group.board import GroupView
@@ -25,13 +25,11 @@ def workers(json: JsonOption = False) -> None:
 
     Exit codes: 0 there are some, 1 no `chaosd run` is running.
     """
-    import msgspec
-
     from chaosd.worker_group.board import boards
 
     found = list(boards())
     if json:
-        typer.echo(msgspec.json.encode(found).decode())
+        echo_json(found)
     elif found:
         for view in found:
             _show(view)

@@ -1,9 +1,10 @@
 """The built-in link probe: a burst over a bulk stream, timed by the site that receives it. Decides how long it lasts.
 
 Driven by the driver: `measure` when a rate is missing or stale; `is_probe`, `bulk_received` and `link_lost` for what
-arrives. One class plays both ends. It needs nothing installed and passes where the link itself passes; it shares the
-bulk connection's congestion window, so it sees what a transfer would see. Chaos paper, section IV: transmission rates
-are measured before shards are assigned; spec 8.9: active only where passive figures are missing.
+arrives; by the watchdog: `full_size`. One class plays both ends. It needs nothing installed and passes where the link
+itself passes; it shares the bulk connection's congestion window, so it sees what a transfer would see. Chaos paper,
+section IV: transmission rates are measured before shards are assigned; spec 8.9: active only where passive figures
+are missing.
 
     measuring -> other     probe.ping    answered by probe.pong, three times: the round-trip time is the least
     measuring -> other     probe.burst   frames, until bytes or seconds are used up; the last one says so
@@ -14,6 +15,7 @@ are measured before shards are assigned; spec 8.9: active only where passive fig
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -23,6 +25,7 @@ from typing import Protocol
 import msgspec
 
 from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.handshake import FULL_FRAME_BYTES
 from chaos_protocols.wire.probe import (
     PROBE_BURST,
     PROBE_KINDS,
@@ -122,6 +125,13 @@ class LinkProbe:
             bytes=report.bytes,
             seconds=report.seconds,
         )
+
+    async def full_size(self, site: SiteId, *, stream: int = STREAM) -> None:
+        """Send one ping that needs a packet of full size (spec 3.16). Its answer is of no use: where the way swallows
+        such packets, the system's count of unacknowledged bytes shows it."""
+        header = encode(ProbeHeader(kind=PROBE_PING, id=next(self._ids)))
+        with contextlib.suppress(LinkClosed):
+            await self._sender.send_bulk(site, stream, header, _PAYLOAD[:FULL_FRAME_BYTES])
 
     @staticmethod
     def is_probe(kind: object) -> bool:

@@ -4,19 +4,53 @@ decided by the machine."""
 from __future__ import annotations
 
 import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import psutil
 
 from chaos_protocols.events import ConnectionProgress, LinkProgressed, RatesMeasured, WorkerContinued, WorkerStopped
 from chaos_protocols.links.sent_rates import SentRates
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.driver import Driver
+from chaosd.monitor.probe import LinkProbe
 from chaosd.transport.settings import ConnectionCounters
 
 RATES_EVERY_S = 10.0
 """So often the machine hears what the links carry: rates are to be compared over rounds, not over looks."""
+
+FULL_SIZE_EVERY = 4
+"""So often, in failure timeouts, a packet of full size goes over each link (spec 3.16)."""
+
+
+class FullSizeProbes:
+    """A packet of full size over each link, now and then: one that carries no bulk, or small frames alone, would not be
+    seen to swallow them. `spawn` runs the sending; one at a time for each link, since it may wait behind a transfer."""
+
+    def __init__(
+        self, probe: LinkProbe, spawn: Callable[[Callable[[], Coroutine[Any, Any, None]], str], None], *, every_s: float
+    ) -> None:
+        self._probe, self._spawn, self._every_s = probe, spawn, every_s
+        self._due_s: dict[SiteId, float] = {}
+        self._under_way: set[SiteId] = set()
+
+    def look(self, sites: tuple[SiteId, ...], *, now_s: float) -> None:
+        """These have a link. The first is due some time after the link came up: it came up with full-size frames."""
+        self._due_s = {site: self._due_s.get(site, now_s + self._every_s) for site in sites}
+        for site in sites:
+            if now_s >= self._due_s[site] and site not in self._under_way:
+                self._due_s[site] = now_s + self._every_s
+                self._under_way.add(site)
+                self._spawn(functools.partial(self._send, site), f"full-size probe of {short(site)}")
+
+    async def _send(self, site: SiteId) -> None:
+        try:
+            await self._probe.full_size(site)
+        finally:
+            self._under_way.discard(site)
 
 
 class CountersSeen:
@@ -58,6 +92,7 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
     """Facts that nobody brings: bytes that moved, or wait, on the connections of each link; a worker that was stopped
     or goes on."""
     seen, sent = CountersSeen(), SentRates()
+    full_size = FullSizeProbes(driver.bulk.probe, driver.spawn, every_s=FULL_SIZE_EVERY * settings.failure_timeout_s)
     tell_rates_s = 0.0
     stopped_pid: int | None = None
     pause_s = settings.beat_s / 2
@@ -67,6 +102,7 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
         seen.keep(sites)
         sent.keep(sites)
         now_s = driver.now_s()
+        full_size.look(sites, now_s=now_s)
         for site in sites:
             counters = driver.transport.counters(site)
             look_at_rounds(sent, site, counters, now_s)

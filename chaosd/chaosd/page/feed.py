@@ -6,25 +6,28 @@ its browser comes back with the id of the last event that it has and is given wh
 costs the daemon more than that queue.
 
 Wire form: server-sent events. `status`: a `Status`; `record`: an `EventRecord`, whose id is that of the message;
-`metrics`: the text of /v1/metrics without the buckets of histograms, as a JSON string; `end`: the daemon ends, and why.
+`metrics`: the text of /v1/metrics without the buckets of histograms, as a JSON string; `workers`: the `GroupView` of
+the worker group that is this site's worker, null where it is a script alone; `end`: the daemon ends, and why.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
 
 from chaosd.api.status import EventRecord, Status
+from chaosd.worker_group.board import GroupView, boards
 
 log = logging.getLogger("chaosd.page")
 
 TICK_S = 0.25
 """As often as heartbeats, from which the phases of the other sites are known: oftener there is nothing new to say."""
 METRICS_EVERY_TICKS = 4
+"""And the workers: their board is written once a second."""
 VIEWERS_MAX = 16
 QUEUE_MAX = 64
 """Messages that wait for one viewer: over ten seconds' worth."""
@@ -71,10 +74,16 @@ class Viewer:
 
 
 class LiveFeed:
-    """See the module. `newest_event_id` finds where the history ends."""
+    """See the module. `newest_event_id` finds where the history ends; `groups` reads the boards of the worker groups of
+    this machine, in a thread of its own."""
 
-    def __init__(self, source: Shown, newest_event_id: Callable[[], int]) -> None:
-        self._source, self._newest_event_id = source, newest_event_id
+    def __init__(
+        self,
+        source: Shown,
+        newest_event_id: Callable[[], int],
+        groups: Callable[[], Iterable[GroupView]] = boards,
+    ) -> None:
+        self._source, self._newest_event_id, self._groups = source, newest_event_id, groups
         self._viewers: set[Viewer] = set()
         self._task: asyncio.Task[None] | None = None
         self._told_id = 0
@@ -119,6 +128,8 @@ class LiveFeed:
             await asyncio.sleep(TICK_S)
             try:
                 messages = self._news()
+                if self._ticks % METRICS_EVERY_TICKS == 0:
+                    messages.append(await self._workers())
             except Exception:  # the pages stand still, and say so; the training goes on
                 log.exception("the open pages cannot be told")
                 continue
@@ -141,6 +152,12 @@ class LiveFeed:
         lines = self._source.metrics().decode().splitlines()
         kept = [line for line in lines if line[:1] != "#" and "_bucket{" not in line and "_created" not in line]
         return _message("metrics", msgspec.json.encode("\n".join(kept)))
+
+    async def _workers(self) -> Message:
+        pid = self._source.status().worker.pid
+        found = [] if pid is None else await asyncio.to_thread(lambda: list(self._groups()))
+        mine = next((group for group in found if group.pid == pid), None)
+        return _message("workers", msgspec.json.encode(mine))
 
 
 def _record(record: EventRecord) -> Message:

@@ -72,10 +72,10 @@ class FakeDaemon:
             self.hello, self.arena = hello, Arena.from_hello(hello, fds[0])
             return hello
 
-    def founder(self) -> WorkerHello:
-        """Accept a worker and let it train from round 1."""
+    def founder(self, *further: DaemonMessage) -> WorkerHello:
+        """Accept a worker and let it train from round 1; it has what is said `further` before its first step."""
         hello = self.accept()
-        self.send(WorkerWelcome(site="here", run="test"), TrainFrom(round=hello.round + 1))
+        self.send(WorkerWelcome(site="here", run="test"), TrainFrom(round=hello.round + 1), *further)
         return hello
 
     def send(self, *messages: DaemonMessage) -> None:
@@ -146,8 +146,9 @@ class FakeDaemon:
             self._script(self)
         except BaseException as error:
             self._error = error
-            if self._connection is not None:
-                self._connection.close()
+            for end in (self._connection, self._listener):  # both: a worker that dials again would wait for ever
+                if end is not None:
+                    end.close()
 
     def _exactly(self, size: int) -> bytes:
         assert self._connection is not None

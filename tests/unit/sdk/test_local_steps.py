@@ -197,8 +197,7 @@ def test_a_joiner_at_any_local_step_begins_at_the_anchor(after: int) -> None:
 
 def test_a_snapshot_in_the_middle_of_a_phase_is_the_state_of_the_last_round(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
-        daemon.founder()
-        daemon.send(TakeSnapshot(round=0))
+        daemon.founder(TakeSnapshot(round=0))
         daemon.expect(SnapshotTaken)
         assert daemon.array("state", np.float64)[:NUMBERS].tolist() == [4.0] * NUMBERS
         daemon.expect(RoundContributed)
@@ -214,10 +213,11 @@ def test_a_result_without_this_site_ends_its_phase_between_two_steps(socket_file
     """It has fallen behind: the others went on. What it had done at home is dropped, and it goes on from the anchor."""
 
     def script(daemon: FakeDaemon) -> None:
-        daemon.founder()
-        daemon.send(FallenBehind(round=1), ApplyResult(round=1, sites=1, weight=1.0))
+        daemon.accept()
         daemon.array("result", np.float64)[...] = 0.0
         daemon.array("result", np.float64)[-NUMBERS:] = 10.0
+        late = FallenBehind(round=1), ApplyResult(round=1, sites=1, weight=1.0)
+        daemon.send(WorkerWelcome(site="here", run="test"), TrainFrom(round=1), *late)  # all before the first step
         daemon.expect(UpdateStarted)
         assert daemon.expect(ResultApplied).round == 1
         daemon.send(TrainFrom(round=2))

@@ -37,6 +37,7 @@ function open() {
   });
   take("status", takeStatus);
   take("metrics", takeMetrics);
+  take("workers", showGroup);
   take("record", takeRecord);
   take("end", (reason) => {
     seen.ended = reason;
@@ -226,6 +227,25 @@ function makeFigure(one) {
   scriptCurves.set(one.name, { curve: new Curve(svg, 1, false), seenRound: null });
   return element("div", {}, element("h3"), svg);
 }
+
+/** The processes of this site, where its worker is a worker group; null: it is not. */
+function showGroup(group) {
+  by("group").hidden = group === null;
+  if (group === null) return;
+  const run = group.run ? `; in its run: ${plain(group.run)}` : "";
+  write(by("group-text"), `${plain(group.command)}: ${plain(group.phase)}, step ${group.step}, plan ${group.generation} ${plain(group.shape)}${run}`);
+  keyed(by("group-workers"), group.workers, (one) => one.worker, makeWorkerRow, (row, one) => {
+    cell(row, 0, String(one.worker), "number");
+    cell(row, 1, String(one.pid), "number");
+    cell(row, 2, plain(one.device), "tight");
+    cell(row, 3, plain(one.stage) || "-", "tight");
+    cell(row, 4, plain(one.state), one.state === "trains" ? "tight good" : "tight warn");
+    cell(row, 5, duration(Math.max(0, group.written - one.since)), "number");
+    cell(row, 6, plain(one.doing), "tight");
+  });
+}
+
+const makeWorkerRow = () => element("tr", {}, ...Array.from({ length: 7 }, () => element("td")));
 
 function showLinks(status) {
   const tree = treeOf(status);

@@ -19,6 +19,7 @@ from chaosd.page import server as server_module
 from chaosd.page.access import PageDoor
 from chaosd.page.feed import BACKLOG_MAX, QUEUE_MAX, VIEWERS_MAX, LiveFeed
 from chaosd.page.server import SECRET_HEADER, PageServer
+from chaosd.worker_group.board import GroupView
 
 
 async def test_without_a_ticket_the_page_says_how_to_open_it_and_nothing_else(tmp_path: Path) -> None:
@@ -217,6 +218,32 @@ async def test_a_feed_that_cannot_read_goes_on_later(
         async with asyncio.timeout(10):
             assert await viewer.queue.get() is not None
     await feed.close("")
+
+
+async def test_the_feed_tells_the_workers_of_this_sites_own_group_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed_module, "TICK_S", 0.0)
+    control = FakeControl()
+    control.current = msgspec.structs.replace(
+        control.current, worker=msgspec.structs.replace(control.current.worker, pid=7)
+    )
+    group = GroupView(
+        pid=7, command="train", phase="training", generation=1, step=2, shape="", run="", written=0.0, workers=()
+    )
+    groups = [msgspec.structs.replace(group, pid=8, command="another"), group]
+    feed = LiveFeed(control, lambda: 0, lambda: groups)
+    viewer, _ = feed.join(None)
+    heard: list[bytes] = []
+    async with asyncio.timeout(10):
+        while len(heard) < 2:
+            message = await viewer.queue.get()
+            assert message is not None
+            if b"event: workers" in message[1]:
+                heard.append(message[1])
+                groups.clear()
+    await feed.close("")
+    assert b'"command":"train"' in heard[0] and b"data: null" in heard[1]
 
 
 async def test_changes_are_asked_for_by_the_page_itself_and_answered_as_the_commands_are(tmp_path: Path) -> None:
