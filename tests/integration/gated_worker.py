@@ -4,7 +4,7 @@
 until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
 evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. `--every N`:
 DiLoCo with N local steps. `--times X`: its gradients are so many times as long, from round `--from N` on. With
-`--samples W` it says that so many are behind them. The gradient of a round follows from site, round and state; all of the
+`--samples W` it says that so many are behind them. The gradient of a round follows from site, round and state; its
 state has a digest that the test compares. After each round its number is in `F/round`, its largest parameter in
 `F/largest`; at the end the report is in `F/report.json`.
 """
