@@ -2,7 +2,7 @@
 
 The only place where these texts stand. A part that finds a cause says `Cause.NAME.told(...)`; what it gets, a `Why`,
 ends in the status, at the script and in the event history. docs/when-something-stands.md is made from this list, and a
-test holds it there. Imports nothing.
+test holds it there.
 """
 
 from __future__ import annotations
@@ -11,30 +11,8 @@ import string
 from dataclasses import dataclass
 from enum import Enum
 
-
-class Place(Enum):
-    """Who is told, and where it shows."""
-
-    WAITS = "This site waits"
-    """In `paused` of its status, at its script, as the event `pause`."""
-    LINK = "A link does not come about"
-    """In the log of the site that dials; where it has no link at all, as what it waits for."""
-    REFUSES = "This site refuses another one"
-    """In `refused` of the status, as the event `refused`, at most once in a while for each site."""
-    ENDS = "This daemon ends"
-    """In the log, at the script, as the last event; the exit code is 4."""
-
-
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """What is said of a cause. `text`: one sentence, with what is filled in where it is found in braces. `waits_for`:
-    who can change it. `remedy`: what to do."""
-
-    code: str
-    place: Place
-    text: str
-    waits_for: str
-    remedy: str
+from chaos_protocols.cause_kinds import Meaning as Meaning
+from chaos_protocols.cause_kinds import Place as Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +331,16 @@ class Cause(Enum):
         "a newer start of its daemon is known: {reason}",
         "the operator of that site",
         "if it stays: two daemons have one key (a copied machine), or that machine's clock is behind",
+    )  # fmt: skip
+
+    # -- this site goes on, and warns
+
+    KEY_USED = Meaning(
+        "key-used-elsewhere", Place.WARNS,
+        "{site} has refused another daemon with this site's key, which was started before this one: {reason}",
+        "the operator of this site",
+        "find the other machine (a copy of this one, a restored backup) and stop its daemon; if it is to be a site, "
+        "too, it gets a key of its own: `chaosd init` in an empty folder",
     )  # fmt: skip
 
     # -- this daemon ends

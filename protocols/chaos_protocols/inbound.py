@@ -30,6 +30,7 @@ FOR_INSIDERS = frozenset(
         messages.RoundWaits,
         RunWaits,
         RecoverAnswer,
+        messages.OlderStartRefused,
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
@@ -37,8 +38,9 @@ FOR_INSIDERS = frozenset(
 FOR_LEADERS = (AppendRequest, SnapshotRequest, TimeoutNow)
 """Said by the leader alone."""
 
-OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye))
-"""Taken only over the link that they are about: an old one that a third site brings would call a dead link up."""
+OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye, messages.OlderStartRefused))
+"""Taken only over the link that they are about: an old one that a third site brings would call a dead link up, or
+warn of what is over."""
 
 
 class Inbound:
@@ -116,6 +118,8 @@ class Inbound:
                 participation.pause.heard(reason)
             case RecoverAnswer():
                 participation.recovering.answered(message)
+            case messages.OlderStartRefused():
+                participation.warnings.heard(source, message)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):
                     self._scheduler.receive(source, message, now_s=self._outbox.now_s)

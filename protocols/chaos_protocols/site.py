@@ -84,7 +84,7 @@ class SiteMachine:
             events.LinkUp: network.link_up,
             events.LinkLost: network.link_lost,
             events.DialFailed: participation.dial_failed,
-            events.SiteRefused: network.refusals.refused,
+            events.SiteRefused: network.refused,
             events.LinkProgressed: network.link_progressed,
             events.RatesMeasured: network.rates_measured,
             events.LinkProbed: self.orders.probed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from chaos.sync import Part, SyncSession
@@ -58,9 +59,13 @@ class CommonDecisions:
         if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
             raise ValueError(f"log({wrong[0][:40]}=...): a name has at most 32 letters, digits, points and underscores")
         numbers = {name: float(value) for name, value in figures.items()}
+        self._logged(numbers)
         if self._conversation is not None:
             told = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
             self._conversation.send(FiguresLogged(round=self.round, figures=told))
+
+    def _logged(self, figures: Mapping[str, float]) -> None:
+        """For whoever else wants to know."""
 
     @property
     def epoch(self) -> int:

@@ -19,8 +19,8 @@ from chaos.phase import Phase
 from chaos.replica import TEXT_CHARACTERS_MAX, Replica
 from chaos.signals import ExitSignals
 from chaos.skipped import SKIPS_SINCE, SkippedRounds
-from chaos.sync import SyncSession
 from chaos_protocols.wire import worker as wire
+from chaos_protocols.wire.user_words import RunPaused, RunResumed, RunWarned, StateDiffered
 
 LEAVE_QUIET_S, LEAVE_MAX_S, RECONNECT_INTERVAL_S = 5.0, 60.0, 0.2
 """A daemon that is silent for so long after `WorkerLeaveRequest`, or takes so long in all, is not waited for: when the
@@ -33,7 +33,7 @@ class Conversation:
     def __init__(
         self,
         path: Path,
-        session: SyncSession,
+        replica: Replica,
         signals: ExitSignals,
         wakeup: Wakeup,
         *,
@@ -45,7 +45,7 @@ class Conversation:
         self._wakeup = wakeup
         self._reconnect_s = reconnect_s
         self._verbose = verbose
-        self._replica = Replica(session)
+        self._replica = replica
         self._connection: Connection | None = None
         self._deferred: wire.DaemonMessage | None = None
         self._lost_at_s: float | None = None
@@ -323,13 +323,13 @@ class Conversation:
                     self.send(self._replica.snapshot(message.round, alone=message.alone))
             case wire.LeaveOrdered():
                 self._signals.request_exit(message.reason)
-            case wire.StateDiffered():
-                self._say(message.reason)
-            case wire.RunPaused():
+            case StateDiffered() | RunWarned():
+                self._say(f"warning: {message.reason}")
+            case RunPaused():
                 if message.reason != self.paused:
                     self._say(f"the run waits: {message.reason}")
                 self.paused = message.reason
-            case wire.RunResumed():
+            case RunResumed():
                 if self.paused:
                     self._say("the run goes on")
                 self.paused = ""

@@ -17,17 +17,20 @@ from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
 from chaos.connection import Wakeup, open_socket
 from chaos.conversation import Conversation
+from chaos.encoding import check_encoding, check_name
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, Framework, NumpyFramework, UpdateHook, framework_of
 from chaos.parallel import ParallelSite
 from chaos.paths import socket_path
 from chaos.phase import Phase
+from chaos.replica import Replica
 from chaos.resting import Resting
 from chaos.signals import ExitSignals
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
 from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
+from chaos_protocols.wire.encodings import FP32
 
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
@@ -44,7 +47,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     0: not at all). handle_signals: the first Ctrl+C or SIGTERM sets the exit event, a second one raises
     KeyboardInterrupt, never inside an update. zero_grad_set_to_none: how gradients are cleared after a round (torch's
     own default). verbose: one line on stderr for each change of the conversation. sync: how the sites train together,
-    if `register` does not say so.
+    if `register` does not say so. encoding: in which form the float32 numbers of a round travel between sites: fp32
+    (exact), bf16, fp16, int8 or int4, the same at all (docs/training-modes.md). allow_lossy: int4 with gradients of
+    single steps, too.
 
     Raises NoDaemon, with how to start one, if nobody answers.
     """
@@ -60,7 +65,10 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         zero_grad_set_to_none: bool = True,
         verbose: bool = True,
         sync: SyncMode | None = None,
+        encoding: str = FP32,
+        allow_lossy: bool = False,
     ) -> None:
+        check_name(encoding)
         ParallelSite.__init__(self, standalone=standalone)
         CommonDecisions.__init__(self)
         Resting.__init__(self)
@@ -70,6 +78,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._sync = sync
+        self._encoding, self._allow_lossy = encoding, allow_lossy
         self._framework: Framework | None = None
         self._session: SyncSession | None = None
         self._round = 0
@@ -131,11 +140,11 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
+            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync, self._encoding)
             if session is not None:
                 self._parallel.talk_through(self._converse(session), session)
             return
-        self._check_plain()
+        self._check_plain(model)
         if self._session is not None:
             raise ValueError("register() was already called; several models go into one call, as a mapping of names")
         framework = framework_of(
@@ -151,16 +160,27 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             rounds_per_epoch=rounds_per_epoch,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        session = (sync or self._sync or EveryStep()).start(framework)
+        self._begin(framework, clip_norm, sync or self._sync)
+
+    def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
+        if self._replicated is None:
+            mode = sync or EveryStep()
+            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
+            session, alone = mode.start(framework), self._standalone
+        else:
+            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
         self._framework, self._session = framework, session
-        if not self._standalone:
-            self._converse(session)
+        if not alone:
+            conversation = self._converse(session)
+            if self._replicated is not None:
+                self._replicated.talk_through(conversation, session)
 
     def _converse(self, session: SyncSession) -> Conversation:
         """Join the run, and wait until this site may contribute."""
         self._session = session
+        replica = Replica(session, self._encoding)
         self._conversation = Conversation(
-            self._path, session, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
+            self._path, replica, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
         )
         self._conversation.join(self._connect_s)
         return self._conversation
@@ -190,6 +210,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         call raises LeftRun. Raises ChangedOutside, with what to write instead, when the script has stepped an optimizer
         or changed its options itself.
         """
+        if self._replicated is not None:
+            self._say(self._replicated.warning())
+            return self._replica_steps(samples, optimizers, skip) or self._end()
         due = self._stepped(samples, optimizers, skip)
         if due is None:
             return self._end()
@@ -302,7 +325,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     @property
     def round(self) -> int:
         """The last round applied: the state is that of its end. 0 before the first."""
-        alone = self._round if self._parallel is None else self._parallel.round
+        model = self._parallel or self._replicated
+        alone = self._round if model is None else model.round
         return self._conversation.round if self._conversation is not None else alone
 
     @property
@@ -328,8 +352,9 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             return
         self._closed = True
-        if self._parallel is not None and graceful:
-            self._parallel.close()
+        model = self._parallel or self._replicated
+        if model is not None and graceful:
+            model.close()
         try:
             if self._conversation is not None and graceful and not self.left:
                 self._conversation.leave(self._signals.reason or "the script ended")
@@ -350,7 +375,13 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """A script that ends leaves; one that fails just drops out, as if it had been killed."""
+        if self._replicated is not None and isinstance(error, Exception):
+            self._replicated.failed(error)
         self.close(graceful=kind is None)
+
+    def _logged(self, figures: Mapping[str, float]) -> None:
+        if self._replicated is not None:
+            self._replicated.logged(figures)
 
     def _registered(self) -> SyncSession:
         if self._session is None:
@@ -364,12 +395,6 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
     def _end(self) -> bool:
         """The first time the loop may find out from False; after that, silence would waste the user's time."""
         if self._told_left:
-            why = self._conversation.left_reason if self._conversation is not None else ""
-            raise LeftRun(
-                f"this site left the run after round {self.round}"
-                + (f" ({why})" if why else "")
-                + "; end the training loop "
-                "when step() returns False or capture_exit_event() is true. To take part again, start the script again"
-            )
+            raise LeftRun.told_already(self.round, self._conversation.left_reason if self._conversation else "")
         self._told_left = True
         return False

@@ -23,6 +23,15 @@ class Refused(ChaosError):
 class LeftRun(ChaosError):
     """The script goes on training although the run has dismissed this site."""
 
+    @classmethod
+    def told_already(cls, round: int, reason: str) -> LeftRun:
+        """Its loop did not end when it was told. `reason`: why this site left; may be empty."""
+        why = f" ({reason})" if reason else ""
+        return cls(
+            f"this site left the run after round {round}{why}; end the training loop when step() returns False or "
+            "capture_exit_event() is true. To take part again, start the script again"
+        )
+
 
 class SharedMemoryTooSmall(ChaosError):
     """The arena does not fit into the memory that is free."""

@@ -6,12 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chaos.encoding import exact_only
 from chaos.sync import EveryStep
 
-if TYPE_CHECKING:  # torch is imported when a model is parallelized, not before
+if TYPE_CHECKING:  # torch is imported when a model is parallelized or replicated, not before
+    from chaos.frameworks import Framework
     from chaos.sync import SyncMode, SyncSession
     from chaos.worker_group.data import Loader as StepLoader
     from chaos.worker_group.model import ParallelModel
+    from chaos.worker_group.replicated import MicroBatches, Replicated
 
 
 STANDALONE_VARIABLE = "CHAOS_STANDALONE"
@@ -28,16 +31,21 @@ class ParallelSite:
         self._standalone = standalone or os.environ.get(STANDALONE_VARIABLE) == "1"
         self._in_group = GROUP_VARIABLE in os.environ
         self._parallel: ParallelModel | None = None
+        self._replicated: Replicated | None = None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process should print and save what all workers of its site know: one of them does. True for a
+        script that is alone."""
+        model = self._parallel or self._replicated
+        return model is None or model.speaks
 
     def _register_parallel(
-        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None
+        self, model: ParallelModel, optimizer: Any, clip_norm: float | None, sync: SyncMode | None, encoding: str
     ) -> SyncSession | None:
         """A session for the daemon beside this process; None where there is none, or the controller speaks with it."""
-        if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
-            raise ValueError(
-                f"{type(sync).__name__}: a model of parallelize() is averaged at every step, without notes; leave out "
-                "sync=, or register the model without parallelize()"
-            )
+        exact_only(encoding, "parallelize()")
+        _check_sync(sync, "parallelize()")
         model.train_with(optimizer, clip_norm)
         if self._standalone:
             return None
@@ -46,15 +54,52 @@ class ParallelSite:
             return None
         return model.of_a_run()
 
-    def _check_plain(self) -> None:
-        """Raises ValueError for calls that are made for a model of one process."""
+    def _register_replicated(
+        self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, encoding: str
+    ) -> tuple[SyncSession, bool]:
+        """The session of this training, and whether this process has no daemon to speak with."""
+        model = self._replicated
+        assert model is not None
+        exact_only(encoding, "replicate()")
+        _check_sync(sync, "replicate()")
+        if clip_norm is not None:
+            raise ValueError(
+                "clip_norm= belongs to parallelize(); a replica has all gradients: on_average=lambda update: "
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...)"
+            )
+        session = model.train_with(framework)
+        if self._standalone:
+            return session, True
+        if self._in_group:
+            model.of_workers_in_a_run()
+            return session, True
+        return model.of_a_run(), False
+
+    def _replica_steps(self, samples: int | None, optimizers: Sequence[str] | None, skip: bool) -> bool:
+        """`Coordinator.step` of a replicated model."""
+        assert self._replicated is not None
+        if samples is not None or optimizers is not None or skip:
+            raise ValueError(
+                "step() of a replicated model takes no arguments: which samples a step has is the loader's affair"
+            )
+        return self._replicated.step()
+
+    def _check_plain(self, model: Any = None) -> None:
+        """Raises ValueError for calls that are made for a model of one process. `model`: what is to be registered."""
+        if self._replicated is not None and self._replicated.module is model:
+            return
+        if self._replicated is not None:
+            raise ValueError(
+                "replicate() was called: register() takes the same model, and coordinator.step() follows each batch of "
+                "coordinator.loader(...)"
+            )
         if self._parallel is not None:
             raise ValueError("parallelize() was called: register() takes what it gave, and model.step(batch) trains it")
         if self._in_group and not self._standalone:
             raise ValueError(
-                "the workers of `chaosd run` train one model together: model = coordinator.parallelize(model, layers=, "
-                "loss=), then model.step(batch) (docs/site.md). To train this script as it is, start it without "
-                "`chaosd run`"
+                "the workers of `chaosd run` train one model together: model = coordinator.replicate(model) keeps your "
+                "loop, coordinator.parallelize(model, layers=, loss=) cuts the model (docs/site.md). To train this "
+                "script as it is, start it without `chaosd run`"
             )
 
     def parallelize(
@@ -73,24 +118,63 @@ class ParallelSite:
 
         Raises ValueError on what cannot be trained so.
         """
-        if self._parallel is not None:
-            raise ValueError("one model is parallelized already; make it one module with all layers")
+        self._check_first()
         from chaos.worker_group.model import ParallelModel
 
         self._parallel = ParallelModel(model, layers=layers, loss=loss)
         return self._parallel
 
+    def replicate(self, model: Any) -> Any:
+        """The model as one of which every worker of `chaosd run` has a replica, in place of DistributedDataParallel;
+        without it, this process computes all. It comes back as it is, and the script keeps its loop:
+
+            model = coordinator.replicate(model)
+            coordinator.register(model=model, optimizer=optimizer, scheduler=scheduler)
+            for inputs, targets in coordinator.loader(dataset, global_batch=64, micro_batch=8, steps=1000):
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+                coordinator.step()  # in place of optimizer.step() and scheduler.step()
+
+        A worker gets the micro-batches that the plan deals it. The update comes with the last one of a step, by the
+        mean over all, and is the same whoever computed them; a worker that dies costs at most the step under way.
+        Beside a daemon every step is a round of its run, in which other sites may train with an ordinary script of one
+        process (with `step(samples=...)`).
+
+        Raises ValueError for what is no module.
+        """
+        self._check_first()
+        from chaos.worker_group.replicated import Replicated
+
+        self._replicated = Replicated(model)
+        return model
+
+    def _check_first(self) -> None:
+        if self._parallel is not None or self._replicated is not None:
+            raise ValueError("one model is parallelized or replicated already; make it one module with all layers")
+
     def loader(
         self, dataset: Any, *, global_batch: int, micro_batch: int, seed: int = 0, steps: int | None = None
-    ) -> StepLoader:
-        """The steps of a training whose model was parallelized: `global_batch` samples each, in micro-batches.
+    ) -> StepLoader | MicroBatches:
+        """The steps of a training whose model was parallelized or replicated: `global_batch` samples each, in
+        micro-batches.
 
-        dataset: `dataset[i]` gives (input, target), `len(dataset)` how many there are. Order and random numbers follow
-        from `seed`. steps: updates in all; default: one epoch.
+        dataset: `dataset[i]` gives (input, target) (replicated: whatever `default_collate` takes), `len(dataset)` how
+        many there are. Order and random numbers follow from `seed`. steps: updates in all; default: one epoch.
         """
-        if self._parallel is None:
-            raise ValueError("loader() belongs to parallelize(); call that first, or use a DataLoader of your own")
+        model = self._parallel or self._replicated
+        if model is None:
+            raise ValueError(
+                "loader() belongs to parallelize() and replicate(); call one first, or use a DataLoader of your own"
+            )
         from chaos.worker_group.data import Loader
 
         made = Loader(dataset, global_batch=global_batch, micro_batch=micro_batch, seed=seed, steps=steps)
-        return self._parallel.load_from(made)
+        return model.load_from(made)
+
+
+def _check_sync(sync: SyncMode | None, how: str) -> None:
+    if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
+        raise ValueError(
+            f"{type(sync).__name__}: a model of {how} is averaged at every step, without notes; leave out sync=, or "
+            f"register the model without {how}"
+        )

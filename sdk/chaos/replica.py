@@ -10,10 +10,12 @@ import os
 from collections.abc import Iterator
 
 from chaos.arena import WorkerArena
+from chaos.encoding import encoded, facts
 from chaos.errors import DaemonProtocolError
 from chaos.finite import first_not_finite
 from chaos.state import State
 from chaos.sync import SyncSession
+from chaos_protocols.wire.encodings import ENCODINGS_SINCE, FP32
 from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import (
     RoundContributed,
@@ -35,13 +37,14 @@ SNAPSHOTS_PENDING_MAX = 16
 class Replica:
     """`round`: the state is that of its end. `contributed`: what was handed over and has not been answered yet."""
 
-    def __init__(self, session: SyncSession) -> None:
-        """Raises SharedMemoryTooSmall."""
+    def __init__(self, session: SyncSession, encoding: str = FP32) -> None:
+        """`encoding`: in which the rounds travel between sites. Raises SharedMemoryTooSmall, ValueError for an encoding
+        that would change nothing."""
         self._session = session
-        self._state = State(session.items)
+        self.contribution = encoded(session.contribution, encoding)
+        self._state = State([*facts(encoding), *session.items])
         self._snapshots: set[int] = set()
         self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
-        self.contribution = session.contribution
         self.round = 0
         self.contributed: RoundContributed | RoundSkipped | None = None
 
@@ -50,10 +53,11 @@ class Replica:
         return self._state.spec
 
     def hello(self) -> WorkerHello:
-        """What the daemon has to know of it."""
+        """What the daemon has to know of it. One that knows no encodings shares no version with a worker that uses one,
+        and says so."""
         return WorkerHello(
             version=NEWEST,
-            oldest=OLDEST,
+            oldest=OLDEST if self.contribution.encoding == FP32 else ENCODINGS_SINCE,
             pid=os.getpid(),
             round=self.round,
             state=self.spec,

@@ -3,10 +3,10 @@
 `python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
 until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
 evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. `--every N`:
-DiLoCo with N local steps. `--times X`: its gradients are so many times as long, from round `--from N` on. With
-`--samples W` it says that so many are behind them. The gradient of a round follows from site, round and state; its
-state has a digest that the test compares. After each round its number is in `F/round`, its largest parameter in
-`F/largest`; at the end the report is in `F/report.json`.
+DiLoCo with N local steps; `--encoding E`: the rounds travel so, and all numbers are float32. `--times X`: its gradients
+are so many times as long, from round `--from N` on. With `--samples W` it says that so many are behind them. The
+gradient of a round follows from site, round and state; the whole state has a digest that the test compares. After each
+round its number is in `F/round`, its largest parameter in `F/largest`; at the end the report is in `F/report.json`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +25,16 @@ from numpy.typing import NDArray
 import chaos
 from chaos import Coordinator
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 NUMBERS = 20_000
 
 
 class Training:
     """The state and its rules: what a site does with it, and what the test does that calculates it alone."""
 
-    def __init__(self, numbers: int) -> None:
-        self.weights: Array = np.zeros(numbers)
-        self.momentum: Array = np.zeros(numbers)
+    def __init__(self, numbers: int, dtype: Any = np.float64) -> None:
+        self.weights: Array = np.zeros(numbers, dtype)
+        self.momentum: Array = np.zeros(numbers, dtype)
         self.arrays = {"weights": self.weights, "momentum": self.momentum}
 
     def gradient(self, site: int, number: int) -> Array:
@@ -62,10 +63,12 @@ def main() -> None:
     parser.add_argument("--times", type=float, default=1.0)
     parser.add_argument("--from", type=int, default=0, dest="lies_from")
     parser.add_argument("--samples", type=float, default=0.0)
+    parser.add_argument("--encoding", default="")
     options = parser.parse_args()
-    training = Training(options.numbers)
-    coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0)
-    gradients = {"weights": np.zeros(options.numbers)}
+    training = Training(options.numbers, np.float32 if options.encoding else np.float64)
+    form = {"encoding": options.encoding, "allow_lossy": True} if options.encoding else {}
+    coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0, **form)
+    gradients = {"weights": np.zeros_like(training.weights)}
     mode = {"sync": chaos.DiLoCo(every=options.every)} if options.every else {}  # a former release has no modes
     coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, **mode)
     first = coordinator.round

@@ -11,13 +11,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from chaos import Coordinator
-from chaos.worker_group import interpreter, layers, line, summing, together
+from chaos.worker_group import interpreter, layers, life, line, summing, together
 from chaos.worker_group.groups import Groups
 from chaos_protocols.worker_group.messages import Reduced
 
@@ -83,24 +83,51 @@ def train(
             time.sleep(pace_s)
 
 
-def _plant(worker: int, step: int, where: str, number: int) -> None:
-    def strike() -> None:
-        with open(os.environ["STRUCK"], "a", encoding="utf-8") as out:
-            out.write(f"{worker} {where} {time.monotonic()!r}\n")
-        os.kill(os.getpid(), number)
+class Fault:
+    """A signal of this process to itself, once, where `before` says."""
 
-    def before(owner: Any, name: str, due: Callable[..., bool]) -> None:
+    def __init__(self, worker: int, step: int, where: str, number: int = signal.SIGKILL) -> None:
+        self.worker, self.step, self.where, self.number = worker, step, where, number
+        self._struck = False
+
+    def strike(self) -> None:
+        with open(os.environ["STRUCK"], "a", encoding="utf-8") as out:
+            out.write(f"{self.worker} {self.where} {time.monotonic()!r}\n")
+        os.kill(os.getpid(), self.number)
+
+    def before(self, owner: Any, name: str, due: Callable[..., bool]) -> None:
         real = getattr(owner, name)
-        struck = [False]
 
         def planted(*args: Any, **kwargs: Any) -> Any:
-            if not struck[0] and due(*args):
-                struck[0] = True
-                strike()
+            if not self._struck and due(*args):
+                self._struck = True
+                self.strike()
             return real(*args, **kwargs)
 
         setattr(owner, name, planted)
 
+    def after_reduced(self) -> None:
+        """When the sums of the step have been told."""
+        send = line.ControlLine.send
+
+        def send_and_strike(control: Any, message: Any) -> None:
+            send(control, message)
+            if isinstance(message, Reduced) and message.step == self.step:
+                self.strike()
+
+        line.ControlLine.send = send_and_strike  # type: ignore[method-assign]
+
+
+def faults() -> Iterator[Fault]:
+    """Those of this worker, of FAULTS."""
+    for fault in filter(None, os.environ.get("FAULTS", "").split(";")):
+        worker, step, where, *number = fault.split(":")
+        if worker == os.environ.get("CHAOS_WORKER"):
+            yield Fault(int(worker), int(step), where, int(number[0]) if number else signal.SIGKILL)
+
+
+def _plant(fault: Fault) -> None:
+    before, step, where = fault.before, fault.step, fault.where
     now: list[int] = [0]
     run = interpreter.StepRun.run
 
@@ -117,20 +144,13 @@ def _plant(worker: int, step: int, where: str, number: int) -> None:
         case "reduce":
             before(summing.StepSums, "_gather", lambda *_: now[0] == step)
         case "reduced":
-            send = line.ControlLine.send
-
-            def send_and_strike(self: Any, message: Any) -> None:
-                send(self, message)
-                if isinstance(message, Reduced) and message.step == step:
-                    strike()
-
-            line.ControlLine.send = send_and_strike  # type: ignore[method-assign]
+            fault.after_reduced()
         case "update":  # one layer is updated, the next one is not
-            before(layers.Layer, "update", lambda self, _: now[0] == step and self.index % 3 == 1)
+            before(layers.Layer, "update", lambda self, *_: now[0] == step and self.index % 3 == 1)
         case "building":
             before(Groups, "build", lambda self, _: self._generation == step)
         case "moving":
-            before(together, "move", lambda *_: step == line_generation[0])
+            before(life, "move", lambda *_: step == line_generation[0])
             line_generation: list[int] = [0]
             build = Groups.build
 
@@ -146,10 +166,8 @@ def _plant(worker: int, step: int, where: str, number: int) -> None:
 
 
 def main() -> None:
-    for fault in filter(None, os.environ.get("FAULTS", "").split(";")):
-        worker, step, where, *number = fault.split(":")
-        if worker == os.environ.get("CHAOS_WORKER"):
-            _plant(int(worker), int(step), where, int(number[0]) if number else signal.SIGKILL)
+    for fault in faults():
+        _plant(fault)
     given = json.loads(os.environ.get("TRAINING", "{}"))
     written = given.pop("digests", "")
 

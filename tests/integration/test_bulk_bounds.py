@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from tests.rigs.reduce import SITES, SPEC, Driver, Rig
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.reduce import cut
 from chaos_protocols.wire.bounds import NORM_SLACK, UNBOUNDED, Bounds
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.state_spec import contribution_spec
+from chaosd.bulk.reduce.bounds import NormLimit
+from chaosd.bulk.reduce.coded import CodedVector
 
 BOUNDS = Bounds(norm_max=10.0, weight_max=5.0)
 ROOT, INNER, LEAF = SITES[0], SITES[1], SITES[2]
@@ -167,9 +171,6 @@ async def test_only_what_the_script_names_is_bounded() -> None:
 @pytest.mark.parametrize("share", [0.98, 0.9999999, 1.0000001, 1.02])
 async def test_a_result_at_the_very_edge_is_judged_by_whole_numbers(share: float) -> None:
     """In whatever order a processor adds, the verdict is the same: here forwards, backwards and in pieces."""
-    from chaos_protocols.rounds.reduce import cut
-    from chaosd.bulk.reduce.bounds import NormLimit
-
     rng = np.random.default_rng(3)
     vector = rng.standard_normal(40_000).astype(np.float32)
     limit = NORM_SLACK * BOUNDS.norm_max
@@ -179,5 +180,34 @@ async def test_a_result_at_the_very_edge_is_judged_by_whole_numbers(share: float
         spec = contribution_spec(0, len(order))
         kept = NormLimit(BOUNDS, spec)
         for size in (4096, 32 << 10, 512 << 10):
-            verdicts.add(kept.is_kept(limit * limit, order.view(np.uint8), cut(spec, size)))
+            verdicts.add(kept.is_kept(limit * limit, order.view(np.uint8), CodedVector(spec, cut(spec, size))))
     assert verdicts == {share < 1}
+
+
+@pytest.mark.parametrize("encoding", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("liar", [None, LEAF, ROOT])
+async def test_bounds_hold_for_what_travels_encoded(encoding: str, liar: SiteId | None) -> None:
+    """Honest sites at the very limit are blamed for nothing, round after round, though each adds what it has lost."""
+    rig = Rig(SITES[:3])
+    rig.connect(PLAN)
+    spec = msgspec.structs.replace(SPEC, encoding=encoding)
+    for site, driver in rig.drivers.items():
+        driver.configure(spec)
+        driver.engine.bounds = UNBOUNDED if site == liar else BOUNDS
+    for number in range(1, 4):
+        tag = Tag(epoch=1, round=number)
+        for site, driver in rig.drivers.items():
+            put(driver, 1e9 if site == liar else 10.0, 5)
+            driver.engine.open(tag, PLAN, [], True)
+            driver.engine.contribute(tag, 1.0, True)
+        if liar is not None:
+            break
+        await rig.until(*(lambda one=driver, tag=tag: tag in one.finished for driver in rig.drivers.values()))
+        assert all(driver.engine.bounded(number) == (True, 0.0) for driver in rig.drivers.values())
+    if liar is None:
+        await rig.close()
+        return
+    found_by = rig.drivers[INNER]
+    await rig.until(lambda: found_by.broken)
+    assert found_by.broken[0][0] == liar and "longer than the run allows" in found_by.broken[0][1]
+    await closed(rig)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.integration.small_training import train
 from tests.rigs.site import Cluster, Site, environment, wait_for
 
 from chaosd.daemon import EXIT_CAUSE
@@ -73,6 +74,24 @@ def test_two_founders_are_told_at_both_ends_and_go_on(cluster: Cluster) -> None:
     assert one.daemon_runs() and other.daemon_runs()
 
 
+def test_the_scripts_of_two_founders_train_on_and_are_warned(cluster: Cluster) -> None:
+    one, other = pair(cluster, second_founds=True)
+    for number, site in enumerate((one, other), start=1):
+        site.start()
+        train(site, number)
+    for site in (one, other):
+        wait_for(lambda site=site: "chaos: warning: " in script(site), "its script is warned")  # type: ignore[misc]
+        (warning,) = [line for line in script(site).splitlines() if "chaos: warning: " in line]
+        assert "another run of the same name" in warning and "decide which run stays" in warning
+        reached = site.round()
+        wait_for(lambda site=site, reached=reached: site.round() > reached + 5, "it trains on")  # type: ignore[misc]
+
+
+def script(site: Site) -> str:
+    """What the site's script has printed."""
+    return site.worker_log.read_text() if site.worker_log.exists() else ""
+
+
 def test_of_a_copied_machine_the_older_daemon_ends_with_a_sentence(cluster: Cluster) -> None:
     one, other = pair(cluster)
     one.start()
@@ -82,10 +101,17 @@ def test_of_a_copied_machine_the_older_daemon_ends_with_a_sentence(cluster: Clus
     for name in ("site.key", "journal"):
         shutil.copy(other.data_dir / name, copy.data_dir / name)
     copy.configure("test", bootstrap=False, trust=[one], peers=[one], min_sites=1)
+    train(other, 1)
+    wait_for(lambda: "connected to" in script(other), "the script has said hello")
     copy.start()
+    train(copy, 2)
     assert other.await_code() == EXIT_CAUSE
     assert "another daemon with this site's key was started later" in other.tail()
     assert copy.daemon_runs() and one.daemon_runs()
+    wait_for(lambda: "another daemon with this site's key" in script(other), "the script of the older one knows")
+    wait_for(lambda: "key-used-elsewhere" in refusals(copy), "the newer one has it in its history")
+    wait_for(lambda: "has refused another daemon with this site's key" in script(copy), "so has its script")
+    assert "it dials from 127.0.0.1" in script(copy) and "chaos: warning: " in script(copy)
 
 
 def test_files_of_another_site_are_refused_at_the_start(cluster: Cluster) -> None:

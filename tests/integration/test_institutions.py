@@ -100,7 +100,7 @@ def arguments(number: int, *, rounds: int, pace_s: float, digests: Path | None =
     return json.dumps(given if digests is None else {**given, "digests": str(digests)})
 
 
-def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0) -> Forked:
+def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0, script: Path = SCRIPT) -> Forked:
     """A site of one process: an ordinary script beside its daemon."""
     site.start()
     environment = {
@@ -108,7 +108,7 @@ def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0) -> Forke
         "OMP_NUM_THREADS": "1",
         "TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, digests=site.folder / "digests"),
     }
-    process = _context.Process(target=worker, args=(["python", "-u", str(SCRIPT)], environment, {}))
+    process = _context.Process(target=worker, args=(["python", "-u", str(script)], environment, {}))
     process.start()
     return Forked(process)
 

@@ -21,7 +21,7 @@ LATE = (
             Patch(f"{ADMISSION}._leaves_from_outside", "if self._admission_runs(site) or (", "if False and ("),
             Patch(
                 f"{LEAVING}.requested",
-                "if self.is_alone or not (self._membership.takes_part or self._joining.asked):",
+                "if self.is_alone or not (self._membership.takes_part or known):",
                 "if self.is_alone or not self._membership.takes_part:",
             ),
         ),

@@ -39,4 +39,59 @@ LATEST = (
         ),
         test="test_rounds_of_a_site:test_a_departure_of_a_history_that_was_given_up_costs_no_listener_its_state",
     ),
+    Undone(
+        row=75,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.restore_offers:RestoreOffers.outside",
+                "request.answered_in == facts.term",
+                "True",
+            ),
+        ),
+        test="test_operator:test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again",
+    ),
+    Undone(
+        row=76,
+        patches=(
+            Patch(
+                "chaos_protocols.state.snapshot_source:SnapshotSource.state_lost",
+                "if due is not None:",
+                "if False:",
+            ),
+        ),
+        test="test_worker_region:test_a_source_that_loses_the_state_before_it_is_copied_says_that_it_is_gone",
+    ),
+    Undone(
+        row=77,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.named",
+                "if self._hint_by != site else None",
+                "",
+            ),
+        ),
+        test="test_belief:test_a_neighbour_that_was_started_again_with_an_older_roster_takes_its_former_word_back",
+    ),
+    Undone(
+        row=78,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.leaving:Leaving.requested",
+                "self._joining.asked or self._replica.roster.record(self._replica.site) is not None",
+                "self._joining.asked",
+            ),
+        ),
+        test="test_leaving:test_a_site_that_was_in_the_run_before_its_restart_asks_to_leave",
+    ),
+    Undone(
+        row=79,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.participation:Participation._look_for_a_way_back",
+                "apart = in_roster and self.client.is_apart",
+                "apart = False",
+            ),
+        ),
+        test="test_outsiders:test_a_site_that_hears_its_leader_by_way_of_outsiders_alone_dials_the_sites_of_the_run",
+    ),
 )

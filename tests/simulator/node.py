@@ -311,10 +311,15 @@ class Node:
         self.world.schedule(delay_s, run)
 
     def _to_worker(self, message: Any) -> None:
-        generation = self._generation
-        self.odd.when_it_answers(lambda: self._told(message) if generation == self._generation else None)
+        assert self.machine is not None
+        self._tell(message, self.machine.roster.epoch)
 
-    def _told(self, message: Any) -> None:
+    def _tell(self, message: Any, epoch: int) -> None:
+        """Now, or when it goes on: what it was told then, in the epoch of then."""
+        generation = self._generation
+        self.odd.when_it_answers(lambda: self._told(message, epoch) if generation == self._generation else None)
+
+    def _told(self, message: Any, epoch: int) -> None:
         worker = self.listening
         if worker is None:
             return
@@ -327,10 +332,10 @@ class Node:
                 self._compute(worker)
             case LoadState() if worker.updating:  # one thing after the other
                 generation = self._generation
-                self._later(self.apply_s, lambda _: self._to_worker(message) if generation == self._generation else 0)
+                self._later(self.apply_s, lambda _: self._tell(message, epoch) if generation == self._generation else 0)
             case LoadState(round=number):
                 worker.state, worker.drift = parted(worker.region)
-                self.world.oracles.loaded(self, number, worker.state)
+                self.world.oracles.loaded(self, number, worker.state, epoch)
                 worker.round, worker.training = number, False
                 self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number)))
             case TakeSnapshot(round=number):

@@ -165,10 +165,10 @@ class Oracles:
             return
         self.rounds.training(node, number)
 
-    def loaded(self, node: Node, number: int, state: str) -> None:
+    def loaded(self, node: Node, number: int, state: str, epoch: int) -> None:
         if node.stray:
             return
-        self.rounds.loaded(node, number, state)
+        self.rounds.loaded(node, number, state, epoch)
 
     def applied(self, node: Node, number: int, digest: str, state: str, before: str) -> None:
         if node.stray:

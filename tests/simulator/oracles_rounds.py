@@ -334,10 +334,10 @@ class RoundsOracle:
         if era is self.eras[-1]:
             self.rounds_done = max(self.rounds_done, number)
 
-    def loaded(self, node: Node, number: int, state: str) -> None:
-        """Invariant 4: what a joiner loads is the members' state of the round that was agreed."""
-        assert node.machine is not None
-        self._is_state(node, self.era_of(node.machine.roster.epoch), number, state, "loads")
+    def loaded(self, node: Node, number: int, state: str, epoch: int) -> None:
+        """Invariant 4: what a joiner loads is the members' state of the round that was agreed. A script that hangs does
+        so when it goes on: `epoch` is the one in which it was told to."""
+        self._is_state(node, self.era_of(epoch), number, state, "loads")
 
     def training(self, node: Node, number: int) -> None:
         """Invariant 4: who begins to contribute is level, and has the members' state."""

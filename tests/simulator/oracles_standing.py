@@ -43,7 +43,7 @@ class StandingOracle:
         self._awake_s: dict[str, float] = {}
         self._lives: dict[str, int] = {}
         self._told_s: dict[str, float] = {}
-        """When each site last had a reason: one that has just ended is not silence yet."""
+        """When each site last had a reason, or nothing to tell: one that has just ended is not silence yet."""
         self._gave_s: dict[str, tuple[Tag, float]] = {}
         """To which tag each site has given its part, and since when that is seen."""
         self.judged = 0
@@ -93,7 +93,10 @@ class StandingOracle:
         if machine.participation.pause.reason():
             self._told_s[node.site] = now_s
         lacks_state = machine.state.session.present and machine.rounds.worker_round is None
-        if stood_s < STAND_S or (self._all_compute(machine) and not lacks_state):
+        if self._all_compute(machine) and not lacks_state:
+            self._told_s[node.site] = now_s  # there is nothing to tell yet
+            return
+        if stood_s < STAND_S:
             return
         self.judged += 1
         if now_s - self._told_s.get(node.site, -STAND_S) >= STAND_S:

@@ -43,6 +43,10 @@ PLACES = {
         "(and 32 times for all), and as `refused` in `chaosd status`. The other site is told the same, unless it is "
         "not trusted: then it hears that it was refused, and nothing else."
     ),
+    Place.WARNS: (
+        "Told at the script (`chaos: warning: ...`), once to each worker, and as an event. So are, while training goes "
+        "on, of the causes above `peer-in-other-run`, `refused-other-run`, `older-start` and `refused-older-start`."
+    ),
     Place.ENDS: "Told in the log, at the script and as the last event; `chaosd start` ends with the exit code 4.",
 }
 

@@ -289,6 +289,7 @@ OWNERS = {
     "participation.pause": "`membership/pause.py`",
     "participation.recovering": "`membership/recovering.py`",
     "participation.waits": "`membership/waits.py`",
+    "participation.warnings": "`membership/warnings.py`",
     "participation.asked_how_far": "`membership/participation.py`",
     "self._orders": "`links/orders.py`",
     "admission": "`scheduler/admission.py`",

@@ -38,6 +38,7 @@ UNTABLED = {
     "Goodbye",
     "Heartbeat",
     "LinkStateAdvertisement",
+    "OlderStartRefused",
     "RaftEnvelope",
     "RoundStatusReply",
     "RoundStatusQuery",

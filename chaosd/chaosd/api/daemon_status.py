@@ -8,6 +8,7 @@ from importlib import metadata
 
 from chaos_protocols.links.liveness import LinkPhase, Neighbour
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.waits import SiteWait
 from chaosd.api.status import (
     AveragingStatus,
@@ -129,7 +130,10 @@ def _averaging(driver: Driver) -> AveragingStatus | None:
     predicted_s = None
     if size_bytes and 0 < rate < math.inf:
         predicted_s = size_bytes / rate + max(2 * depth_s(tree, links) for tree in view.plan.trees)
+    vectors = driver.bulk.reduce.vectors
     return AveragingStatus(
+        encoding=vectors.coded.name if vectors is not None else FP32,
+        relative_error=vectors.coded.error if vectors is not None else None,
         trees=len(view.plan.trees),
         rate_bytes_per_s=rate if rate < math.inf else 0.0,
         predicted_s=predicted_s,

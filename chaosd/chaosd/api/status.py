@@ -114,13 +114,16 @@ class RefusedSite(msgspec.Struct, frozen=True, kw_only=True):
 class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the next round is averaged. `rate_bytes_per_s` and `predicted_s`: of the plan, at the rates that the roster
     has; `took_s`: the median of the last rounds, from this site's part given until the result was here (None: no such
-    round, or no such size, is known)."""
+    round, or no such size, is known). `relative_error`: what the encoding lost at this site in the last round that
+    counts, over what it encoded (of norms); None: nothing is encoded here."""
 
     trees: int
     rate_bytes_per_s: float
     predicted_s: float | None
     took_s: float | None
     reason: str
+    encoding: str = "fp32"
+    relative_error: float | None = None
 
 
 class BoundsStatus(msgspec.Struct, frozen=True, kw_only=True):

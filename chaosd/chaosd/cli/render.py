@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from chaos_protocols.names import short
+from chaos_protocols.wire.encodings import FP32
 from chaosd.api.status import (
     AveragingStatus,
     BoundsStatus,
@@ -105,6 +106,10 @@ def _rounds(status: Status) -> list[Text]:
 def _averaging(averaging: AveragingStatus) -> str:
     trees = "one tree" if averaging.trees == 1 else f"{averaging.trees} trees"
     told = f"averaged along {trees}, {rate_text(averaging.rate_bytes_per_s)}"
+    if averaging.encoding != FP32:
+        told += f", in {printable(averaging.encoding)}"
+        if averaging.relative_error is not None:
+            told += f" (relative error {averaging.relative_error:.2g})"
     if averaging.predicted_s is not None:
         told += f": {averaging.predicted_s:.3f} s predicted"
     if averaging.took_s is not None:

@@ -47,8 +47,9 @@ def run(
 ) -> None:
     """Train with several workers on this machine; whatever dies costs at most a step.
 
-    The script makes its model with `Coordinator().parallelize(...)` (docs/site.md) and is started once for each worker.
-    Each worker holds some layers and computes some of the micro-batches; the planner says which. When one dies or
+    The script makes its model with `Coordinator().parallelize(...)`, or keeps a loop of its own with `replicate(...)`
+    in place of DistributedDataParallel (docs/site.md), and is started once for each worker. Each worker holds some
+    layers (or all) and computes some of the micro-batches; the planner says which. When one dies or
     stands still, the others stop within milliseconds, take its work over, and go on with the same step.
 
     Beside a daemon these workers are together the site's one worker in its run: every step is averaged with the other

@@ -46,6 +46,9 @@ KINDS = {
     "voters": Figure("Sites that vote"),
     "worker_connected": Figure("1 while a training script is connected"),
     "worker_rounds_behind": Figure("Results that the worker has yet to apply; absent without a worker with the state"),
+    "encoding_error": Figure(
+        "What the encoding lost here in the last round, over what was encoded (norms); absent in fp32", ("encoding",)
+    ),
     "script_figure": Figure("What the script has logged last, by the name that it gave", ("figure",)),
     "site_rounds_behind": Figure("How many rounds a site of the roster is behind this one, as it says", ("site",)),
     "site_phase": Figure("1 for the phase that a site of the roster is in, as it says", ("site", "phase")),
@@ -100,6 +103,9 @@ class Gauges(Collector):
         yield "worker_connected", [], driver.workers.connected
         if (applied := machine.rounds.worker_round) is not None:
             yield "worker_rounds_behind", [], max(0, machine.rounds.completed_round - applied)
+        vectors = driver.bulk.reduce.vectors
+        if vectors is not None and vectors.coded.error is not None:
+            yield "encoding_error", [vectors.coded.name], vectors.coded.error
         for name, (_, value) in driver.workers.figures.items():
             yield "script_figure", [name], math.nan if value is None else value
 

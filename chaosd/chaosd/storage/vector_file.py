@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from chaos_protocols.wire.encodings import encoding_problem
 from chaos_protocols.wire.worker import ContributionSpec
 
 log = logging.getLogger("chaosd")
@@ -21,12 +22,16 @@ def read_vector(path: Path) -> ContributionSpec | None:
     """None where there is no (usable) file."""
     try:
         with path.open("rb") as file:
-            return msgspec.msgpack.decode(file.read(FILE_BYTES_MAX), type=ContributionSpec)
+            spec = msgspec.msgpack.decode(file.read(FILE_BYTES_MAX), type=ContributionSpec)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         log.warning("%s cannot be used (%s); it is written again when a worker says hello", path, error)
         return None
+    if problem := encoding_problem(spec.encoding):
+        log.warning("%s cannot be used (%s); it is written again when a worker says hello", path, problem)
+        return None
+    return spec
 
 
 def write_vector(path: Path, spec: ContributionSpec) -> None:

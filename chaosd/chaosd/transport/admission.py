@@ -109,8 +109,9 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
     return (problem, problem.reason) if problem is not None else (accepted, "accepted")
 
 
-def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verdict) -> Why | None:
-    """What the operator of this site is told of it; None: nothing that anybody has to take away."""
+def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verdict, host: str) -> Why | None:
+    """What the operator of this site is told of it; None: nothing that anybody has to take away. `host`: it dials from
+    there."""
     if facts.distrust is not None:
         return Cause.UNTRUSTED.told(other=site, words=words_of(site))
     if verdict.code == REFUSED_VERSION:
@@ -119,7 +120,8 @@ def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verd
         return Cause.REFUSED_RUN.told(there=short(hello.run_id), here=short(verdict.run_id))
     if verdict.code == REFUSED_RUN:
         return Cause.REFUSED_NAME.told(reason=verdict.reason)
-    return Cause.REFUSED_START.told(reason=verdict.reason) if verdict.newest else None
+    reason = f"{verdict.reason}; it dials from {host}"
+    return Cause.REFUSED_START.told(reason=reason) if verdict.newest else None
 
 
 def _against_control(site: SiteId, hello: Hello, facts: AdmissionFacts) -> Verdict | None:

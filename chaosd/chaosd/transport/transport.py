@@ -226,7 +226,7 @@ class Transport:
         verdict, reason = admission.judge(site, hello, facts)
         if verdict.code == ACCEPTED:
             self._starts.saw(site, hello.public_key, Start(incarnation=hello.incarnation, signature=hello.start))
-        elif (why := admission.why_refused(site, hello, facts, verdict)) is not None:
+        elif (why := admission.why_refused(site, hello, facts, verdict, connection.peer_host)) is not None:
             self._tell(self._events.refused, site, why)
         return verdict, reason
 

@@ -40,6 +40,7 @@ from chaos_protocols.wire.worker import (
     WorkerResumed,
     WorkerWelcome,
 )
+from chaosd.bulk.reduce.coded import coded_bytes
 from chaosd.bulk.reduce.engine import ReduceEngine
 from chaosd.bulk.reduce.own_part import bytes_of
 from chaosd.bulk.vector import is_finite
@@ -71,7 +72,12 @@ class AttachedWorker:
     def model(self) -> ModelFacts:
         """What sites compare before any state moves."""
         state = self.hello.state
-        return ModelFacts(spec_digest=state.digest, state_bytes=state.size_bytes, shard_bytes=state.shard_bytes)
+        return ModelFacts(
+            spec_digest=state.digest,
+            state_bytes=state.size_bytes,
+            shard_bytes=state.shard_bytes,
+            encoding=self.hello.contribution.encoding,
+        )
 
     def contribution_is_finite(self) -> bool:
         """Whether what lies in the arena is."""
@@ -187,15 +193,15 @@ class WorkerSessions:
         """The result of a round: into the arena, then tell the worker. One that is not finite is only told."""
         if self.session is None:
             return
-        result = self._averaging.result(number)
-        assert result is not None, f"the result of round {number} was dropped before the worker had it"
+        held = self._averaging.held(number)
+        assert held is not None, f"the result of round {number} was dropped before the worker had it"
         void = self._averaging.not_finite(number) is not None or not self._averaging.bounded(number)[0]
         if void and self.session.hello.versions.newest < SKIPS_SINCE:
             self._server.refuse(CANNOT_SKIP.format(round=number))
             self.worker_lost("its release cannot leave out a result that nobody may apply")
             return
         if not void:
-            self.session.arena.result[:] = result
+            held.write(bytes_of(self.session.arena.result))
         self._server.send(ApplyResult(round=number, sites=sites, weight=weight, void=void, digest=digest))
 
     def refuse(self, reason: str) -> None:
@@ -223,7 +229,7 @@ class WorkerSessions:
         ready = events.WorkerReady(
             model=session.model,
             round=hello.round,
-            contribution_bytes=hello.contribution.size_bytes,
+            contribution_bytes=coded_bytes(hello.contribution),
             rival_pid=knock.rival_pid,
             version=hello.version,
         )

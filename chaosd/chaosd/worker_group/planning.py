@@ -250,6 +250,12 @@ def profile_of(hello: GroupHello) -> ModelProfile:
 def even_plan(model: ModelProfile, workers: list[int], pipelines: int, stages: int) -> ExecutionPlan:
     """`pipelines` x `stages` with layers and micro-batches as even as they go. Raises `Unplannable`."""
     layers, micro_batches = len(model.layers), model.global_micro_batches
+    if stages > 1 and layers == 1:
+        raise Unplannable(
+            f"a model of one part cannot be cut into {stages} stages; leave out --pp (each worker has a replica), "
+            "or cut it with parallelize(model, layers=, loss=)",
+            hopeless=True,
+        )
     if stages > layers or pipelines > micro_batches:
         raise Unplannable(
             f"{stages} stages and {pipelines} pipelines do not fit {layers} layers and {micro_batches} micro-batches; "

@@ -32,6 +32,7 @@ from chaos_protocols.agreement.roster import (
     View,
 )
 from chaos_protocols.names import SITES_MAX, SiteId, other_run
+from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
 from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
@@ -170,6 +171,7 @@ FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
     (ReplicationPlan, "hold_s"): HOLDS_SINCE,
     (SyncPlan, "several"): TREES_SINCE,
     (AddLink, "more"): TREES_SINCE,
+    (ModelFacts, "encoding"): ENCODINGS_SINCE,
     (SetRestorePoint, "operator"): 4,
     (Departure, "name"): 4,
     (Departure, "lineage"): 4,

@@ -16,6 +16,7 @@ import msgspec
 
 from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
 from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
 
@@ -90,6 +91,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     spec_digest: Annotated[str, msgspec.Meta(max_length=64)]
     state_bytes: Count
     shard_bytes: Annotated[int, msgspec.Meta(ge=1)]
+    encoding: Annotated[str, msgspec.Meta(max_length=16)] = FP32
+    """In which the numbers of a round travel (since version 6)."""
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):

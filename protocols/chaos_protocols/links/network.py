@@ -17,7 +17,7 @@ from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.links.steps import Steps
 from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.outbox import Outbox
-from chaos_protocols.wire.control import Goodbye, Heartbeat, LinkStateAdvertisement, Message
+from chaos_protocols.wire.control import Goodbye, Heartbeat, LinkStateAdvertisement, Message, OlderStartRefused
 from chaos_protocols.wire.site_status import RATES_TOLD_MAX
 
 
@@ -76,6 +76,14 @@ class Network:
         self.overlay_changed()
 
     # -- events of the transport
+
+    def refused(self, event: events.SiteRefused) -> None:
+        """Somebody was not let in. An older start of a site whose newer one is linked here: that one hears it, so that
+        its operator looks for the other machine (spec 2.16)."""
+        news, site = self.refusals.refused(event), event.site
+        if news and event.why.cause is Cause.REFUSED_START and self.links.is_up(site):
+            newest = self.links.neighbours[site].incarnation
+            self.tell(site, OlderStartRefused(older_than=newest, reason=event.why.text))
 
     def link_up(self, event: events.LinkUp) -> None:
         """A connection is ready."""

@@ -43,8 +43,8 @@ class Refusals:
         self._window_s = outbox.now_s
         self._told = 0
 
-    def refused(self, event: events.SiteRefused) -> None:
-        """It was not let in."""
+    def refused(self, event: events.SiteRefused) -> bool:
+        """It was not let in. Whether that is in the history now, as news."""
         site, now_s = event.site, self._outbox.now_s
         known = self.sites.pop(site, None)
         one = known or Refusal(event.why, 0, now_s, now_s, float("-inf"))
@@ -54,9 +54,11 @@ class Refusals:
         one.why, one.count, one.last_s = event.why, one.count + 1, now_s
         while len(self.sites) > REFUSALS_KEPT:
             del self.sites[next(iter(self.sites))]
-        if now_s >= one.told_s + REFUSALS_WINDOW_S and self._may_tell():
-            one.told_s = now_s
-            self._outbox.record("refused", short(site), event.why.cause.code, "refused", None, event.why.text)
+        if now_s < one.told_s + REFUSALS_WINDOW_S or not self._may_tell():
+            return False
+        one.told_s = now_s
+        self._outbox.record("refused", short(site), event.why.cause.code, "refused", None, event.why.text)
+        return True
 
     def of_strangers(self) -> dict[SiteId, Refusal]:
         """Those of sites that nobody here trusts, which an operator may let in; who tried last comes last."""

@@ -8,7 +8,7 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.notices import StatesDiffer
 from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.wire.worker import StateDiffered
+from chaos_protocols.wire.user_words import StateDiffered
 
 
 class Drift:

@@ -24,6 +24,8 @@ class Joining:
         """The answer that sent its worker away, for good."""
         self._refusal = ""
         """The last one that is in the history."""
+        self._answered_in = 0
+        """The scheduler's term of the last answer."""
         self._outbox = outbox
         self._membership = membership
         self._session = session
@@ -50,6 +52,7 @@ class Joining:
             checkpoint=checkpoint,
             versions=facts.versions,
             lineage=lineage,
+            answered_in=self._answered_in,
         )
 
     def answered(self, answer: JoinAnswer) -> None:
@@ -57,6 +60,7 @@ class Joining:
         outbox, session = self._outbox, self._session
         if answer.incarnation != outbox.facts.incarnation:
             return
+        self._answered_in = answer.term or self._answered_in
         self.answer = Cause.ADMISSION.told() if answer.accepted else Why(by_code(answer.cause), answer.reason)
         if answer.accepted or answer.reason == self._refusal:
             return

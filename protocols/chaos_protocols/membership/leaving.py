@@ -81,8 +81,9 @@ class Leaving:
         self._reason = reason
         if self._session.present:
             self._session.tell(LeaveOrdered(reason=reason))
-        # Who asked to join may be admitted by now.
-        if self.is_alone or not (self._membership.takes_part or self._joining.asked):
+        # Who asked to join may be admitted by now, and who was in the run before its daemon was started, renewed.
+        known = self._joining.asked or self._replica.roster.record(self._replica.site) is not None
+        if self.is_alone or not (self._membership.takes_part or known):
             self._is_free()
         return True
 

@@ -31,6 +31,7 @@ from chaos_protocols.membership.reporting import Reporting
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.membership.skips import Skips
 from chaos_protocols.membership.waits import Waits
+from chaos_protocols.membership.warnings import Warnings
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
@@ -61,6 +62,7 @@ class Participation:
         self.waits = Waits(outbox, replica, self.client, rounds, self.absence)
         client, joining, hold, state = self.client, self.joining, self.hold, self.state
         self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
+        self.warnings = Warnings(outbox, replica, network, self.session)
         self.skips = Skips(outbox, replica)
         self.bounded = Bounded(outbox, replica)
         self.drift = Drift(outbox, replica, self.state, self.session)
@@ -156,6 +158,7 @@ class Participation:
         self.membership.worker_came()
         self.catch_up.new_worker()
         self.joining.new_worker()
+        self.warnings.new_worker()
         self.client.ask_soon()
         reason = f"its state is that of round {event.round}"
         self._outbox.record("worker", self._outbox.facts.name, "said hello", "", None, reason)
@@ -358,6 +361,7 @@ class Participation:
         self.links.ask()
         self.recovering.ask()
         self.pause.tell()
+        self.warnings.tell()
         self.leaving.finish_if_done()
         self.leaving.give_up(role)
         self.lost_results.look()
@@ -367,7 +371,8 @@ class Participation:
         in_roster = self.membership.in_roster
         waits_outside = self.session.present and not in_roster
         leaderless = in_roster and self._replica.raft.leader is None  # its neighbours may all be outside by now
-        alone = waits_outside or leaderless or not self._network.links.up_sites()
+        apart = in_roster and self.client.is_apart
+        alone = waits_outside or leaderless or apart or not self._network.links.up_sites()
         self.links.look_for_a_way_back(connected=not alone)
 
     def ask(self) -> None:

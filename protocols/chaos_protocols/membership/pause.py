@@ -21,7 +21,7 @@ from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.state.machine import WorkerState
-from chaos_protocols.wire.worker import RunPaused, RunResumed
+from chaos_protocols.wire.user_words import RunPaused, RunResumed
 
 HEARD_LASTS = 4
 """So many times as long as it takes until the scheduler says it again, what it said holds."""

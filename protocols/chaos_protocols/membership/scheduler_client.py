@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from chaos_protocols.agreement.raft.config import majority
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.events import BansChanged
 from chaos_protocols.links.network import Network
@@ -68,6 +69,16 @@ class SchedulerClient:
             since_s = replica.leader_seen_s
         return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
 
+    @property
+    def is_apart(self) -> bool:
+        """No way over sites of the run leads to the leader or, where this site leads, to a majority of the voters.
+        Where outsiders hand on the words between them, the role lives on, and nothing can be agreed."""
+        replica, reachable = self._replica, self._network.reachable()
+        if not replica.leads:
+            return replica.raft.leader is not None and replica.raft.leader not in reachable
+        voters = replica.configuration.voters
+        return len(reachable.intersection(voters)) < majority(len(voters))
+
     def tell(self, message: Message) -> bool:
         """To the scheduler; False when nobody is known."""
         target = self.scheduler
@@ -92,7 +103,8 @@ class SchedulerClient:
         if beat.scheduler is None or not self.is_of_run(site) or self.is_made_up(beat):
             return False
         self._last_words[site] = beat.scheduler
-        if beat.epoch < self._hint_epoch and self._hint_by is not None and self._network.links.is_up(self._hint_by):
+        other = self._hint_by if self._hint_by != site else None  # its own word of before is over
+        if beat.epoch < self._hint_epoch and other is not None and self._network.links.is_up(other):
             return False
         news = self._hint != beat.scheduler
         self._hint, self._hint_epoch, self._hint_by = beat.scheduler, beat.epoch, site

@@ -69,7 +69,12 @@ class RestoreOffers:
         self._state_requests[site] = request
 
     def outside(self, site: SiteId, request: JoinRequest) -> None:
-        self._join_requests[site] = request
+        """What a start that was in the roster says counts from its answer to this term on: what it asked before it was
+        let in may come late, or again, and this daemon may have been started since."""
+        facts = self._facts
+        last = max((gone.incarnation for gone in facts.roster.departed if gone.site == site), default=-1)
+        if request.incarnation > last or (request.incarnation == last and request.answered_in == facts.term):
+            self._join_requests[site] = request
 
     def is_served(self, site: SiteId) -> None:
         """It gets the state from a member."""

@@ -186,6 +186,7 @@ class WorkerState:
     def lost(self, reason: str) -> None:
         """The worker cannot catch up by results alone."""
         self._outbox.record("scale-out", self._outbox.facts.name, reason, "", None, "the state is fetched again")
+        self.source.state_lost()
         self.fetch.cancel()
         self.restore.abandon()
 

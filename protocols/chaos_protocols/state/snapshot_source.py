@@ -62,6 +62,13 @@ class SnapshotSource:
             # Whoever waits for it is told to look elsewhere.
             self._outbox.emit([ReleaseState(transfer=plan.transfer)])
 
+    def state_lost(self) -> None:
+        """The worker has not the state any more, and will not come to that round with it. What it copied before is
+        served on."""
+        due, self._snapshot_due = self._snapshot_due, None
+        if due is not None:
+            self._outbox.emit([ReleaseState(transfer=due.transfer)])
+
     def release(self) -> None:
         """The worker is gone, or this site is out: nothing is served any more, and whoever waits is told."""
         due = self.plan or self._snapshot_due

@@ -16,8 +16,10 @@ NORM_MAX = 1e15
 """Of `norm_max`: squares of what is compared with it are numbers that float32 has."""
 
 NORM_SLACK = 1.1
-"""What neighbours send, and a result, may be longer than agreed by this factor: sums are rounded, and may travel in few
-bits."""
+"""What neighbours send, and a result, may be longer than agreed by this factor: sums are rounded."""
+
+ENCODED_SLACK = 2.0
+"""The same where numbers travel encoded: each site on the way adds what it has lost before."""
 
 Norm = Annotated[float, msgspec.Meta(ge=0, le=NORM_MAX)]
 Weight = Annotated[float, msgspec.Meta(ge=0, le=WEIGHT_MAX)]

@@ -2,7 +2,7 @@
 
 Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
-    neighbour to neighbour   Heartbeat, Goodbye
+    neighbour to neighbour   Heartbeat, Goodbye, OlderStartRefused
     flooded                  LinkStateAdvertisement
     site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, SiteStatus,
                              RoundStatusReply, CaughtUp, RecoverRequest
@@ -29,6 +29,7 @@ from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.plans import CheckpointFacts, Site
 from chaos_protocols.wire.recovery import Identifier, Reason, RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.site_status import SiteStatus as SiteStatus
+from chaos_protocols.wire.starts import OlderStartRefused as OlderStartRefused
 from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
@@ -105,6 +106,8 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     checkpoint: CheckpointFacts | None = None
     versions: Versions = BEFORE
     lineage: Count = 0  # as in StateRequest
+    answered_in: Count = 0
+    """Term of the scheduler whose answer it had last; 0: it had none."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -116,6 +119,8 @@ class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Reason
     cause: Label = ""
     """Code of the `Cause`, for programs; empty: not told."""
+    term: Count = 0
+    """Of the scheduler that answers; 0: not told."""
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -233,10 +238,11 @@ Message = (
     | RecoverRequest
     | RecoverAnswer
     | RaftEnvelope
+    | OlderStartRefused
 )
 
 
-OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits))
+OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits, OlderStartRefused))
 """Messages that a site may miss: one of an older version, which does not know them, skips them."""
 
 KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(Message))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
+from chaos_protocols.wire.encodings import FACT, FP32, encoding_problem
 from chaos_protocols.wire.worker import ContributionSpec, Segment, StateSpec, TensorSpec
 
 ITEM_ALIGNMENT_BYTES = 8
@@ -132,6 +133,11 @@ def first_difference(here: StateSpec, there: StateSpec) -> str:
     different modes hear that first: all else follows from it."""
     if (mode := _mode(here)) != (other_mode := _mode(there)):
         return f"the sites train in different modes, {mode!r} here and {other_mode!r} there; give sync= alike at all"
+    if (form := _told(here, FACT, FP32)) != (other_form := _told(there, FACT, FP32)):
+        return (
+            f"the sites average in different encodings, {form!r} here and {other_form!r} there; give encoding= alike "
+            "at all"
+        )
     for mine, other in zip(here.tensors, there.tensors, strict=False):
         if mine.name != other.name:
             names_here = {tensor.name for tensor in here.tensors}
@@ -172,6 +178,10 @@ def spec_problem(state: StateSpec, contribution: ContributionSpec) -> str:
     size = sum(DTYPE_BYTES[segment.dtype] * segment.count for segment in contribution.segments)
     if contribution.size_bytes != size:
         return f"the contribution claims {contribution.size_bytes} bytes, its segments need {size}"
+    if problem := encoding_problem(contribution.encoding):
+        return problem
+    if contribution.encoding != (told := _told(state, FACT, FP32)):
+        return f"the contribution is to travel in {contribution.encoding}, the state says {told}"
     return _bounded_problem(contribution)
 
 
@@ -208,8 +218,13 @@ def _type(tensor: TensorSpec) -> str:
 
 
 def _mode(spec: StateSpec) -> str:
-    facts = (tensor.name for tensor in spec.tensors if _is_fact(tensor) and tensor.name.startswith(MODE))
-    return next(facts, MODE + "every step").removeprefix(MODE)
+    return _told(spec, MODE, "every step")
+
+
+def _told(spec: StateSpec, begin: str, default: str) -> str:
+    """What the fact that begins so says."""
+    facts = (tensor.name for tensor in spec.tensors if _is_fact(tensor) and tensor.name.startswith(begin))
+    return next(facts, begin + default).removeprefix(begin)
 
 
 def _is_fact(tensor: TensorSpec) -> bool:

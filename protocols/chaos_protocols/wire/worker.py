@@ -21,13 +21,13 @@ from typing import Annotated, Final, get_args
 import msgspec
 
 from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.encodings import FP32
+from chaos_protocols.wire.user_words import Name, Round, RunPaused, RunResumed, RunWarned, StateDiffered, Text
 from chaos_protocols.wire.versions import Software, Version, Versions
 
-Name = Annotated[str, msgspec.Meta(max_length=512)]
-Text = Annotated[str, msgspec.Meta(max_length=4096)]
 Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
-Round = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
+Encoding = Annotated[str, msgspec.Meta(max_length=16)]
 HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 REGION_ALIGNMENT_BYTES = 4096
 
@@ -63,11 +63,13 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The vector averaged in a round: segments one behind the other without padding; float64 segments come first.
     `bounded` (since version 6): bytes [start, stop), ascending, whose numbers a bound of their norm concerns (gradients
-    and differences, not buffers nor notes); none: all do."""
+    and differences, not buffers nor notes); none: all do. `encoding`: in which its float32 numbers travel
+    between sites (since version 6)."""
 
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=16)]
     size_bytes: Bytes
     bounded: Annotated[tuple[tuple[Bytes, Bytes], ...], msgspec.Meta(max_length=16)] = ()
+    encoding: Encoding = FP32
 
 
 class ArenaLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,26 +294,6 @@ class LeaveOrdered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     reason: Text
 
 
-class RunPaused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Nothing moves at the moment, and why (no quorum, waiting for the first sites). For the user's eyes."""
-
-    reason: Text
-
-
-class StateDiffered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """This worker's state of `round` was not that of most sites, first in `array`; it gets theirs. For the user's
-    eyes."""
-
-    round: Round
-    array: Name
-    reason: Text
-    optional: bool = True
-
-
-class RunResumed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """It moves again."""
-
-
 class FallenBehind(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The others went on without this worker, from `round` on: it is to serve what has come since, until `TrainFrom`,
     before it contributes again. An older worker may skip this: it then applies one result at each step."""
@@ -341,6 +323,7 @@ DaemonMessage = (
     | RunResumed
     | FallenBehind
     | StateDiffered
+    | RunWarned
     | Dismissed
 )
 

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from chaos_protocols.changes import next_state
 from chaos_protocols.wire import worker as wire
+from chaos_protocols.wire.user_words import RunPaused, RunResumed, RunWarned, StateDiffered
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.events import (
     GreetRun,
@@ -238,14 +239,14 @@ class RunMember:
                 if self.phase in (MemberPhase.TRAINING, MemberPhase.GIVEN):
                     self._change(MemberChange.BEHIND)
                     group.note("run-behind", f"the others went on without this site from round {round}")
-            case wire.RunPaused(reason=reason):
+            case RunPaused(reason=reason):
                 if reason != self.paused:
                     group.note("run-waits", reason)
                 self.paused = reason
-            case wire.RunResumed():
+            case RunResumed():
                 self.paused = ""
-            case wire.StateDiffered(reason=reason):
-                group.note("state-differed", reason)
+            case StateDiffered(reason=reason) | RunWarned(reason=reason):
+                group.note("state-differed" if isinstance(message, StateDiffered) else "run-warned", reason)
             case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
                 group.note("run-left", reason, step=last_round)
                 ours = bool(self.leaves) or graceful

@@ -104,8 +104,7 @@ class StepRun:
 
     def squares(self, layer: int) -> float:
         """The sum of the squares of a layer's summed gradient."""
-        total = self.sums.total(layer)
-        return float(torch.dot(total.double(), total.double()))
+        return self._task.layers[layer].squares(self.sums.total(layer))
 
     # ---- passes
 

@@ -8,6 +8,7 @@ its tensors are on `meta`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,60 +23,65 @@ from chaos.frameworks.torch_state import TensorItem
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
-class Layer:
-    """One layer of the model. `random`: whether its forward pass draws random numbers."""
+class HeldPart(ABC):
+    """What is held, summed, updated and moved as one: a layer, or the whole model. `held`: here."""
 
-    def __init__(self, index: int, module: torch.nn.Module) -> None:
-        self.index, self.module = index, module
-        self.random = False
+    def __init__(self, index: int) -> None:
+        self.index = index
         self.held = True
-        self._transient = {
-            (path, name): buffer.clone()
-            for path, part in module.named_modules()
-            for name, buffer in part.named_buffers(recurse=False)
-            if name in part._non_persistent_buffers_set
-        }
-        """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
-        self._make: MakeOptimizer | None = None
-        self._framework: TorchFramework | None = None
         self._items: Sequence[StateItem] = ()
         self._sizes: Sequence[int] = ()
         self.parameter_bytes = 0
         self.state_bytes = 0
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """For people."""
-        return f"{self.index} {type(self.module).__name__}"
 
     @property
+    @abstractmethod
     def parameters(self) -> list[torch.nn.Parameter]:
         """The trained ones."""
-        return [p for p in self.module.parameters() if p.requires_grad]
 
-    def train_with(self, make: MakeOptimizer) -> None:
-        """Give it its optimizer. Raises ValueError on what cannot be moved (chaos.frameworks.torch)."""
-        self._make = make
-        tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
-        plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
-        if self.parameters:
-            models, optimizers = {"layer": self.module}, {"optimizer": make(self.parameters)}
-            self._framework = TorchFramework(models, optimizers, {}, set_to_none=True)
-            self._items = self._framework.items
-        else:
-            self._items = plain
-        self.parameter_bytes = sum(each.get().size for each in plain)
-        self._sizes = [each.get().size for each in self._items]
-        self.state_bytes = sum(self._sizes)
+    @abstractmethod
+    def drop(self) -> None:
+        """Not held any more."""
 
-    def _persistent(self, named: tuple[str, torch.Tensor]) -> bool:
-        path, _, last = named[0].rpartition(".")
-        return (path, last) not in self._transient
+    @abstractmethod
+    def revive(self) -> None:
+        """Held again, with memory for a state that is to be loaded."""
+
+    @abstractmethod
+    def update(self, gradient: torch.Tensor, round: int) -> None:
+        """One step of its optimizer with this mean gradient, flat: the state becomes that of the end of `round`."""
+
+    def forget(self) -> None:  # noqa: B027 - what keeps nothing has nothing to forget
+        """What was computed for a step is void; the state stays as it is."""
+
+    @property
+    @abstractmethod
+    def gradient_size(self) -> int:
+        """Elements of its gradient."""
+
+    @property
+    @abstractmethod
+    def gradient_dtype(self) -> torch.dtype:
+        """In which its gradient is summed."""
+
+    def squares(self, gradient: torch.Tensor) -> float:
+        """The sum of the squares of its gradient."""
+        wide = gradient.double()
+        return float(torch.dot(wide, wide))
 
     @property
     def items(self) -> Sequence[StateItem]:
-        """What its state consists of, in canonical order; nothing while it is not held."""
+        """What its state consists of, in canonical order; nothing while a layer is not held."""
         return self._items
+
+    def _consists_of(self, items: Sequence[StateItem], parameter_bytes: int) -> None:
+        self._items, self._sizes = items, [each.get().size for each in items]
+        self.parameter_bytes, self.state_bytes = parameter_bytes, sum(self._sizes)
 
     def state(self) -> torch.Tensor:
         """A copy of its state, `state_bytes` bytes."""
@@ -93,20 +99,64 @@ class Layer:
         for each, size in zip(self._items, self._sizes, strict=True):
             each.put(whole[at : at + size])
             at += size
+        self.loaded()
+
+    def loaded(self) -> None:  # noqa: B027
+        """A state was put into its items; what was computed before is void."""
 
     def digest(self) -> str:
         """BLAKE3 of its state."""
         return blake3(self.state().numpy().data).hexdigest()
 
+
+class Layer(HeldPart):
+    """One layer of the model. `random`: whether its forward pass draws random numbers."""
+
+    def __init__(self, index: int, module: torch.nn.Module) -> None:
+        super().__init__(index)
+        self.module = module
+        self.random = False
+        self._transient = {
+            (path, name): buffer.clone()
+            for path, part in module.named_modules()
+            for name, buffer in part.named_buffers(recurse=False)
+            if name in part._non_persistent_buffers_set
+        }
+        """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
+        self._make: MakeOptimizer | None = None
+        self._framework: TorchFramework | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.index} {type(self.module).__name__}"
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    def train_with(self, make: MakeOptimizer) -> None:
+        """Give it its optimizer. Raises ValueError on what cannot be moved (chaos.frameworks.torch)."""
+        self._make = make
+        tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
+        plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
+        if self.parameters:
+            models, optimizers = {"layer": self.module}, {"optimizer": make(self.parameters)}
+            self._framework = TorchFramework(models, optimizers, {}, set_to_none=True)
+        items = plain if self._framework is None else self._framework.items
+        self._consists_of(items, sum(each.get().size for each in plain))
+
+    def _persistent(self, named: tuple[str, torch.Tensor]) -> bool:
+        path, _, last = named[0].rpartition(".")
+        return (path, last) not in self._transient
+
     def drop(self) -> None:
-        """Not held any more: the memory is given back."""
+        """The memory is given back."""
         if self.held:
             self.held = False
             self._framework, self._items = None, ()
             self.module.to("meta")
 
     def revive(self) -> None:
-        """Held again, with memory for a state that is to be loaded."""
         if self.held:
             return
         assert self._make is not None
@@ -120,24 +170,23 @@ class Layer:
         self.held = True
         self.train_with(self._make)
 
-    def update(self, gradient: torch.Tensor) -> None:
-        """One step of its optimizer with this gradient: all of its trained parameters', flat, in their order."""
+    def update(self, gradient: torch.Tensor, round: int) -> None:
+        """The gradient: of all of its trained parameters, in their order."""
         at = 0
         for parameter in self.parameters:
             size = parameter.numel()
             parameter.grad = gradient[at : at + size].view_as(parameter).to(parameter.dtype)
             at += size
         if self._framework is not None:
-            self._framework.optimizer_step(0)
+            self._framework.optimizer_step(round)
 
     @property
     def gradient_size(self) -> int:
-        """Elements of its gradient."""
         return sum(p.numel() for p in self.parameters)
 
     @property
     def gradient_dtype(self) -> torch.dtype:
-        """In which its gradient is summed: that of its parameters, the widest where they differ."""
+        """That of its parameters, the widest where they differ."""
         dtype = torch.float32
         for index, parameter in enumerate(self.parameters):
             dtype = parameter.dtype if index == 0 else torch.promote_types(dtype, parameter.dtype)
@@ -166,7 +215,7 @@ def chain(modules: Sequence[torch.nn.Module]) -> list[Layer]:
     return [Layer(index, module) for index, module in enumerate(modules)]
 
 
-def digest_of(layers: Sequence[Layer], facts: Any) -> str:
+def digest_of(layers: Sequence[HeldPart], facts: Any) -> str:
     """BLAKE3 of all initial states and of further facts of the training: the same on all workers."""
     hasher = blake3(repr(facts).encode())
     for layer in layers:

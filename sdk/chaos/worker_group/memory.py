@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from chaos.frameworks.base import Bytes
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.layers import HeldPart
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.rounds.state_check import piece_bytes
 from chaos_protocols.wire.worker import arena_layout
@@ -35,31 +35,34 @@ class RunMemory:
         self._state = whole[layout.state_offset : layout.state_offset + vectors.state.size_bytes]
         self._check = whole[layout.size_bytes : layout.size_bytes + check_bytes]
 
-    def give(self, layer: Layer, mean: torch.Tensor) -> None:
+    def give(self, layer: HeldPart, mean: torch.Tensor) -> None:
         """This layer's part of what the site gives to the next round."""
         self._vectors.give(self._contribution, layer.index, mean)
 
-    def squares(self, layer: int) -> float:
+    def squares(self, layer: HeldPart) -> float:
         """Of this layer's part of the result."""
-        return self._vectors.squares(self._result, layer)
+        return layer.squares(self._vectors.gradient(self._result, layer.index))
 
-    def update(self, layers: Sequence[Layer], commit: CommitStep) -> None:
+    def update(self, layers: Sequence[HeldPart], commit: CommitStep) -> None:
         """Apply the result to the layers held here."""
         for layer in layers:
-            if layer.held and layer.parameters and not commit.void:
-                layer.update(self._vectors.gradient(self._result, layer.index) * commit.factor)
+            if layer.held and commit.void:
+                layer.forget()
+            elif layer.held and layer.parameters:
+                layer.update(self._vectors.gradient(self._result, layer.index) * commit.factor, commit.step + 1)
 
-    def write(self, layer: Layer) -> None:
+    def write(self, layer: HeldPart) -> None:
         """This layer's state, for a joiner."""
         self._vectors.write(self._state, layer)
 
-    def load(self, layers: Sequence[Layer]) -> None:
+    def load(self, layers: Sequence[HeldPart]) -> None:
         """Take the state of the layers held here over."""
         for layer in layers:
             if layer.held:
                 self._vectors.load(self._state, layer)
+                layer.loaded()
 
-    def copy(self, layers: Sequence[Layer], start: int, stop: int) -> None:
+    def copy(self, layers: Sequence[HeldPart], start: int, stop: int) -> None:
         """What these layers have of bytes [start, stop) of the state, to be digested."""
         for layer in layers:
             self._vectors.copy(self._check, start, stop, layer)

@@ -21,9 +21,9 @@ from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
-from chaos.worker_group.session import Applied, GroupSession, Training, TrainsAlone, TrainsWithOthers
+from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
-from chaos.worker_group.vectors import Vectors
+from chaos.worker_group.vectors import LayerVectors, Vectors
 from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport, RunSpecs
 
 
@@ -98,7 +98,7 @@ class ParallelModel:
 
     def of_workers_in_a_run(self) -> None:
         """These workers train with other institutions, through their controller."""
-        self._vectors = Vectors(self.layers, self._clip_norm)
+        self._vectors = LayerVectors(self.layers, self._clip_norm)
 
     def of_a_run(self) -> LayersSession:
         """This process trains with other institutions: what the rounds are made of."""
@@ -177,7 +177,7 @@ class ParallelModel:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
         self._measured = measure(self.layers, self._loss, loader)
-        training = Training(
+        training = ChainTraining(
             layers=self.layers,
             loss=self._loss,
             loader=loader,

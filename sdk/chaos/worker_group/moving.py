@@ -9,7 +9,7 @@ import torch
 from blake3 import blake3
 
 from chaos.worker_group.groups import GroupFailed, Groups
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.layers import HeldPart
 from chaos_protocols.worker_group.messages import StateMove
 
 HASH_BYTES = 32
@@ -21,7 +21,7 @@ def pair(one: int, other: int) -> tuple[int, int]:
 
 
 def move(
-    moves: Sequence[StateMove], me: int, layers: Sequence[Layer], groups: Groups, doing: Callable[[int], None]
+    moves: Sequence[StateMove], me: int, layers: Sequence[HeldPart], groups: Groups, doing: Callable[[int], None]
 ) -> Mapping[int, torch.Tensor]:
     """Carry out the transfers in which this worker takes part; the states that came, by layer.
 

@@ -14,7 +14,7 @@ from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed
 from chaos.worker_group.interpreter import StepRun
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.vectors import Vectors, items_of
+from chaos.worker_group.vectors import LayerVectors, items_of
 from chaos_protocols.wire.worker import ContributionSpec
 from chaos_protocols.worker_group.commit import clip_factor
 
@@ -36,7 +36,7 @@ class LayersSession:
 
     def __init__(self, layers: Sequence[Layer], clip_norm: float | None) -> None:
         self._layers, self._clip_norm = layers, clip_norm
-        self._vectors = Vectors(layers, clip_norm)
+        self._vectors = LayerVectors(layers, clip_norm)
         self.items: Sequence[StateItem] = items_of(layers, clip_norm)
         self.given: Given | None = None
         self.norm = math.nan
@@ -65,12 +65,12 @@ class LayersSession:
         """There are no gradients to look at between two rounds."""
 
     def apply(self, vector: Bytes, round: int) -> None:
-        squares = [self._vectors.squares(vector, layer.index) for layer in self._layers]
+        squares = [layer.squares(self._vectors.gradient(vector, layer.index)) for layer in self._layers]
         self.norm = math.sqrt(sum(squares))
         factor = clip_factor(self.norm, self._clip_norm)
         for layer in self._layers:
             if layer.parameters:
-                layer.update(self._vectors.gradient(vector, layer.index) * factor)
+                layer.update(self._vectors.gradient(vector, layer.index) * factor, round)
         self.given = None
 
     def skip(self, round: int) -> None:

@@ -12,9 +12,10 @@ from chaos.conversation import Conversation
 from chaos.phase import Phase
 from chaos.worker_group.data import Loader
 from chaos.worker_group.interpreter import Loss, StepRun, Task
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.layers import HeldPart, Layer
 from chaos.worker_group.line import GroupEnded
 from chaos.worker_group.others import Given, LayersSession
+from chaos.worker_group.summing import StepSums
 from chaos_protocols.streams import BackwardPass, ForwardPass, Instruction, Share
 from chaos_protocols.worker_group.commit import NotFinite, StepCollector
 from chaos_protocols.worker_group.messages import (
@@ -25,13 +26,28 @@ from chaos_protocols.worker_group.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What is trained: the same on all workers."""
+    """What is trained, the same on all workers."""
+
+    loader: Loader
+    clip_norm: float | None = None
+
+    @property
+    def parts(self) -> Sequence[HeldPart]:
+        """What is held, in order."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTraining(Training):
+    """A chain of layers, whose micro-batches the interpreter runs."""
 
     layers: Sequence[Layer]
     loss: Loss
-    loader: Loader
     boundaries: Sequence[tuple[tuple[int, ...], torch.dtype]]
-    clip_norm: float | None
+
+    @property
+    def parts(self) -> Sequence[HeldPart]:
+        return self.layers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +78,23 @@ class GroupSession(Protocol):
     def close(self) -> None: ...
 
 
-def update(layers: Sequence[Layer], run: StepRun, commit: CommitStep) -> None:
+class Computed(Protocol):
+    """What a worker has computed of a step."""
+
+    sums: StepSums
+    losses: dict[int, float]
+    seconds: dict[str, float]
+
+    def squares(self, layer: int) -> float:
+        """The sum of the squares of a layer's summed gradient."""
+        ...
+
+
+def update(layers: Sequence[HeldPart], run: Computed, commit: CommitStep) -> None:
     """Apply a committed step to the layers held here."""
     for layer in layers:
         if layer.held and layer.parameters:
-            layer.update(run.sums.total(layer.index) / commit.divisor * commit.factor)
+            layer.update(run.sums.total(layer.index) / commit.divisor * commit.factor, commit.step + 1)
 
 
 def pair_of(sample: Any) -> tuple[Any, Any]:
@@ -86,7 +114,7 @@ class TrainsAlone:
     generation = 0
     speaks = True
 
-    def __init__(self, training: Training) -> None:
+    def __init__(self, training: ChainTraining) -> None:
         self._training = training
         layers, loader = len(training.layers), training.loader
         self._task = Task(
@@ -136,7 +164,7 @@ class TrainsAlone:
 class TrainsWithOthers(TrainsAlone):
     """A worker group of one, beside a daemon: each step is a round of a run of institutions."""
 
-    def __init__(self, training: Training, conversation: Conversation, session: LayersSession) -> None:
+    def __init__(self, training: ChainTraining, conversation: Conversation, session: LayersSession) -> None:
         super().__init__(training)
         self._conversation, self._others = conversation, session
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from chaos.worker_group.groups import Groups
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.layers import HeldPart
 from chaos_protocols.streams import Sum
 from chaos_protocols.sums import SumTree
 
@@ -21,7 +21,7 @@ from chaos_protocols.sums import SumTree
 class StepSums:
     """Of one step: a tree a layer."""
 
-    def __init__(self, layers: Sequence[Layer], micro_batches: int) -> None:
+    def __init__(self, layers: Sequence[HeldPart], micro_batches: int) -> None:
         """`layers`: those held here."""
         self._layers = {layer.index: layer for layer in layers}
         self._micro_batches = micro_batches

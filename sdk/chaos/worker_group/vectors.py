@@ -7,15 +7,16 @@ in their order.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from chaos.frameworks.base import Bytes, StateItem, fact_item
-from chaos.worker_group.layers import Layer
+from chaos.worker_group.layers import HeldPart, Layer
 from chaos_protocols.wire.state_spec import Item, contribution_spec, fact, state_spec
-from chaos_protocols.wire.worker import TensorSpec
+from chaos_protocols.wire.worker import ContributionSpec, TensorSpec
 
 
 class _OfLayer:
@@ -42,16 +43,55 @@ def items_of(layers: Sequence[Layer], clip_norm: float | None) -> list[StateItem
     return items + [fact_item(each) for each in facts]
 
 
-class Vectors:
-    """Made when every layer is held and has its optimizer. Raises ValueError on names that are too long."""
+class Vectors(ABC):
+    """What is given to a round, and the state, for parts of a model. `state`, `contribution`: their layouts."""
 
-    def __init__(self, layers: Sequence[Layer], clip_norm: float | None) -> None:
-        self.state = state_spec(entry.item for entry in items_of(layers, clip_norm))
+    contribution: ContributionSpec
+
+    def __init__(self, items: Sequence[StateItem], parts: Sequence[HeldPart]) -> None:
+        """`items`: the whole state, the parts' own first and in their order. Raises ValueError on names that are too
+        long."""
+        self.state = state_spec(entry.item for entry in items)
         self._tensors: list[tuple[TensorSpec, ...]] = []
         at = 0
-        for layer in layers:
-            self._tensors.append(self.state.tensors[at : at + len(layer.items)])
-            at += len(layer.items)
+        for part in parts:
+            self._tensors.append(self.state.tensors[at : at + len(part.items)])
+            at += len(part.items)
+
+    @abstractmethod
+    def give(self, vector: Bytes, part: int, mean: torch.Tensor) -> None:
+        """Write a part's mean gradient, flat, into the vector."""
+
+    @abstractmethod
+    def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
+        """What the vector says of a part, flat."""
+
+    def write(self, region: Bytes, part: HeldPart) -> None:
+        """Copy a part's state into the region of the whole one."""
+        for entry, tensor in zip(part.items, self._tensors[part.index], strict=True):
+            if tensor.size_bytes:
+                region[tensor.offset : tensor.offset + tensor.size_bytes] = entry.get()
+
+    def load(self, region: Bytes, part: HeldPart) -> None:
+        """Take a part's state over from the region of the whole one."""
+        for entry, tensor in zip(part.items, self._tensors[part.index], strict=True):
+            if tensor.size_bytes:
+                entry.put(region[tensor.offset : tensor.offset + tensor.size_bytes])
+
+    def copy(self, piece: Bytes, start: int, stop: int, part: HeldPart) -> None:
+        """Copy what a part has of bytes [start, stop) of the whole state into `piece`, which begins with byte
+        `start`."""
+        for entry, tensor in zip(part.items, self._tensors[part.index], strict=True):
+            first, last = max(start, tensor.offset), min(stop, tensor.offset + tensor.size_bytes)
+            if first < last:
+                piece[first - start : last - start] = entry.get()[first - tensor.offset : last - tensor.offset]
+
+
+class LayerVectors(Vectors):
+    """Of a chain. Made when every layer is held and has its optimizer."""
+
+    def __init__(self, layers: Sequence[Layer], clip_norm: float | None) -> None:
+        super().__init__(items_of(layers, clip_norm), layers)
         wide = [layer for layer in layers if layer.gradient_dtype == torch.float64]
         narrow = [layer for layer in layers if layer.gradient_dtype != torch.float64]
         self._places: dict[int, _Place] = {}
@@ -73,31 +113,6 @@ class Vectors:
         place = self._places[layer]
         return torch.from_numpy(vector[place.start : place.stop]).view(place.dtype)
 
-    def squares(self, vector: Bytes, layer: int) -> float:
-        """The sum of the squares of a layer's part."""
-        part = self.gradient(vector, layer).double()
-        return float(torch.dot(part, part))
-
     def layer_at(self, start: int) -> int:
         """Whose part of the vector has this byte."""
         return next(layer for layer, place in self._places.items() if place.start <= start < place.stop)
-
-    def write(self, region: Bytes, layer: Layer) -> None:
-        """Copy a layer's state into the region of the whole one."""
-        for entry, tensor in zip(layer.items, self._tensors[layer.index], strict=True):
-            if tensor.size_bytes:
-                region[tensor.offset : tensor.offset + tensor.size_bytes] = entry.get()
-
-    def load(self, region: Bytes, layer: Layer) -> None:
-        """Take a layer's state over from the region of the whole one."""
-        for entry, tensor in zip(layer.items, self._tensors[layer.index], strict=True):
-            if tensor.size_bytes:
-                entry.put(region[tensor.offset : tensor.offset + tensor.size_bytes])
-
-    def copy(self, part: Bytes, start: int, stop: int, layer: Layer) -> None:
-        """Copy what a layer has of bytes [start, stop) of the whole state into `part`, which begins with byte
-        `start`."""
-        for entry, tensor in zip(layer.items, self._tensors[layer.index], strict=True):
-            first, last = max(start, tensor.offset), min(stop, tensor.offset + tensor.size_bytes)
-            if first < last:
-                part[first - start : last - start] = entry.get()[first - tensor.offset : last - tensor.offset]

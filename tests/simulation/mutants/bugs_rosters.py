@@ -160,7 +160,7 @@ ROSTERS = (
         name="the log goes to a site that was never admitted",
         patches=(
             Patch(
-                "chaos_protocols.scheduler.admission:Admission.join_requested",
+                "chaos_protocols.scheduler.admission:Admission._join_answer",
                 "    if answer is not None:\n",
                 "    from chaos_protocols.wire.control import RaftEnvelope\n"
                 "    from chaos_protocols.agreement.raft import messages as raft\n"

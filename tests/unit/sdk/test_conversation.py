@@ -12,6 +12,7 @@ from tests.unit.sdk.line import Line
 
 from chaos import DaemonLost, DaemonProtocolError, LeftRun, NoDaemon, Refused, conversation
 from chaos_protocols.wire.state_spec import state_digest
+from chaos_protocols.wire.user_words import RunPaused, RunResumed
 from chaos_protocols.wire.worker import (
     ApplyResult,
     Dismissed,
@@ -19,8 +20,6 @@ from chaos_protocols.wire.worker import (
     LoadState,
     ResultApplied,
     RoundContributed,
-    RunPaused,
-    RunResumed,
     SnapshotMissed,
     SnapshotTaken,
     StateLoaded,

@@ -237,11 +237,13 @@ def test_a_state_that_is_loaded_drops_the_phase(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
         daemon.accept()
         daemon.send(WorkerWelcome(site="here", run="test"))
-        for round, value in ((4, 7.0), (9, -1.0)):
-            daemon.array("state", np.float64)[...] = value
-            daemon.send(LoadState(round=round))
-            daemon.expect(StateLoaded)
-            daemon.send(TrainFrom(round=round + 1))
+        daemon.array("state", np.float64)[...] = 7.0
+        daemon.send(LoadState(round=4))
+        daemon.expect(StateLoaded)
+        daemon.array("state", np.float64)[...] = -1.0
+        daemon.send(TrainFrom(round=5), LoadState(round=9))  # both before the first step
+        daemon.expect(StateLoaded)
+        daemon.send(TrainFrom(round=10))
         daemon.expect(RoundContributed)
         assert mean_of(daemon).tolist() == [2.0] * NUMBERS
         answer(daemon, 2.0, 10)

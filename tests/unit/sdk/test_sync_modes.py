@@ -18,12 +18,12 @@ from chaos.state import State
 from chaos.sync import Due, EveryStep, Part
 from chaos_protocols.rounds.state_check import middle
 from chaos_protocols.wire.state_spec import contribution_spec
+from chaos_protocols.wire.user_words import StateDiffered
 from chaos_protocols.wire.worker import (
     ApplyResult,
     LoadState,
     ResultApplied,
     RoundContributed,
-    StateDiffered,
     StateDigests,
     StateLoaded,
     TrainFrom,

@@ -14,9 +14,11 @@ import numpy as np
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.rounds.reduce import Chunk
-from chaos_protocols.wire.bounds import NORM_SLACK, Bounds
+from chaos_protocols.wire.bounds import ENCODED_SLACK, NORM_SLACK, Bounds
 from chaos_protocols.wire.bulk import ChunkDown, ChunkUp
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.vector import Buffer, Bytes, Numbers
 
 NEAR = 0.02
@@ -35,6 +37,8 @@ class NormLimit:
 
     def __init__(self, bounds: Bounds, spec: ContributionSpec) -> None:
         self.norm_max = bounds.norm_max
+        self.most = (NORM_SLACK if spec.encoding == FP32 else ENCODED_SLACK) * bounds.norm_max
+        """Of a result, and of the mean of a subtree."""
         self._bounded = spec.bounded or ((0, spec.size_bytes),)
 
     def counted(self, data: Bytes, chunk: Chunk) -> Iterable[Numbers]:
@@ -62,17 +66,16 @@ class NormLimit:
             return largest
         return largest * sqrt(fsum(float(np.square(part.astype(np.float64) / largest).sum()) for part in parts))
 
-    def is_kept(self, square: float, vector: Bytes, chunks: Iterable[Chunk]) -> bool:
+    def is_kept(self, square: float, held: Bytes, coded: CodedVector) -> bool:
         """Whether a result keeps to the limit, the same at every site that has the same bytes (spec 19.3). `square`:
-        its squared norm, to some digits."""
-        limit = NORM_SLACK * self.norm_max
-        share = square / (limit * limit)
+        its squared norm, to some digits; `held`: it, as it travels."""
+        share = square / (self.most * self.most)
         if abs(share - 1) > NEAR or not isfinite(share):
             return share < 1
         steps = 0.0
-        for chunk in chunks:
-            for part in self.counted(vector[chunk.start : chunk.stop], chunk):
-                whole = np.rint(part.astype(np.float64) * (GRID / limit))
+        for index, (chunk, place) in enumerate(zip(coded.chunks, coded.places, strict=True)):
+            for part in self.counted(coded.plain(index, held[place.start : place.stop]), chunk):
+                whole = np.rint(part.astype(np.float64) * (GRID / self.most))
                 steps += float(np.dot(whole, whole))
         return steps <= float(GRID) * GRID
 
@@ -113,9 +116,9 @@ class RoundBounds:
 
     # -- what neighbours send
 
-    def judge(self, site: SiteId, message: ChunkUp | ChunkDown, chunk: Chunk, buffer: Buffer) -> None:
-        """A chunk is here, not yet used: neither the sum over a child's subtree must be longer than that subtree's
-        weight allows, nor what a parent sends of the result longer than any is. Raises RemoteProtocolError."""
+    def judge(self, site: SiteId, message: ChunkUp | ChunkDown, index: int, buffer: Buffer, coded: CodedVector) -> None:
+        """A chunk is here, not yet used: neither the mean of a child's subtree must be longer than agreed, nor what a
+        parent sends of the result. Raises RemoteProtocolError."""
         if self._weight_max and any(weight > self._weight_max for weight in message.weights):
             raise RemoteProtocolError(
                 f"site {short(site)} sent a weight of {max(message.weights):g} in round {message.tag.round}; "
@@ -124,18 +127,20 @@ class RoundBounds:
         if self.limit is None:
             return
         lane, is_sum = (message.tree, site), isinstance(message, ChunkUp)
-        if message.weights:  # a mean that is near to the limit is left to `is_kept`, which says the same everywhere
-            self._weights[lane] = fsum(message.weights) if is_sum else 1.0 + NEAR
-        weight = self._weights.get(lane, 0.0)
-        allowed = NORM_SLACK * self.limit.norm_max * weight
-        start = 0 if is_sum else chunk.start  # a sum lies in scratch, a result in its place
-        data = buffer.array[start : start + chunk.size_bytes]
-        square = self.limit.square(data, chunk, wide=allowed > WIDE)
-        total = self._squares.get(lane, 0.0) + square
+        if message.weights:
+            self._weights[lane] = fsum(message.weights)
+        weight = self._weights.get(lane, 0.0) if is_sum and not coded.codes(index) else 1.0  # what is encoded is a mean
+        # A result that is near to the limit is left to `is_kept`, which says the same everywhere.
+        allowed = self.limit.most if is_sum else self.limit.most * (1.0 + NEAR)
+        place = coded.places[index]
+        start = 0 if is_sum else place.start  # a sum lies in scratch, a result in its place
+        data = coded.plain(index, buffer.array[start : start + place.size_bytes])
+        square = self.limit.square(data, coded.chunks[index], wide=allowed * weight > WIDE)
+        total = self._squares.get(lane, 0.0) + (square / (weight * weight) if weight else square)
         if not total <= allowed * allowed:  # nor where it is no number
-            what = f"sum of weight {weight:g}" if is_sum else "result"
+            what = "sum" if is_sum else "result"
             raise RemoteProtocolError(
                 f"site {short(site)} sent a {what} in round {message.tag.round} that is longer than the run allows: "
-                f"its norm is {sqrt(total):.4g} or more, and {allowed:.4g} at most where all keep to norm_max"
+                f"the norm of its mean is {sqrt(total):.4g} or more, {allowed:.4g} at most where all keep to norm_max"
             )
         self._squares[lane] = total

@@ -4,7 +4,8 @@ Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` f
 links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
 of its own methods.
 
-Memory: `memory.py`. Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
+Memory: two result buffers, more only while the worker has results to catch up on (kept.RESULTS_BYTES_MAX); scratch for
+chunks under way (SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
 """
 
 from __future__ import annotations
@@ -57,8 +58,9 @@ from chaos_protocols.wire.bulk import (
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.events import ReduceEvents
-from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, Result, RoundMemory, VectorMemory
+from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory, VectorMemory
 from chaosd.bulk.reduce.own_part import OwnPart
+from chaosd.bulk.reduce.results import Result
 from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
@@ -77,7 +79,7 @@ class ReduceEngine:
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
         )
         self.bounds = UNBOUNDED  # of the run, to be set before `open` and `fetch_result`
-        self._vectors: VectorMemory | None = None
+        self.vectors: VectorMemory | None = None
         self._own = OwnPart()
         self._memory: RoundMemory | None = None
         self._fetching: FetchMemory | None = None
@@ -95,7 +97,7 @@ class ReduceEngine:
         if contribution.nbytes != spec.size_bytes:
             raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
         self._own.attach(contribution)
-        if self._vectors is not None and spec == self._vectors.spec:
+        if self.vectors is not None and spec == self.vectors.spec:
             return
         self._reset(spec)
         deferred, self._deferred = self._deferred, []
@@ -104,12 +106,12 @@ class ReduceEngine:
 
     def keep_contribution(self, round_number: int) -> None:
         """Its part of a round lies in the arena: it is that round's, whoever comes next, until its result is here."""
-        if self._held(round_number) is None:
+        if self.held(round_number) is None:
             self._own.keep(round_number)
 
     def detach_contribution(self) -> None:
         """The arena goes away: nothing of it is touched any more. A part already given is copied and still counts."""
-        region, kept = self._own.detach(lambda number: self._held(number) is not None)
+        region, kept = self._own.detach(lambda number: self.held(number) is not None)
         if self._memory is not None and region is not None and self._memory.own is region:
             self._memory.own = kept if kept is not None else region.copy()
 
@@ -117,7 +119,7 @@ class ReduceEngine:
 
     def open(self, tag: Tag, plan: SyncPlan, listeners: Iterable[SiteId], member: bool) -> None:
         """Be ready for the frames of `tag`. Before the first `configure` it waits for that."""
-        vectors, listening = self._vectors, frozenset(listeners)
+        vectors, listening = self.vectors, frozenset(listeners)
         if vectors is None:
             fetches = [one for one in self._deferred if one[0] is None]
             self._deferred = [*fetches, (tag, partial(self.open, tag, plan, listening, member))]
@@ -151,47 +153,45 @@ class ReduceEngine:
         if self._memory is not None and self._memory.tag == tag:
             self._close_round()
 
+    def held(self, round_number: int) -> Result | None:
+        """The result of a round, as it travels; None: it is not here (any more)."""
+        return self.vectors.results.get(round_number) if self.vectors is not None else None
+
     def result(self, round_number: int) -> memoryview | None:
         """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
-        found = self._held(round_number)
-        return found.buffer.view(0, len(found.buffer.array)).toreadonly() if found is not None else None
+        return found.numbers() if (found := self.held(round_number)) is not None else None
 
     def not_finite(self, round_number: int) -> tuple[SiteId, ...] | None:
         """Of a result that is here and not finite: whose sums were not (this site's own among them; none: only the
         result shows it). None: it is finite, or not here."""
-        found = self._held(round_number)
+        found = self.held(round_number)
         return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
 
     def bounded(self, round_number: int) -> tuple[bool, float]:
         """Whether a result that is here keeps to the run's bounds; the norm of this site's part, if it was clipped."""
-        found = self._held(round_number)
-        return (found.is_bounded(self._all().chunks), found.clipped) if found is not None else (True, 0.0)
+        found = self.held(round_number)
+        return (found.is_bounded(), found.clipped) if found is not None else (True, 0.0)
 
     def checks(self, round_number: int) -> tuple[tuple[SiteId, bytes], ...]:
         """What the sites said of their states in that round, if its result was averaged here."""
-        found = self._held(round_number)
-        return found.checks if found is not None else ()
-
-    def _held(self, round_number: int) -> Result | None:
-        return self._vectors.results.get(round_number) if self._vectors is not None else None
+        return found.checks if (found := self.held(round_number)) is not None else ()
 
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
         """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
-        if self._vectors is not None:
-            self._forget(self._vectors, self._vectors.results.drop(before_round, after_round))
+        if self.vectors is not None:
+            self._forget(self.vectors, self.vectors.results.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""
         holders = tuple(holders)
-        if (vectors := self._vectors) is None:
+        if (vectors := self.vectors) is None:
             rounds = [one for one in self._deferred if one[0] is not None]
             self._deferred = [*rounds, (None, partial(self.fetch_result, round_number, digest, holders))]
             return
-        if (here := self._held(round_number)) is not None and here.digest == digest:
+        if (here := self.held(round_number)) is not None and here.digest == digest:
             self._tell(self._events.result_fetched, round_number, digest)
             return
-        wanted = self._fetching
-        if wanted is None or (wanted.result.round, wanted.digest) != (round_number, digest):
+        if (wanted := self._fetching) is None or (wanted.result.round, wanted.digest) != (round_number, digest):
             self._end_fetch()
             self._fetching = vectors.new_fetch(round_number, digest, self.bounds)
         self._run(self._exchange.fetch(round_number, digest, chunk_count=len(vectors.chunks), holders=holders))
@@ -355,7 +355,7 @@ class ReduceEngine:
         vectors = self._all()
         if self._fetching is not None and self._fetching.result.round == result.round:
             self._end_fetch()
-        self._forget(vectors, vectors.results.add(result))
+        self._forget(vectors, vectors.hold(result))
         self._run(self._exchange.hold(result.round, result.digest, len(vectors.chunks)))
 
     def _forget(self, vectors: VectorMemory, rounds: list[int]) -> None:
@@ -371,8 +371,8 @@ class ReduceEngine:
         return self._memory
 
     def _all(self) -> VectorMemory:
-        assert self._vectors is not None
-        return self._vectors
+        assert self.vectors is not None
+        return self.vectors
 
     def _close_round(self) -> None:
         memory, self._memory = self._memory, None
@@ -390,11 +390,11 @@ class ReduceEngine:
         """Another vector: nothing of the one before is of use."""
         self._close_round()
         self._end_fetch()
-        if self._vectors is not None:
-            self._forget(self._vectors, self._vectors.results.clear())
+        if self.vectors is not None:
+            self._forget(self.vectors, self.vectors.results.clear())
         self._own.forget()
-        self._vectors = VectorMemory(spec)
-        self._machine.results_kept = self._vectors.results_kept
+        self.vectors = VectorMemory(spec)
+        self._machine.results_kept = self.vectors.results_kept
 
     def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         asyncio.get_running_loop().call_soon(partial(callback, *arguments))

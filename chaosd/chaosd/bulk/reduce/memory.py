@@ -5,8 +5,8 @@ Driven by `ReduceEngine`, which executes the effects of the reduce machines with
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import fsum
 
 from msgspec.structs import replace
 
@@ -25,7 +25,6 @@ from chaos_protocols.rounds.reduce import (
     Place,
     ReleasePartials,
     ResultRef,
-    RetainedRounds,
     chunk_bytes_for,
     cut,
     lay_out,
@@ -36,7 +35,9 @@ from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultDa
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds
-from chaosd.bulk.vector import Buffer, BufferPool, Bytes, chunk_hash, divide, is_finite, weighted_sum
+from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.reduce.results import Result, Results
+from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, divide, is_finite, weighted_sum
 
 SCRATCH_BYTES_MAX = 64 << 20
 """For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
@@ -53,37 +54,6 @@ RESULTS_KEPT_MAX = 16
 
 
 @dataclass(slots=True)
-class Result:
-    """The whole vector of a round; `hashes`: of its chunks, in the order of the vector; `odd_chunks`: those that hold a
-    number that is not finite; `culprits`: whose sums were not, when they were added up here; `checks`: of the sites'
-    states; `limit`: of its norm; `squares`: of its chunks; `clipped`: norm of this site's part where it was clipped."""
-
-    round: int
-    buffer: Buffer
-    hashes: list[bytes]
-    digest: str = ""
-    odd_chunks: set[int] = field(default_factory=set)
-    culprits: set[SiteId] = field(default_factory=set)
-    checks: tuple[tuple[SiteId, bytes], ...] = ()
-    limit: NormLimit | None = None
-    squares: dict[int, float] = field(default_factory=dict)
-    clipped: float = 0.0
-
-    def is_bounded(self, chunks: tuple[Chunk, ...]) -> bool:
-        """Whether it is no longer than the run allows."""
-        return self.limit is None or self.limit.is_kept(fsum(self.squares.values()), self.buffer.array, chunks)
-
-    def look(self, index: int, chunk: Chunk) -> bytes:
-        """A chunk lies there: note whether it is finite. Its hash."""
-        found = self.hashes[index] = chunk_hash(self.buffer.view(chunk.start, chunk.stop))
-        finite = is_finite(self.buffer.numbers(chunk.start, chunk.stop, chunk.dtype))
-        (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
-        if self.limit is not None:
-            self.squares[index] = self.limit.square(self.buffer.array[chunk.start : chunk.stop], chunk)
-        return found
-
-
-@dataclass(slots=True)
 class RoundMemory:
     """Everything of one open tag. `own`: this site's contribution, None where it gives nothing."""
 
@@ -97,8 +67,9 @@ class RoundMemory:
     _partials: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     _scratch: dict[tuple[int, int, SiteId], Buffer] = field(default_factory=dict)
 
-    def chunk(self, tree: int, chunk: int) -> Chunk:
-        return self.layout.chunk(tree, chunk)
+    def placed(self, tree: int, chunk: int) -> Chunk:
+        """As it travels."""
+        return self.result.coded.places[self.layout.index(tree, chunk)]
 
     def give(self, own: Bytes) -> bool:
         """This site's part, clipped where it is too long. False: it does not count (`RoundBounds.look_at`)."""
@@ -108,12 +79,12 @@ class RoundMemory:
 
     def size_bytes(self, place: Place) -> int:
         assert not isinstance(place, FetchedRef)
-        return self.chunk(place.tree, place.chunk).size_bytes
+        return self.placed(place.tree, place.chunk).size_bytes
 
     def destination(self, place: Place) -> tuple[Buffer, memoryview]:
         """Where a chunk is to be received; the buffer is held for the receiver."""
         assert not isinstance(place, FetchedRef)
-        chunk = self.chunk(place.tree, place.chunk)
+        chunk = self.placed(place.tree, place.chunk)
         if isinstance(place, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
         buffer = self.scratch_pool.take()
@@ -124,13 +95,13 @@ class RoundMemory:
         Raises RemoteProtocolError where it does not keep to the bounds; then it is let go."""
         assert not isinstance(place, FetchedRef) and not isinstance(message, ResultData)
         try:
-            self.bounds.judge(site, message, self.chunk(place.tree, place.chunk), buffer)
+            self.bounds.judge(site, message, self.layout.index(place.tree, place.chunk), buffer, self.result.coded)
         except RemoteProtocolError:
             buffer.release()
             raise
         if isinstance(place, ResultRef):
             buffer.release()
-            return self._hash(place.tree, place.chunk)
+            return self.result.look(self.layout.index(place.tree, place.chunk))
         self._scratch[place.tree, place.chunk, place.child] = buffer
         return b""
 
@@ -142,39 +113,64 @@ class RoundMemory:
 
     def payload(self, reference: PartialRef | ResultRef) -> tuple[Buffer, memoryview]:
         """The bytes to send; the buffer is held for the sender."""
-        chunk = self.chunk(reference.tree, reference.chunk)
+        chunk = self.placed(reference.tree, reference.chunk)
         if isinstance(reference, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
         buffer = self._partials[reference.tree, reference.chunk]
         return buffer.retain(), buffer.view(0, chunk.size_bytes)
 
     def combine(self, effect: Combine) -> None:
-        chunk = self.chunk(effect.tree, effect.chunk)
+        index = self.layout.index(effect.tree, effect.chunk)
+        chunk = self.layout.chunks[index]
         if effect.weight is not None and self.own is None:
             raise LocalProtocolError(f"round {self.tag.round} has a weight but no contribution")
         target = self.scratch_pool.take()
         children = [self._scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
         own = self.bounds.clip(self.own[chunk.start : chunk.stop], chunk) if self.own is not None else None
-        parts = [child.numbers(0, chunk.size_bytes, chunk.dtype) for child in children]
         total = target.numbers(0, chunk.size_bytes, chunk.dtype)
-        weighted_sum(total, own if effect.weight is not None else None, effect.weight, parts)
+        weighted_sum(total, own if effect.weight is not None else None, effect.weight, self._parts(effect, children))
         if not is_finite(total):
-            odd = [site for site, part in zip(effect.children, parts, strict=True) if not is_finite(part)]
+            parts = zip(effect.children, self._parts(effect, children), strict=True)
+            odd = [site for site, part in parts if not is_finite(part)]
             self.result.culprits.update(odd or [self.site])  # a sum of finite parts may be too large for its type
         for child in children:
             child.release()
+        if effect.subtree_weight is not None and self.result.coded.codes(index):
+            coded = self.scratch_pool.take()
+            place = self.result.coded.places[index]
+            self._encode(index, total, effect.subtree_weight, coded.array[: place.size_bytes])
+            target.release()
+            target = coded
         self._partials[effect.tree, effect.chunk] = target
 
     def finalise(self, effect: Finalise) -> None:
-        chunk = self.chunk(effect.tree, effect.chunk)
+        index = self.layout.index(effect.tree, effect.chunk)
+        chunk, place, result = self.layout.chunks[index], self.result.coded.places[index], self.result.buffer.array
         partial = self._partials.pop((effect.tree, effect.chunk))
-        divide(
-            self.result.buffer.numbers(chunk.start, chunk.stop, chunk.dtype),
-            partial.numbers(0, chunk.size_bytes, chunk.dtype),
-            effect.total,
-        )
+        summed, out = partial.numbers(0, chunk.size_bytes, chunk.dtype), result[place.start : place.stop]
+        if self.result.coded.codes(index):
+            self._encode(index, summed, effect.total, out)
+        else:
+            divide(out.view(chunk.dtype), summed, effect.total)
         partial.release()
-        self._hash(effect.tree, effect.chunk)
+        self.result.look(index)
+
+    def _parts(self, effect: Combine, children: list[Buffer]) -> Iterator[Numbers]:
+        """The sums of the children; each only until the next is asked for."""
+        index, coded = self.layout.index(effect.tree, effect.chunk), self.result.coded
+        place = coded.places[index]
+        if coded.codes(index):
+            for child, weight in zip(children, effect.children_weights, strict=True):
+                yield coded.decoded(index, child.array[: place.size_bytes], weight)
+        else:
+            for child in children:
+                yield child.numbers(0, place.size_bytes, place.dtype)
+
+    def _encode(self, index: int, summed: Numbers, weight: float, out: Bytes) -> None:
+        """The mean of a sum, which is changed."""
+        divide(summed, summed, weight)
+        if not self.result.coded.encode(index, summed, out) and not self.result.culprits:
+            self.result.culprits.add(self.site)  # too large for the encoding
 
     def release_partials(self, effect: ReleasePartials) -> None:
         for key in [key for key in self._partials if key[0] == effect.tree and key[1] < effect.below]:
@@ -190,35 +186,29 @@ class RoundMemory:
         if not keep_result:
             self.result.buffer.release()
 
-    def _hash(self, tree: int, chunk: int) -> bytes:
-        place = self.chunk(tree, chunk)
-        return self.result.look(self.layout.index(tree, chunk), place)
-
 
 @dataclass(slots=True)
 class FetchMemory:
     """A result that is being fetched; `digest` is the one it must have."""
 
     digest: str
-    chunks: tuple[Chunk, ...]
     result: Result
 
     def size_bytes(self, place: Place) -> int:
         assert isinstance(place, FetchedRef)
-        return self.chunks[place.index].size_bytes
+        return self.result.coded.places[place.index].size_bytes
 
     def destination(self, place: Place) -> tuple[Buffer, memoryview]:
         """Where a chunk is to be received; the buffer is held for the receiver."""
         assert isinstance(place, FetchedRef)
-        chunk = self.chunks[place.index]
+        chunk = self.result.coded.places[place.index]
         return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
 
     def arrived(self, place: Place, buffer: Buffer, site: SiteId, message: DataHeader) -> bytes:
         """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest, and
         judged, at the end."""
         assert isinstance(place, FetchedRef)
-        chunk = self.chunks[place.index]
-        found = self.result.look(place.index, chunk)
+        found = self.result.look(place.index)
         buffer.release()
         return found
 
@@ -268,51 +258,17 @@ class Arrivals:
             incoming.buffer.release()
 
 
-class Results:
-    """Finished results by round; `RetainedRounds` says which stay."""
-
-    def __init__(self, *, kept_min: int, count_max: int) -> None:
-        self._retained = RetainedRounds(kept_min=kept_min, count_max=count_max)
-        self._by_round: dict[int, Result] = {}
-
-    def get(self, round_number: int) -> Result | None:
-        return self._by_round.get(round_number)
-
-    def add(self, result: Result) -> list[int]:
-        """Takes over the result. Returns the rounds that had to go."""
-        self._remove(result.round)
-        self._by_round[result.round] = result
-        return self._shrink(self._retained.add(result.round))
-
-    def drop(self, before_round: int, after_round: int | None) -> list[int]:
-        """Rounds below are not needed by the worker any more, but the newest stay for neighbours; those above
-        `after_round` are void."""
-        return self._shrink(self._retained.drop(before_round, after_round))
-
-    def clear(self) -> list[int]:
-        return self._shrink(self._retained.clear())
-
-    def _shrink(self, rounds: list[int]) -> list[int]:
-        for one in rounds:
-            self._remove(one)
-        return rounds
-
-    def _remove(self, round_number: int) -> None:
-        gone = self._by_round.pop(round_number, None)
-        if gone is not None:
-            gone.buffer.release()
-
-
 class VectorMemory:
     """All memory for vectors of one contribution spec: the pools, and the finished results."""
 
     def __init__(self, spec: ContributionSpec) -> None:
-        size = spec.size_bytes
         self.spec = spec
-        self.chunks = cut(spec, chunk_bytes_for(size))
+        self.chunks = cut(spec, chunk_bytes_for(spec.size_bytes))
+        self.coded = CodedVector(spec, self.chunks)
+        size = self.coded.size_bytes
         self.results_kept = max(RESULTS_KEPT, min(RESULTS_KEPT_MAX, RESULTS_BYTES_KEPT // max(size, 1)))
         self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
-        chunk_bytes = chunk_bytes_for(size)
+        chunk_bytes = chunk_bytes_for(spec.size_bytes)
         self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
@@ -323,24 +279,31 @@ class VectorMemory:
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
         kept = RoundBounds(bounds, self.spec)
         result = self._new_result(tag.round, kept.limit)
+        self.coded.begin(tag.round)
         return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site, bounds=kept)
 
     def new_fetch(self, round_number: int, digest: str, bounds: Bounds) -> FetchMemory:
         """For a result that is fetched."""
-        limit = RoundBounds(bounds, self.spec).limit
-        return FetchMemory(digest=digest, chunks=self.chunks, result=self._new_result(round_number, limit))
+        return FetchMemory(digest=digest, result=self._new_result(round_number, RoundBounds(bounds, self.spec).limit))
 
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
         self._layouts[memory.tag] = memory.layout
 
+    def hold(self, result: Result) -> list[int]:
+        """A result is whole, and right. Returns the rounds that had to go for it."""
+        if not result.odd_chunks and result.is_bounded():  # else nobody applies it: what was lost before it waits on
+            self.coded.held(result.round)
+        return self.results.add(result)
+
     def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
         """Part of a finished result, held for the sender."""
         if isinstance(reference, HeldRef):
-            round_number, chunk = reference.round, self.chunks[reference.index]
+            round_number, index = reference.round, reference.index
         else:
             round_number = reference.tag.round
-            chunk = self._layouts[reference.tag].chunk(reference.tree, reference.chunk)
+            index = self._layouts[reference.tag].index(reference.tree, reference.chunk)
+        chunk = self.coded.places[index]
         result = self.results.get(round_number)
         assert result is not None
         return result.buffer.retain(), result.buffer.view(chunk.start, chunk.stop)
@@ -364,4 +327,4 @@ class VectorMemory:
 
     def _new_result(self, round_number: int, limit: NormLimit | None) -> Result:
         hashes = [b""] * len(self.chunks)
-        return Result(round=round_number, buffer=self.vectors.take(), hashes=hashes, limit=limit)
+        return Result(round=round_number, buffer=self.vectors.take(), coded=self.coded, hashes=hashes, limit=limit)

@@ -1,4 +1,4 @@
-"""Where this site's part of a round lies: the worker's region of the arena, or a copy of what is still needed of it."""
+"""What this site itself gives to a round: the worker's region of the arena, and whose round's part lies in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chaosd.bulk.vector import Bytes
 
 
 class OwnPart:
-    """This site's part of a round: the worker's region of the arena, and whose round's part lies in it."""
+    """See the module."""
 
     def __init__(self) -> None:
         self._region: Bytes | None = None

@@ -1,7 +1,8 @@
 """The averaging of a round over the sync plan's trees: pure machines, chunk layout, effects.
 
 `ReduceMachine` sums and distributes (spec 9); `ResultExchange` hands whole results to those who lack
-them; `RetainedRounds` says which results stay; `chunk_layout` says what a chunk is.
+them; `RetainedRounds` says which results stay; `Residuals` which losses of an encoding count; `chunk_layout` says what
+a chunk is.
 """
 
 from chaos_protocols.rounds.reduce.effects import (
@@ -27,14 +28,24 @@ from chaos_protocols.rounds.reduce.effects import (
     RoundReduced,
     SendBulk,
 )
-from chaos_protocols.rounds.reduce.layout import Chunk, ChunkLayout, chunk_bytes_for, chunk_layout, cut, lay_out
+from chaos_protocols.rounds.reduce.layout import (
+    ITEM_BYTES,
+    Chunk,
+    ChunkLayout,
+    chunk_bytes_for,
+    chunk_layout,
+    cut,
+    lay_out,
+)
 from chaos_protocols.rounds.reduce.machine import CHUNKS_IN_FLIGHT_MAX, RESULTS_KEPT, ReduceMachine
+from chaos_protocols.rounds.reduce.residuals import Residuals
 from chaos_protocols.rounds.reduce.results import ResultExchange
 from chaos_protocols.rounds.reduce.retention import RetainedRounds
 from chaos_protocols.rounds.reduce.topology import TreePlace, places_of
 
 __all__ = [
     "CHUNKS_IN_FLIGHT_MAX",
+    "ITEM_BYTES",
     "RESULTS_KEPT",
     "ChildRef",
     "Chunk",
@@ -50,6 +61,7 @@ __all__ = [
     "ReduceEffect",
     "ReduceMachine",
     "ReleasePartials",
+    "Residuals",
     "ResultComplete",
     "ResultEffect",
     "ResultExchange",

@@ -74,6 +74,8 @@ class Combine:
     """partial = weight * own + child + child ..., in exactly this order; the children's scratch is free afterwards.
 
     `weight` None: this site gives nothing. `children` ascend and are not empty where `weight` is None.
+    `children_weights`: of their subtrees; `subtree_weight`: of this site's, None at the root. What travels in an
+    encoding is the mean of a subtree: both ends compute the same weight of it from what chunk 0 tells.
     """
 
     tag: Tag
@@ -81,6 +83,8 @@ class Combine:
     chunk: int
     weight: float | None
     children: tuple[SiteId, ...]
+    children_weights: tuple[float, ...] = ()
+    subtree_weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ What lies in memory here is bounded by the grants: `in_flight_max` chunks for ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import fsum
 
 from chaos_protocols.errors import RemoteProtocolError
@@ -82,6 +82,8 @@ class TreeFlow:
         self._limit: int | None = None
         self._released = 0
         self._wants: dict[SiteId, int] = {}
+        self._sum: Combine | None = None
+        """Of chunk 0; those after it differ in their number alone."""
 
     # -- opening, links
 
@@ -212,15 +214,8 @@ class TreeFlow:
     def _combine(self) -> list[ReduceEffect]:
         chunk = self.combined
         self.combined += 1
-        effects: list[ReduceEffect] = [
-            Combine(
-                tag=self.tag,
-                tree=self.tree,
-                chunk=chunk,
-                weight=self._own or None,
-                children=tuple(site for site, child in self._children.items() if not child.empty),
-            )
-        ]
+        first = self._sum = self._sum or self._sum_of_chunk_0()
+        effects: list[ReduceEffect] = [replace(first, chunk=chunk) if chunk else first]
         if self.place.parent is not None:
             return [*effects, self._send_up(chunk)]
         if self.weights is None:
@@ -229,6 +224,21 @@ class TreeFlow:
         effects.append(Finalise(tag=self.tag, tree=self.tree, chunk=chunk, total=fsum(self.weights)))
         self.finished = chunk + 1
         return effects + self._serve()
+
+    def _sum_of_chunk_0(self) -> Combine:
+        """Every child has told its weights by then."""
+        giving = tuple((site, child.members) for site, child in self._children.items() if not child.empty)
+        return Combine(
+            tag=self.tag,
+            tree=self.tree,
+            chunk=0,
+            weight=self._own or None,
+            children=tuple(site for site, _ in giving),
+            children_weights=tuple(fsum(self._known[member] for member in members) for _, members in giving),
+            subtree_weight=(
+                fsum(self._known[member] for member in self.place.subtree) if self.place.parent is not None else None
+            ),
+        )
 
     # -- down
 

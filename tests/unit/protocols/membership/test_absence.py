@@ -14,8 +14,9 @@ from chaos_protocols.effects import Contribute, DeliverResult, WorkerOverdue
 from chaos_protocols.membership.absence import TABLE, Absence, AbsenceEvent
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
 from chaos_protocols.wire.control import RoundWaits, SiteStatus, StateRequest
+from chaos_protocols.wire.user_words import RunPaused, RunResumed
 from chaos_protocols.wire.waits import SiteWait
-from chaos_protocols.wire.worker import FallenBehind, RunPaused, RunResumed, TrainFrom
+from chaos_protocols.wire.worker import FallenBehind, TrainFrom
 
 LIMIT_S = 10.0
 

@@ -236,6 +236,17 @@ def test_a_site_that_got_its_vote_meanwhile_is_named_by_a_voter_that_was_left_be
     assert bench.machine.raft.term == 9, "C has taken its word back"
 
 
+def test_a_neighbour_that_was_started_again_with_an_older_roster_takes_its_former_word_back() -> None:
+    """Until then B named itself, with a newer roster; its new daemon has the one of its disk, and names another (seed
+    5255, 7 sites)."""
+    bench = Bench(A, roster_of(A, B, C), voters=(A, B, C), incarnation=2).up(B, C)
+    bench.hear(B, heartbeat(epoch=EPOCH + 9, scheduler=B))
+    bench.hear(C, heartbeat(epoch=EPOCH + 8, scheduler=C))
+    assert bench.machine.scheduler_site() == B, "the newest roster counts"
+    bench.hear(B, heartbeat(epoch=EPOCH, scheduler=D))
+    assert bench.machine.scheduler_site() == D
+
+
 def test_what_a_guest_says_of_a_members_daemon_is_forgotten_after_a_restart_too() -> None:
     bench = restarted()
     told = LinkStateAdvertisement(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")

@@ -78,3 +78,11 @@ def test_a_site_that_has_asked_to_join_asks_to_leave_for_it_may_have_been_admitt
             assert sent(bench.taken(), JoinRequest)
         out = bench.handle(events.LeaveRequested(request="r", reason="its user"))
         assert any(isinstance(one, StopDaemon) for one in out) is not asked
+
+
+def test_a_site_that_was_in_the_run_before_its_restart_asks_to_leave() -> None:
+    """The entry that renews it is in its log, and it has yet to hear that it is agreed (seed 7610, 4 sites)."""
+    for was_in in (False, True):
+        bench = Bench(B, roster_of(A, B) if was_in else roster_of(A, C), voters=(A,), incarnation=2).up(A)
+        out = bench.handle(events.LeaveRequested(request="r", reason="its user"))
+        assert any(isinstance(one, StopDaemon) for one in out) is not was_in

@@ -21,7 +21,8 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import StateRequest
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 from chaos_protocols.wire.steps import SiteStep
-from chaos_protocols.wire.worker import RunPaused, TrainFrom
+from chaos_protocols.wire.user_words import RunPaused
+from chaos_protocols.wire.worker import TrainFrom
 
 
 def test_state_that_was_loaded_after_its_transfer_was_given_up_is_offered_all_the_same() -> None:

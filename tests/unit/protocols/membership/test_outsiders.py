@@ -17,11 +17,13 @@ from tests.unit.protocols.one_site import (
     D,
     heartbeat,
     leader_of,
+    link,
+    moving,
     records,
     roster_of,
     sent,
 )
-from tests.unit.protocols.scheduler.scheduler_kit import alive
+from tests.unit.protocols.scheduler.scheduler_kit import acknowledge, alive, elect, lose
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import RoundResolved, encode_command, encode_roster
@@ -268,3 +270,30 @@ def test_a_snapshot_that_is_no_roster_is_never_stored_not_even_by_a_site_outside
     snapshot = Snapshot(index=20, term=2, configuration=Configuration(voters=(A,), learners=(B,)), state=b"\x80")
     out = bench.hear(A, RaftEnvelope(message=SnapshotRequest(term=2, leader=A, snapshot=snapshot, tenure=1)))
     assert not [one for one in out if isinstance(one, Persist)] and bench.machine.raft.snapshot is None
+
+
+def test_a_site_that_hears_its_leader_by_way_of_outsiders_alone_dials_the_sites_of_the_run() -> None:
+    """The role lives on, and nothing can be agreed (seed 9053, 7 sites)."""
+    bench = Bench(B, roster_of(A, B, C, links=(link(A, C), link(B, C))), voters=(A, B, C)).up(D)
+    for _ in range(20):
+        bench.handle(moving(D))
+        bench.hear(A, RaftEnvelope(message=append()), by=D)
+        bench.wait(SETTINGS.beat_s)
+    assert bench.machine.raft.leader == A
+    assert A in {one.site for one in bench.taken() if isinstance(one, Dial)}
+
+
+def test_a_leader_that_reaches_its_voters_by_way_of_outsiders_alone_dials_them() -> None:
+    bench = Bench(A, roster_of(A, B, C, links=(link(A, C), link(B, C))), voters=(A, B, C)).up(C)
+    elect(bench)
+    bench.up(D)
+    linked = LinkStateAdvertisement(neighbour=D, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    bench.hear(B, linked, by=D)
+    lose(bench, C)
+    bench.taken()
+    for _ in range(20):
+        bench.handle(moving(D))
+        acknowledge(bench, B)
+        bench.wait(SETTINGS.beat_s)
+    assert bench.machine.raft.leader == A, "B answers"
+    assert B in {one.site for one in bench.taken() if isinstance(one, Dial)}

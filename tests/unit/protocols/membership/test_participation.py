@@ -70,7 +70,8 @@ from chaos_protocols.wire.control import (
     SiteStatus,
     StateRequest,
 )
-from chaos_protocols.wire.worker import Dismissed, LoadState, RunPaused, RunResumed, TrainFrom, WorkerRefused
+from chaos_protocols.wire.user_words import RunPaused, RunResumed
+from chaos_protocols.wire.worker import Dismissed, LoadState, TrainFrom, WorkerRefused
 
 # ---- how it stands, in words
 

@@ -12,7 +12,7 @@ from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.effects import StopDaemon
 from chaos_protocols.wire.control import Heartbeat, JoinAnswer, JoinRequest
-from chaos_protocols.wire.worker import RunPaused
+from chaos_protocols.wire.user_words import RunPaused
 
 ONE, OTHER = "1" * 32, "2" * 32
 

@@ -9,7 +9,8 @@ from tests.unit.protocols.one_site import A, B, D, records
 from chaos_protocols import events
 from chaos_protocols.effects import Contribute, DeliverResult
 from chaos_protocols.rounds.state_check import CHECK_EVERY_ROUNDS, encode_check
-from chaos_protocols.wire.worker import StateDiffered, StateDigests
+from chaos_protocols.wire.user_words import StateDiffered
+from chaos_protocols.wire.worker import StateDigests
 
 SAME, OTHER = b"s" * 8, b"o" * 8
 

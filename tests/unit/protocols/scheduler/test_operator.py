@@ -15,7 +15,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.reports import ROUNDS_MAX
-from chaos_protocols.wire.control import JoinRequest
+from chaos_protocols.wire.control import JoinAnswer, JoinRequest
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.versions import BEFORE, SPOKEN, Versions
 
@@ -236,6 +236,27 @@ def test_a_site_that_came_back_with_nothing_newer_is_not_waited_for_though_no_li
         checkpoint=disk(LATEST - 3, lineage=3), versions=SPOKEN,
     )  # fmt: skip
     bench.hear(D, request, by=B, incarnation=2)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) == (B, LATEST - 3)
+
+
+def test_what_a_site_asked_before_it_was_let_in_says_nothing_when_it_comes_again() -> None:
+    """D came back in the life in which it failed. Its first word, from before it was let in, is repeated to a scheduler
+    that was started since (seed 4753, 3 sites)."""
+    bench = standing(B, departed=(failed(),), restore_epoch=3)
+    asks(bench, B, checkpoint=disk(LATEST - 3, lineage=3))
+    hello(bench)
+    first = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(C,), model=MODEL, worker_round=0,
+        versions=SPOKEN,
+    )  # fmt: skip
+    for answered_in in (0, bench.machine.raft.term - 1):
+        out = bench.up(D).hear(D, msgspec.structs.replace(first, answered_in=answered_in))
+        answers = [message for _, message in sent(out, JoinAnswer)]
+        alive(bench, B, seconds=1.0)
+        assert "site d (it is away" in waits(bench, B)
+    assert answers[0].term == bench.machine.raft.term
+    bench.hear(D, msgspec.structs.replace(first, answered_in=answers[0].term))
     alive(bench, B, seconds=1.0)
     assert adopted(bench) == (B, LATEST - 3)
 

@@ -12,7 +12,7 @@ from tests.unit.protocols.state.test_local_checkpoint import copied, keeper
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Replicate, SetRestorePoint
 from chaos_protocols.agreement.views import make_view
-from chaos_protocols.effects import FetchState, LoadCheckpoint
+from chaos_protocols.effects import FetchState, LoadCheckpoint, ReleaseState
 from chaos_protocols.membership.own import MembershipState
 from chaos_protocols.wire.control import CaughtUp
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -90,6 +90,25 @@ def test_no_transfer_begins_while_the_worker_may_copy_its_own_state_there() -> N
     out = bench.agreed(Replicate(views=views(bench, 3), replication=plan(D, B, transfer="w", round_number=3)))
     assert not of(out, FetchState) and not to_worker(out, TakeSnapshot), "it is asked once"
     assert of(bench.handle(events.WorkerSnapshotMissed(round=0, now=2)), FetchState)
+
+
+def test_a_source_that_loses_the_state_before_it_is_copied_says_that_it_is_gone() -> None:
+    """Its worker never comes to that round, so the joiner would wait for minutes (seed 4408, 6 sites)."""
+    bench = keeper(checkpoint="off")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
+    bench.taken()
+    bench.machine.participation.state_lost("it fell behind")
+    assert [one.transfer for one in of(bench.handle(events.TimerFired()), ReleaseState)] == ["t"]
+    assert not of(bench.handle(events.WorkerSnapshotMissed(round=2, now=3)), ReleaseState), "once"
+
+
+def test_a_state_that_was_copied_is_served_though_the_worker_has_lost_it_since() -> None:
+    bench = keeper(checkpoint="off")
+    bench.agreed(Replicate(views=views(bench, 3), replication=plan(B, D, round_number=2)))
+    bench.handle(events.WorkerSnapshotTaken(round=2))
+    bench.taken()
+    bench.machine.participation.state_lost("it fell behind")
+    assert not of(bench.handle(events.WorkerSnapshotMissed(round=0, now=3)), ReleaseState)
 
 
 def test_a_snapshot_that_was_answered_holds_up_nothing() -> None:

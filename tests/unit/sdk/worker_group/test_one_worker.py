@@ -107,7 +107,7 @@ def test_a_layer_that_is_dropped_and_comes_back_has_every_bit() -> None:
     (layer,) = chain([Block(0.0)])
     layer.train_with(make_optimizer)
     torch.manual_seed(2)
-    layer.update(torch.randn(layer.gradient_size))
+    layer.update(torch.randn(layer.gradient_size), 1)
     state, digest = layer.state(), layer.digest()
     output = layer.module(torch.ones(2, WIDTH))
     layer.drop()
@@ -171,7 +171,7 @@ def test_a_layer_that_is_forgotten_is_named() -> None:
         (lambda c, m: c.register(model=m, optimizer=make_optimizer, clip_norm=0), "clip_norm must be greater than 0"),
         (lambda c, m: c.loader(Points(), global_batch=10, micro_batch=4), "cannot be cut into micro-batches of 4"),
         (lambda c, m: c.loader(Points(), global_batch=1000, micro_batch=4), "has 96 samples and a step takes 1000"),
-        (lambda c, m: c.parallelize(make_model(), loss=LOSS), "parallelized already"),
+        (lambda c, m: c.parallelize(make_model(), loss=LOSS), "parallelized or replicated already"),
     ],
     ids=("optimizer", "clip", "batch", "data", "twice"),
 )

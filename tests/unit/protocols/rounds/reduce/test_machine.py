@@ -73,7 +73,7 @@ def test_a_chunk_is_summed_when_all_parts_are_there_and_sent_within_the_grant() 
     assert machine.received(C, up(0, 2.0)) == [], "nothing goes up without the parent's grant"
     effects = machine.received(A, grant(0, 1))
     assert effects == [
-        Combine(tag=TAG, tree=0, chunk=0, weight=3.0, children=(C,)),
+        Combine(tag=TAG, tree=0, chunk=0, weight=3.0, children=(C,), children_weights=(2.0,), subtree_weight=5.0),
         SendBulk(site=A, header=up(0, 3.0, 2.0), payload=PartialRef(tag=TAG, tree=0, chunk=0)),
         SendBulk(site=C, header=grant(1, 3)),
     ]
@@ -111,7 +111,7 @@ def test_the_root_divides_by_all_weights_and_serves_who_wants() -> None:
     machine.received(B, want(0))
     effects = machine.received(B, up(0, 2.0, 3.0))
     assert effects == [
-        Combine(tag=TAG, tree=0, chunk=0, weight=1.0, children=(B,)),
+        Combine(tag=TAG, tree=0, chunk=0, weight=1.0, children=(B,), children_weights=(5.0,)),
         Finalise(tag=TAG, tree=0, chunk=0, total=6.0),
         SendBulk(site=B, header=down(0, 1.0, 2.0, 3.0), payload=ResultRef(tag=TAG, tree=0, chunk=0)),
         RoundReduced(tag=TAG, weights=((A, 1.0), (B, 2.0), (C, 3.0))),

@@ -1,0 +1,160 @@
+"""A vector whose float32 numbers travel in an encoding: where its chunks lie then, and what was lost of each.
+
+What a site sends of its subtree, and the root of the whole, is a mean; what the encoding loses of it is kept here and
+added to what this site encodes of that chunk next (error feedback: Seide et al. 2014; Karimireddy et al. 2019). Kept in
+units of that mean, so what is added is never larger than what was lost, whatever the weights of the next round. It is
+no part of the state: nobody else gets it, and a site that leaves takes one round's rounding with it.
+
+Which of two copies of a loss counts is decided by `rounds.reduce.Residuals`. Driven by `memory.RoundMemory`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from chaos_protocols.rounds.reduce import ITEM_BYTES, Chunk, Residuals, chunk_bytes_for, cut
+from chaos_protocols.wire.encodings import FORMS, FP32
+from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.encodings import Codec, Floats, codec_of
+from chaosd.bulk.vector import Bytes, Numbers, is_finite
+
+ALIGNMENT_BYTES = 8
+"""Of each chunk in a result that is held; what lies between is never sent."""
+
+
+class CodedVector:
+    """See the module. `places`: of the chunks as they travel, in memory of `size_bytes`. In fp32 these are the chunks
+    themselves, and nothing is ever lost."""
+
+    def __init__(self, spec: ContributionSpec, chunks: Sequence[Chunk], *, feedback: bool = True) -> None:
+        """`feedback`: false only where its gain is measured."""
+        self.name, self.vector_bytes = spec.encoding, spec.size_bytes
+        count_max = max((_count(chunk) for chunk in chunks), default=0)
+        self._codec: Codec | None = codec_of(spec.encoding, count_max)
+        self._feedback = feedback
+        self._chunks = tuple(chunks)
+        self.places, self.size_bytes = self._chunks, spec.size_bytes
+        self.error: float | None = None
+        """Of the last round that counts: what its encoding lost here, over what was encoded (norms)."""
+        self._lost_squared = self._given_squared = 0.0
+        if self._codec is None:
+            return
+        self.places, self.size_bytes = _places(spec.encoding, self._chunks)
+        self._starts = _starts(self._chunks)
+        count = sum(_count(chunk) for chunk in self._chunks if chunk.dtype == "float32")
+        self._residuals = Residuals(len(self._chunks))
+        self._lost = tuple(np.zeros(count, dtype=np.float32) for _ in range(2))
+        self._part = np.empty(count_max, dtype=np.float32)
+
+    def codes(self, index: int) -> bool:
+        """Whether this chunk is encoded."""
+        return self._codec is not None and self._chunks[index].dtype == "float32"
+
+    # -- the transaction
+
+    def begin(self, round_number: int) -> None:
+        """A tag of this round opens."""
+        self._lost_squared = self._given_squared = 0.0
+        if self._codec is not None and not self._residuals.begin(round_number):
+            for lost in self._lost:
+                lost[:] = 0
+
+    def held(self, round_number: int) -> None:
+        """Its result is here, and finite: what was lost in it is owed."""
+        if self._codec is None or not self._residuals.held(round_number):
+            return
+        squared = self._lost_squared / self._given_squared if self._given_squared else math.nan
+        self.error = math.sqrt(squared) if math.isfinite(squared) else None
+
+    # -- numbers and bytes
+
+    def encode(self, index: int, mean: Numbers, out: Bytes) -> bool:
+        """The mean of a subtree (it is changed), with what was lost of this chunk before. False: what comes out is not
+        finite; then what was lost waits."""
+        codec, start = self._codec, self._starts[index]
+        assert codec is not None
+        stop = start + len(mean)
+        if self._feedback:
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.add(mean, self._lost[self._residuals.side(index)][start:stop], out=mean)
+        codec.encode(mean, out)
+        lost = self._lost[self._residuals.write(index)][start:stop]
+        codec.decode(out, lost)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.subtract(mean, lost, out=lost)
+        if not codec.is_finite(out, len(mean)) or not is_finite(mean):
+            self._residuals.waits(index)
+            return False
+        self._lost_squared += float(np.einsum("i,i->", lost, lost))
+        self._given_squared += float(np.einsum("i,i->", mean, mean))
+        return True
+
+    def decoded(self, index: int, data: Bytes, weight: float) -> Floats:
+        """`weight` times the mean that came for this chunk; valid until the next call."""
+        assert self._codec is not None
+        part: Floats = self._part[: _count(self._chunks[index])]
+        self._codec.decode(data, part)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.multiply(part, np.float32(weight), out=part)
+        return part
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """Of the vector itself."""
+        return self._chunks
+
+    def plain(self, index: int, data: Bytes) -> Bytes:
+        """The numbers that these bytes, of this chunk, stand for (of the mean, where it is encoded), as bytes; valid
+        until the next call of this or `decoded`."""
+        return self.decoded(index, data, 1.0).view(np.uint8) if self.codes(index) else data
+
+    def is_finite(self, index: int, data: Bytes) -> bool:
+        """Whether all numbers are that these bytes, of this chunk, stand for."""
+        chunk = self._chunks[index]
+        if self._codec is not None and chunk.dtype == "float32":
+            return self._codec.is_finite(data, _count(chunk))
+        return is_finite(data.view(chunk.dtype))
+
+    def write(self, coded: Bytes, out: Bytes) -> None:
+        """The vector itself, of what lies at its places."""
+        if self._codec is None:
+            out[:] = coded
+            return
+        for chunk, place in zip(self._chunks, self.places, strict=True):
+            if chunk.dtype == "float32":
+                self._codec.decode(coded[place.start : place.stop], out[chunk.start : chunk.stop].view(np.float32))
+            else:
+                out[chunk.start : chunk.stop] = coded[place.start : place.stop]
+
+
+def coded_bytes(spec: ContributionSpec) -> int:
+    """Of a result as it is held and sent."""
+    if spec.encoding == FP32:
+        return spec.size_bytes
+    return _places(spec.encoding, cut(spec, chunk_bytes_for(spec.size_bytes)))[1]
+
+
+def _count(chunk: Chunk) -> int:
+    return chunk.size_bytes // ITEM_BYTES[chunk.dtype]
+
+
+def _places(name: str, chunks: Sequence[Chunk]) -> tuple[tuple[Chunk, ...], int]:
+    places: list[Chunk] = []
+    start = 0
+    for chunk in chunks:
+        size = FORMS[name].size_bytes(_count(chunk)) if chunk.dtype == "float32" else chunk.size_bytes
+        places.append(Chunk(start=start, stop=start + size, dtype=chunk.dtype))
+        start += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return tuple(places), start
+
+
+def _starts(chunks: Sequence[Chunk]) -> list[int]:
+    """Where each chunk's numbers begin among those that are encoded."""
+    starts, at = [], 0
+    for chunk in chunks:
+        starts.append(at)
+        at += _count(chunk) if chunk.dtype == "float32" else 0
+    return starts

@@ -1,0 +1,97 @@
+"""Results of rounds: what is known of each, and which stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import fsum
+
+import numpy as np
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.reduce import RetainedRounds
+from chaos_protocols.wire.encodings import FP32
+from chaosd.bulk.reduce.bounds import NormLimit
+from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
+
+
+@dataclass(slots=True)
+class Result:
+    """The whole vector of a round, as it travels; `hashes`: of its chunks, in the order of the vector; `odd_chunks`:
+    those that hold a number that is not finite; `culprits`: whose sums were not, when they were added up here;
+    `checks`: of the sites' states; `limit`: of its norm; `squares`: of its chunks; `clipped`: norm of this site's part
+    where it was clipped."""
+
+    round: int
+    buffer: Buffer
+    coded: CodedVector
+    hashes: list[bytes]
+    digest: str = ""
+    odd_chunks: set[int] = field(default_factory=set)
+    culprits: set[SiteId] = field(default_factory=set)
+    checks: tuple[tuple[SiteId, bytes], ...] = ()
+    limit: NormLimit | None = None
+    squares: dict[int, float] = field(default_factory=dict)
+    clipped: float = 0.0
+
+    def is_bounded(self) -> bool:
+        """Whether it is no longer than the run allows."""
+        return self.limit is None or self.limit.is_kept(fsum(self.squares.values()), self.buffer.array, self.coded)
+
+    def look(self, index: int) -> bytes:
+        """A chunk lies there: note whether it is finite. Its hash."""
+        place = self.coded.places[index]
+        found = self.hashes[index] = chunk_hash(self.buffer.view(place.start, place.stop))
+        finite = self.coded.is_finite(index, self.buffer.array[place.start : place.stop])
+        (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
+        if self.limit is not None:
+            data = self.coded.plain(index, self.buffer.array[place.start : place.stop])
+            self.squares[index] = self.limit.square(data, self.coded.chunks[index])
+        return found
+
+    def numbers(self) -> memoryview:
+        """Of the vector, read only; in fp32 without a copy."""
+        whole = self.buffer.array
+        if self.coded.name != FP32:
+            whole = np.empty(self.coded.vector_bytes, dtype=np.uint8)
+            self.write(whole)
+        return memoryview(whole).toreadonly()  # type: ignore[arg-type]
+
+    def write(self, out: Bytes) -> None:
+        """The numbers of the vector."""
+        self.coded.write(self.buffer.array, out)
+
+
+class Results:
+    """Finished results by round; `RetainedRounds` says which stay."""
+
+    def __init__(self, *, kept_min: int, count_max: int) -> None:
+        self._retained = RetainedRounds(kept_min=kept_min, count_max=count_max)
+        self._by_round: dict[int, Result] = {}
+
+    def get(self, round_number: int) -> Result | None:
+        return self._by_round.get(round_number)
+
+    def add(self, result: Result) -> list[int]:
+        """Takes over the result. Returns the rounds that had to go."""
+        self._remove(result.round)
+        self._by_round[result.round] = result
+        return self._shrink(self._retained.add(result.round))
+
+    def drop(self, before_round: int, after_round: int | None) -> list[int]:
+        """Rounds below are not needed by the worker any more, but the newest stay for neighbours; those above
+        `after_round` are void."""
+        return self._shrink(self._retained.drop(before_round, after_round))
+
+    def clear(self) -> list[int]:
+        return self._shrink(self._retained.clear())
+
+    def _shrink(self, rounds: list[int]) -> list[int]:
+        for one in rounds:
+            self._remove(one)
+        return rounds
+
+    def _remove(self, round_number: int) -> None:
+        gone = self._by_round.pop(round_number, None)
+        if gone is not None:
+            gone.buffer.release()

@@ -1,0 +1,258 @@
+"""A worker's life in a worker group: takes orders, builds groups, gives its sums, commits, stops and goes on.
+
+How the sums of a step come about is another's affair: `together` executes a stream, `replicas` leaves it to the script.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from time import perf_counter
+
+import torch
+
+from chaos.worker_group.groups import GroupFailed, Groups
+from chaos.worker_group.line import ControlLine
+from chaos.worker_group.memory import RunMemory
+from chaos.worker_group.moving import move, pair
+from chaos.worker_group.session import Applied, Computed, Training, update
+from chaos.worker_group.vectors import Vectors
+from chaos_protocols.worker_group.messages import (
+    CommitStep,
+    Compute,
+    Go,
+    MeasureResult,
+    PeerLost,
+    PlanOrder,
+    PlanReady,
+    Reduced,
+    ResultMeasured,
+    ScriptFailed,
+    StateTaken,
+    StateWritten,
+    Stepped,
+    TakeState,
+    WriteState,
+)
+from chaos_protocols.worker_group.suspicion import Work
+from chaos_protocols.worker_group.tags import StepPhase, StepTag
+
+ORDERS: tuple[type[PlanOrder | CommitStep], ...] = (PlanOrder, CommitStep)
+
+
+AT_A_GATE: tuple[type[CommitStep | Compute | WriteState | TakeState | MeasureResult], ...] = (
+    CommitStep,
+    Compute,
+    WriteState,
+    TakeState,
+    MeasureResult,
+)
+"""What a worker takes that has the sums of a step, or holds."""
+
+
+class InGroup(ABC):
+    """One of several workers, however it computes a step. `vectors`: of a run of institutions; None: the workers train
+    by themselves."""
+
+    def __init__(self, training: Training, environment: Mapping[str, str], vectors: Vectors | None = None) -> None:
+        self._training = training
+        self._vectors, self._descriptor = vectors, int(environment.get("CHAOS_WORKER_MEMORY", "-1"))
+        self._memory: RunMemory | None = None
+        self._holds = False
+        self._tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
+        self.line = ControlLine(environment, lambda: self._tag)
+        self._order: PlanOrder | None = None
+        self._groups: Groups | None = None
+        self._installed = False
+        """A plan is executed here."""
+        self._run: Computed | None = None
+
+    @property
+    def generation(self) -> int:
+        """Number of the plan in force."""
+        return self.line.generation
+
+    @property
+    def speaks(self) -> bool:
+        """The holder of layer 0 that is lowest."""
+        return self._order is not None and 0 in self._order.lowest
+
+    def failed(self, text: str) -> None:
+        """The script raised: the others must know, since the same code would fail there too."""
+        self.line.send(ScriptFailed(text=text[:4000]))
+        self.line.ended()
+
+    def ended(self) -> None:
+        """The worker group is over."""
+        self._drop_groups()
+        self.line.ended()
+
+    def close(self) -> None:
+        """No further step is wanted here."""
+        self.line.close(self._tag.step)
+
+    # ---- a step
+
+    def _reduced(self, run: Computed, repeated: int) -> Applied | None:
+        """The sums of the step are there: say so, and wait for the commit. None: the
+        state that this step began with was replaced."""
+        line, step, order, loader = self.line, self._tag.step, self._order, self._training.loader
+        assert order is not None
+        if self._memory is not None:
+            for layer in (self._training.parts[index] for index in order.lowest):
+                if layer.parameters:
+                    self._memory.give(layer, run.sums.total(layer.index) / loader.micro_batches)
+        squares = tuple((layer, run.squares(layer)) for layer in order.lowest)
+        self._stand(StepPhase.REDUCED)
+        line.doing(Work.WAITING)
+        line.send(
+            Reduced(generation=line.generation, step=step, squares=squares, losses=tuple(sorted(run.losses.items())))
+        )
+        while self._tag.phase is StepPhase.REDUCED:
+            commit = self._obey(line.take(*AT_A_GATE))
+            if commit is not None:
+                return Applied(step=step + 1, loss=commit.loss, norm=commit.norm, repeated=repeated)
+        return None
+
+    def _held(self) -> Applied | None:
+        """While nothing is to be computed: results are applied, a state is written or taken, until `Compute`, or until
+        the training is complete by what others have done."""
+        while self._holds:
+            if self._tag.step >= self._training.loader.steps:
+                return Applied(step=self._tag.step, loss=math.nan, norm=math.nan)
+            self.line.doing(Work.WAITING)
+            self._obey(self.line.take(*AT_A_GATE))
+        return None
+
+    def _obey(self, order: CommitStep | Compute | WriteState | TakeState | MeasureResult) -> CommitStep | None:
+        """Do what is ordered of a worker that stands still; a commit that was carried out is returned."""
+        line, memory, step = self.line, self._memory, self._tag.step
+        if order.step != step and not isinstance(order, TakeState):
+            return None  # of before a stop
+        if isinstance(order, CommitStep):
+            self._apply(order)
+            return order
+        assert memory is not None and self._order is not None
+        lowest = [self._training.parts[index] for index in self._order.lowest]
+        line.doing(Work.UPDATE)
+        match order:
+            case Compute():
+                self._holds = False
+            case WriteState():
+                for layer in lowest:
+                    memory.write(layer)
+                line.send(StateWritten(generation=line.generation, step=step))
+            case TakeState():
+                memory.load(self._training.parts)
+                self._run, self._holds = None, True
+                self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
+                line.send(StateTaken(generation=line.generation, step=order.step))
+            case MeasureResult():
+                squares = tuple((layer.index, memory.squares(layer)) for layer in lowest)
+                line.send(ResultMeasured(generation=line.generation, step=step, squares=squares))
+        line.doing(Work.WAITING)
+        return None
+
+    def _apply(self, commit: CommitStep) -> None:
+        """The update of a committed step; from its beginning to its end it cannot be stopped."""
+        run, order, layers = self._run, self._order, self._training.parts
+        assert order is not None
+        self._stand(StepPhase.UPDATE)
+        self.line.doing(Work.UPDATE)
+        began_s = perf_counter()
+        if commit.shared:
+            assert self._memory is not None
+            self._memory.update(layers, commit)
+        else:
+            assert run is not None
+            update(layers, run, commit)
+        seconds = {} if run is None else {**run.seconds, "update": perf_counter() - began_s}
+        self._run, self._holds = None, commit.hold
+        self._tag = StepTag(generation=self.line.generation, step=commit.step + 1, phase=StepPhase.COMPUTE)
+        held = [layer for layer in layers if layer.held] if order.audit else []
+        digests = tuple((layer.index, layer.digest()) for layer in held)
+        if commit.digest is not None and self._memory is not None:
+            self._memory.copy([layers[index] for index in order.lowest], *commit.digest)
+        self.line.send(Stepped(generation=self.line.generation, step=commit.step + 1, digests=digests, seconds=seconds))
+
+    def _doing(self, work: Work, peer: int = -1) -> None:
+        self.line.check()
+        self.line.doing(work, peer)
+
+    def _stand(self, phase: StepPhase) -> None:
+        self._tag = StepTag(generation=self.line.generation, step=self._tag.step, phase=phase)
+
+    # ---- generations
+
+    def _install(self) -> None:
+        """Take orders until one has layers for this worker and everybody is ready. Raises `GenerationEnded`,
+        `GroupFailed` and `GroupEnded`."""
+        while True:
+            self.line.doing(Work.WAITING)
+            message = self.line.take(*ORDERS)
+            if isinstance(message, CommitStep):
+                able = message.shared or (self._run is not None and self._tag.phase is StepPhase.REDUCED)
+                if able and self._order is not None and self._tag.step == message.step:
+                    self._apply(message)
+                continue
+            self._build(message)
+            if message.share.last_layer > message.share.first_layer:
+                return
+
+    def _build(self, order: PlanOrder) -> None:
+        line, me = self.line, self.line.worker
+        self._run = None
+        self._drop_groups()
+        line.doing(Work.BUILDING)
+        groups = self._groups = Groups(line, order.generation)
+        moving = {pair(each.source, each.target) for each in order.moves}
+        groups.build([*order.share.groups(me), *moving])
+        line.forget_store()
+        waits: Callable[[int], None] = lambda peer: self._doing(Work.WAITING, peer)  # noqa: E731
+        came = move(order.moves, me, self._training.parts, groups, waits)
+        line.doing(Work.WAITING)
+        line.send(PlanReady(generation=order.generation))
+        go = line.take(Go)
+        line.doing(Work.BUILDING)
+        if self._vectors is not None and self._memory is None:
+            self._memory = RunMemory(self._vectors, self._descriptor)
+        self._hold(order, came)
+        self._order = order
+        self._holds = go.hold
+        self._tag = StepTag(generation=order.generation, step=order.step, phase=StepPhase.COMPUTE)
+        self._planned(order, groups)
+        self._installed = True
+
+    @abstractmethod
+    def _planned(self, order: PlanOrder, groups: Groups) -> None:
+        """This plan is executed from now on, with these groups."""
+
+    def _hold(self, order: PlanOrder, came: Mapping[int, torch.Tensor]) -> None:
+        """From now on this worker holds the layers of its share, and no others."""
+        for layer in self._training.parts:
+            if not order.share.first_layer <= layer.index < order.share.last_layer:
+                layer.drop()
+                continue
+            layer.revive()
+            if layer.index in came:
+                layer.load(came[layer.index])
+
+    def _halt(self, error: Exception) -> None:
+        """The generation is over for this worker: its groups go, and the controller is told where it stands."""
+        if isinstance(error, GroupFailed) and not self.line.stopping:
+            self.line.send(PeerLost(generation=self.line.generation, text=str(error)[:4000]))
+        self.line.doing(Work.WAITING)
+        self.line.halt()
+        self._drop_groups()
+        if self._tag.phase is not StepPhase.REDUCED:
+            self._run = None
+
+    def _drop_groups(self) -> None:
+        self.line.on_stop(_nothing)
+        self._installed = False
+        self._groups = None
+
+
+def _nothing() -> None:
+    """No groups are there to be severed."""

@@ -1,0 +1,258 @@
+"""A model of which each worker of a site has a replica: what `Coordinator.replicate` makes of a script's own loop.
+
+One worker alone is a worker group of one: it computes all micro-batches of a step in order, and its commit is its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from chaos.conversation import Conversation
+from chaos.frameworks.base import Framework
+from chaos.sync import SyncSession
+from chaos.sync.every_step import EveryStep, EveryStepSession
+from chaos.worker_group.data import Loader
+from chaos.worker_group.layers import digest_of
+from chaos.worker_group.line import GroupEnded
+from chaos.worker_group.model import WorkersEnded
+from chaos.worker_group.replicas import (
+    ReplicaAlone,
+    ReplicaTogether,
+    ReplicaWithOthers,
+    ReplicaWorker,
+    SummedSession,
+    WholeTraining,
+)
+from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.whole import WholeModel, WholeVectors
+from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport, RunSpecs
+from chaos_protocols.worker_group.suspicion import Work
+
+GUESSED_FORWARD_S, GUESSED_BACKWARD_S = 0.001, 0.002
+"""Of a micro-batch, before the script has computed one: with one part only the ratio between workers matters."""
+
+
+class Replicated:
+    """Made by `Coordinator.replicate`; see there. The script computes; this deals the micro-batches and makes steps."""
+
+    def __init__(self, module: Any) -> None:
+        """Raises ValueError for what is no model."""
+        if not isinstance(module, torch.nn.Module):
+            raise ValueError(f"replicate() takes a torch.nn.Module, not a {type(module).__name__}")
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise ValueError(
+                "replicate() stands in place of DistributedDataParallel, whose group cannot change: give it the model "
+                "itself, and leave out init_process_group()"
+            )
+        self.module = module
+        self._whole: WholeModel | None = None
+        self._summed: EveryStepSession | None = None
+        self._vectors: WholeVectors | None = None
+        self._others: tuple[Conversation, SummedSession] | None = None
+        self._loader: Loader | None = None
+        self._replica: ReplicaWorker | None = None
+        self._dealt: tuple[int, int] | None = None
+        self._drawn: torch.Tensor | None = None
+        self._loss = float("nan")
+        module.register_forward_pre_hook(lambda *_: self._doing(Work.FORWARD))
+        module.register_forward_hook(lambda *_: self._doing(Work.BACKWARD))
+
+    # ---- before the first step
+
+    def train_with(self, framework: Framework) -> EveryStepSession:
+        """What `register` was given. Raises ValueError where that was said already."""
+        if self._whole is not None:
+            raise ValueError("register() was already called; several models go into one call, as a mapping of names")
+        self._summed = EveryStep().start(framework)
+        self._whole = WholeModel(self.module, framework, self._summed)
+        return self._summed
+
+    def of_workers_in_a_run(self) -> None:
+        """These workers train with other institutions, through their controller."""
+        assert self._whole is not None and self._summed is not None
+        self._vectors = WholeVectors(self._whole, self._summed)
+
+    def of_a_run(self) -> SummedSession:
+        """This process trains with other institutions: what the rounds are made of."""
+        assert self._whole is not None and self._summed is not None
+        return SummedSession(self._summed, self._whole)
+
+    def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
+        """The daemon beside this process, and what was given by `of_a_run`."""
+        assert isinstance(session, SummedSession)
+        self._others = conversation, session
+
+    def load_from(self, loader: Loader) -> MicroBatches:
+        """What the script loops over; there is one."""
+        if self._loader is not None:
+            raise ValueError("this model has its loader already; one loader spans the whole training (steps=)")
+        self._loader = loader
+        return MicroBatches(loader, self)
+
+    # ---- training
+
+    def batches(self) -> Iterator[Any]:
+        """The micro-batches that this worker is dealt, until the training is over."""
+        loader = self._loader
+        assert loader is not None
+        while not loader.ended:
+            if self._dealt is not None:
+                raise ValueError(
+                    "coordinator.step() must follow each batch of the loader: forward, backward, coordinator.step(). "
+                    "It updates when the last micro-batch of a step is there"
+                )
+            replica = self._started()
+            dealt = self._told(replica.next)
+            if dealt is None:
+                replica.close()
+                loader.ended = True
+                return
+            loader.step, number = dealt
+            self._drawn = torch.get_rng_state()
+            torch.default_generator.manual_seed(seed_of(loader.seed, loader.step, number, 0))
+            sample = loader.micro_batch(loader.step, number)
+            self._dealt = dealt
+            yield sample
+
+    def step(self) -> bool:
+        """The gradients of the micro-batch that was dealt are there. False: this site is out of the run."""
+        loader, replica = self._loader, self._replica
+        if loader is None or replica is None or self._dealt is None:
+            raise ValueError(
+                "replicate() trains on the batches of coordinator.loader(dataset, global_batch=, micro_batch=): take "
+                "one, compute, then coordinator.step(), once for each"
+            )
+        if self._drawn is not None:
+            torch.set_rng_state(self._drawn)
+        loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None
+        self._told(lambda: replica.give(loss))
+        loader.step = replica.round
+        return not loader.ended
+
+    def logged(self, figures: Mapping[str, float]) -> None:
+        """What the script has said of its micro-batch: its loss is that of the events."""
+        self._loss = figures.get("loss", self._loss)
+
+    @property
+    def speaks(self) -> bool:
+        """See `Coordinator.speaks`."""
+        return self._replica is None or self._replica.speaks
+
+    @property
+    def round(self) -> int:
+        """How many updates the state has."""
+        return 0 if self._replica is None else self._replica.round
+
+    def warning(self) -> str:
+        """See `Framework.changed_outside`."""
+        return "" if self._whole is None else self._whole.look(self.round)
+
+    def digest(self) -> str:
+        """BLAKE3 of the state as it moves between workers."""
+        assert self._whole is not None
+        return self._whole.digest()
+
+    def failed(self, error: Exception) -> None:
+        """The script raised, which ends the worker group: the same code would fail on every worker."""
+        if self._replica is not None:
+            self._replica.failed(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """No further step: tell the others, if the training is not over by itself."""
+        if self._replica is not None:
+            self._replica.close()
+
+    def _told(self, call: Any) -> Any:
+        """Its answer; None at the end of the worker group. Raises `WorkersEnded` where that could not go on."""
+        replica, loader = self._replica, self._loader
+        assert replica is not None and loader is not None
+        try:
+            return call()
+        except GroupEnded as error:
+            loader.ended = True
+            replica.ended()
+            if str(error):
+                raise WorkersEnded(str(error)) from None
+            return None
+        except Exception as error:
+            self.failed(error)
+            raise
+
+    def _doing(self, work: Work) -> None:
+        if self._replica is not None:
+            training = self.module.training and torch.is_grad_enabled() and self._dealt is not None
+            self._replica.doing(work if training else Work.OUTSIDE)
+
+    def _started(self) -> ReplicaWorker:
+        if self._replica is not None:
+            return self._replica
+        if self._whole is None:
+            raise ValueError("call coordinator.register(model=model, optimizer=...) before the first batch")
+        assert self._loader is not None
+        training = WholeTraining(loader=self._loader, whole=self._whole)
+        if "CHAOS_WORKER_GROUP" in os.environ:
+            together = ReplicaTogether(training, os.environ, self._vectors)
+            together.line.send(self._hello(together.line.token, together.line.worker, self._loader))
+            self._replica = together
+        elif self._others is not None:
+            self._replica = ReplicaWithOthers(training, *self._others)
+        else:
+            self._replica = ReplicaAlone(training)
+        return self._replica
+
+    def _hello(self, token: str, worker: int, loader: Loader) -> GroupHello:
+        whole, vectors = self._whole, self._vectors
+        assert whole is not None
+        report = LayerReport(
+            name=whole.name[:200],
+            forward_s=GUESSED_FORWARD_S,
+            backward_s=GUESSED_BACKWARD_S,
+            optimizer_step_s=0.0,
+            parameter_bytes=whole.parameter_bytes,
+            optimizer_bytes=whole.state_bytes - whole.parameter_bytes,
+            gradient_bytes=whole.gradient_size * whole.gradient_dtype.itemsize,
+            activation_bytes=0,
+            output_bytes=0,
+        )
+        samples = loader.micro_batches * loader.micro_batch_size
+        specs = None
+        if vectors is not None:
+            specs = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=float(samples))
+        workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        return GroupHello(
+            version=VERSION,
+            token=token,
+            worker=worker,
+            torch=str(torch.__version__),
+            model=digest_of([whole], (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed)),
+            layers=(report,),
+            micro_batches=loader.micro_batches,
+            micro_batch_size=loader.micro_batch_size,
+            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
+            run=specs,
+        )
+
+
+class MicroBatches:
+    """Iterates over the micro-batches that this worker computes; made by `Coordinator.loader`. `coordinator.step()`
+    follows each."""
+
+    def __init__(self, loader: Loader, replicated: Replicated) -> None:
+        self._loader, self._replicated = loader, replicated
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._replicated.batches()
+
+    @property
+    def steps(self) -> int:
+        """How many updates the training has in all."""
+        return self._loader.steps
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs of the data set are complete."""
+        return self._loader.step // self._loader.steps_an_epoch

@@ -1,0 +1,127 @@
+"""A whole model as the one part of a training: what a replica holds, in the words of an ordinary script.
+
+Gradients, buffers, optimizers and schedulers are read, written and stepped by the session that `Coordinator.register`
+makes for a script of one process, so a site of replicas has the state and the vector of a round that such a script has,
+and both train in one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from chaos.frameworks.base import Bytes, Framework, SlotKind, in_vector_order
+from chaos.frameworks.torch_state import TensorItem
+from chaos.sync.every_step import EveryStepSession
+from chaos.worker_group.layers import HeldPart
+from chaos.worker_group.vectors import Vectors
+
+
+class WholeModel(HeldPart):
+    """`session`: of the training that `framework` has.
+
+    Its gradient is what a round averages, flat: gradients of parameters and values of buffers. Buffers are as the last
+    step left them before each micro-batch, so that what a micro-batch gives depends on no other.
+    """
+
+    def __init__(self, module: torch.nn.Module, framework: Framework, session: EveryStepSession) -> None:
+        super().__init__(0)
+        self.module, self._framework, self._session = module, framework, session
+        slots = in_vector_order(framework.slots)
+        self._wide = sum(slot.count for slot in slots if slot.summed_as == "float64")
+        self._narrow = sum(slot.count for slot in slots) - self._wide
+        self._gradients = _runs([(slot.count, slot.kind is SlotKind.PARAMETER) for slot in slots])
+        self._given: Bytes = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+        self._taken: Bytes = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+        parameters = [each for each in session.items if isinstance(each, TensorItem)]
+        self._consists_of(session.items, sum(each.get().size for each in parameters))
+
+    @property
+    def name(self) -> str:
+        return f"{type(self.module).__name__} (replicated)"
+
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+    @property
+    def gradient_size(self) -> int:
+        return self._wide + self._narrow
+
+    @property
+    def gradient_dtype(self) -> torch.dtype:
+        """float64 for a model with buffers or parameters of float64."""
+        return torch.float64 if self._wide else torch.float32
+
+    def squares(self, gradient: torch.Tensor) -> float:
+        """Of the parameters' gradients alone: a buffer has none."""
+        return sum((super(WholeModel, self).squares(gradient[a:b]) for a, b in self._gradients), 0.0)
+
+    def take(self) -> torch.Tensor:
+        """What the script has computed of one micro-batch; gradients and buffers are then as before it. Raises
+        ValueError on what cannot be averaged."""
+        self._session.contribute(self._given)
+        self._framework.discard()
+        return self.flat(self._given).clone()
+
+    def flat(self, vector: Bytes) -> torch.Tensor:
+        """The vector of a round as a gradient; a view where that has one type."""
+        wide = torch.from_numpy(vector[: 8 * self._wide]).view(torch.float64)
+        narrow = torch.from_numpy(vector[8 * self._wide :]).view(torch.float32)
+        return torch.cat([wide, narrow.double()]) if self._wide else narrow
+
+    def lay_out(self, gradient: torch.Tensor, vector: Bytes) -> None:
+        """A gradient as the vector of a round."""
+        torch.from_numpy(vector[: 8 * self._wide]).view(torch.float64).copy_(gradient[: self._wide])
+        torch.from_numpy(vector[8 * self._wide :]).view(torch.float32).copy_(gradient[self._wide :])
+
+    def update(self, gradient: torch.Tensor, round: int) -> None:
+        self.lay_out(gradient, self._taken)
+        self._session.apply(self._taken, round)
+
+    def forget(self) -> None:
+        self._framework.discard()
+
+    def loaded(self) -> None:
+        self.forget()
+        self._framework.settle()
+
+    def look(self, round: int) -> str:
+        """See `Framework.changed_outside`."""
+        return self._framework.changed_outside(round)
+
+    def drop(self) -> None:
+        """It stays where it is: the script has it in its hands."""
+        self.held = False
+
+    def revive(self) -> None:
+        self.held = True
+
+
+def _runs(counts: Sequence[tuple[int, bool]]) -> list[tuple[int, int]]:
+    """Where elements lie that are wanted, as few ranges as there can be. `counts`: how many, and whether wanted."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for count, wanted in counts:
+        if wanted and found and found[-1][1] == at:
+            found[-1] = (found[-1][0], at + count)
+        elif wanted:
+            found.append((at, at + count))
+        at += count
+    return found
+
+
+class WholeVectors(Vectors):
+    """The vector of a round, and the state, as an ordinary script of this training has them."""
+
+    def __init__(self, whole: WholeModel, session: EveryStepSession) -> None:
+        super().__init__(session.items, [whole])
+        self._whole, self.contribution = whole, session.contribution
+
+    def give(self, vector: Bytes, part: int, mean: torch.Tensor) -> None:
+        self._whole.lay_out(mean, vector)
+
+    def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
+        return self._whole.flat(vector)

@@ -1,0 +1,47 @@
+"""The model of `replica_training` in a script of one process that knows nothing of replicas: `register` and `step`."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import torch
+from tests.integration.replica_training import note
+from tests.integration.site_training import GLOBAL_BATCH, Points, make_model
+
+from chaos import Coordinator
+
+
+def rows(round: int, seed: int) -> list[int]:
+    """Samples of the batch that leads to the end of this round; the model's dropout is seeded with it, too."""
+    return [(round * seed + i) % len(Points()) for i in range(GLOBAL_BATCH)]
+
+
+def backward(model: torch.nn.Module, round: int, seed: int) -> None:
+    data, wanted = Points(), rows(round, seed)
+    torch.manual_seed(1000 * seed + round)
+    torch.nn.functional.cross_entropy(model(data.x[wanted]), data.y[wanted]).backward()
+
+
+def main() -> None:
+    given = json.loads(os.environ["TRAINING"])
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def clip(update: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+
+    with Coordinator(handle_signals=False, verbose=False) as coordinator:
+        coordinator.register(model=model, optimizer=optimizer, on_average=clip)
+        while coordinator.round < given["steps"]:
+            backward(model, coordinator.round + 1, given["seed"])
+            if not coordinator.step(samples=GLOBAL_BATCH):
+                break
+            note(given["digests"], coordinator)
+            time.sleep(given["pace_s"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""An ordinary training loop for several workers of one site (`Coordinator.replicate`), with faults at chosen places.
+
+FAULTS, STRUCK: as in `site_training`. TRAINING: arguments of `train` as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from blake3 import blake3
+from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, STEPS, Fault, Points, faults, make_model
+
+from chaos import Coordinator
+from chaos.worker_group import replicas, summing
+from chaos.worker_group.groups import Groups
+from chaos.worker_group.whole import WholeModel
+
+Touch = Callable[[int, str], None]
+
+
+def train(
+    touch: Touch,
+    after: Callable[[Coordinator], None],
+    *,
+    standalone: bool = True,
+    steps: int = STEPS,
+    seed: int = 7,
+    pace_s: float = 0.0,
+) -> None:
+    """`touch(step, where)` is called before each forward and backward pass, `after` after each batch."""
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def clip(update: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+
+    with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
+        coordinator.replicate(model)
+        coordinator.register(model=model, optimizer=optimizer, on_average=clip)
+        for inputs, targets in coordinator.loader(
+            Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
+        ):
+            touch(coordinator.round, "forward")
+            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            touch(coordinator.round, "backward")
+            loss.backward()
+            coordinator.log(loss=float(loss.detach()))
+            coordinator.step()
+            after(coordinator)
+            time.sleep(pace_s)
+
+
+def note(path: str, coordinator: Coordinator) -> None:
+    """The digest of the state after a round, as workers tell it."""
+    hasher = blake3()
+    for each in coordinator._registered().items:
+        hasher.update(each.get().data)
+    with open(path, "a", encoding="utf-8") as out:
+        out.write(json.dumps([coordinator.round, [hasher.hexdigest()]]) + "\n")
+
+
+def _plant(fault: Fault) -> None:
+    now = [0]
+    close = replicas.ReplicaTogether._close_step
+
+    def noted(self: Any, run: Any) -> None:
+        now[0] = self.round
+        close(self, run)
+
+    replicas.ReplicaTogether._close_step = noted  # type: ignore[method-assign]
+    match fault.where:
+        case "reduce":
+            fault.before(summing.StepSums, "_gather", lambda *_: now[0] == fault.step)
+        case "reduced":
+            fault.after_reduced()
+        case "update":
+            fault.before(WholeModel, "update", lambda *_: now[0] == fault.step)
+        case "building":
+            fault.before(Groups, "build", lambda self, _: self._generation == fault.step)
+        case _:
+            raise ValueError(f"no place {fault.where}")
+
+
+def main() -> None:
+    in_the_loop: list[Fault] = []
+    for fault in faults():
+        if fault.where in ("forward", "backward"):
+            in_the_loop.append(fault)
+        else:
+            _plant(fault)
+
+    def touch(step: int, where: str) -> None:
+        for fault in in_the_loop:
+            if (fault.step, fault.where) == (step, where):
+                fault.strike()
+
+    given = json.loads(os.environ.get("TRAINING", "{}"))
+    written = given.pop("digests", "")
+
+    def after(coordinator: Coordinator) -> None:
+        if written:
+            note(written, coordinator)
+
+    train(touch, after, **given)
+
+
+if __name__ == "__main__":
+    main()

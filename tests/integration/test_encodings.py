@@ -1,0 +1,101 @@
+"""Encodings with real daemons: three sites train in each, over TLS; a daemon that is killed in the middle, an encoding
+that the others do not have."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from pathlib import Path
+
+import pytest
+from tests.integration.small_training import train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
+
+from chaos_protocols.wire.encodings import FORMS, FP32
+
+TRIO = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
+NUMBERS = 50_000
+ROUNDS = 12
+
+
+def in_encoding(name: str) -> list[str]:
+    return ["--encoding", name, "--numbers", str(NUMBERS)]
+
+
+def end_level(cluster: Cluster) -> dict[str, str]:
+    """All scripts leave; of every round that two have done the states are equal, bit for bit."""
+    for site in cluster.sites:
+        site.signal("worker", signal.SIGINT)
+    for site in cluster.sites:
+        wait_for(site.report_path.exists, f"{site.name}: report")
+    digests: list[dict[str, str]] = [site.read_report()["digests"] for site in cluster.sites]
+    for one, other in itertools.pairwise(digests):
+        common = set(one) & set(other)
+        assert len(common) > 3 and all(one[number] == other[number] for number in common)
+    return digests[0]
+
+
+def averaged_bytes(site: Site) -> float:
+    """Payload that it has sent on the streams of averaging."""
+    for line in site.client.metrics().splitlines():
+        if line.startswith("chaosd_bulk_bytes_total") and 'kind="averaging"' in line and 'direction="sent"' in line:
+            return float(line.split()[-1])
+    raise AssertionError("no such figure")
+
+
+def all_train(cluster: Cluster, name: str) -> None:
+    for site in cluster.sites:
+        site.start()
+    for number, site in enumerate(cluster.sites, 1):
+        train(site, number, extra=in_encoding(name))
+    wait_for(
+        lambda: all(site.is_member() and site.round() >= 3 for site in cluster.sites), "three sites train", limit_s=60.0
+    )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", list(FORMS))
+def test_three_sites_are_bit_identical_and_send_fewer_bytes(tmp_path: Path, name: str) -> None:
+    with cluster_of(tmp_path, TRIO, min_sites=3) as cluster:
+        all_train(cluster, name)
+        sites = cluster.sites
+        began, sent = sites[0].round(), sum(map(averaged_bytes, sites))
+        wait_for(lambda: sites[0].round() >= began + ROUNDS, "they go on")
+        rounds, sent = sites[0].round() - began, sum(map(averaged_bytes, sites)) - sent
+        status = sites[0].client.status()
+        assert status.averaging is not None and status.averaging.encoding == name
+        error = status.averaging.relative_error
+        assert (error is None) == (name == FP32) and (error or 0) < 0.5
+        digests = end_level(cluster)
+        assert len(set(digests.values())) == len(digests), "each round changes the state"
+        whole = 4 * 4 * NUMBERS  # up and down two links
+        assert sent / rounds / whole == pytest.approx(FORMS[name].size_bytes(NUMBERS) / (4 * NUMBERS), rel=0.35)
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_daemon_and_a_refused_encoding_in_the_middle(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, TRIO, min_sites=2, exit_with_worker=False) as cluster:
+        first, second, third = cluster.sites
+        for site in cluster.sites:
+            site.start()
+        for number, site in ((1, first), (2, second)):
+            train(site, number, extra=in_encoding("int8"))
+        wait_for(lambda: first.round() >= 3 and second.round() >= 3, "two sites train")
+        for other in ("bf16", FP32):
+            train(third, 3, extra=in_encoding(other))
+            told = f"different encodings, '{other}' here and 'int8' there"
+            wait_for(lambda told=told: told in third.worker_log.read_text(), "both are named")
+            wait_for(lambda: third.worker is not None and third.worker.poll() is not None, "it is out")
+        train(third, 3, extra=in_encoding("int8"))
+        wait_for(third.is_member, "the right one is in")
+        second.signal("daemon", signal.SIGKILL)
+        assert second.daemon is not None
+        second.daemon.wait(20)
+        went = first.round()
+        wait_for(lambda: first.round() >= went + 5, "the others go on", limit_s=60.0)
+        second.start()
+        wait_for(lambda: second.is_member() and second.round() > went + 5, "it is back", limit_s=60.0)
+        back = first.round()
+        wait_for(lambda: first.round() >= back + 5, "all go on")
+        assert not first.events("drift") and not third.events("drift")
+        end_level(cluster)

@@ -1,0 +1,128 @@
+"""Sites of replicas and sites of an ordinary script of one process in one run: real daemons, real workers.
+
+As in `test_institutions`: with two sites of one batch size their average has one value, so the reference needs no
+daemon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.integration import ordinary_training, replica_training
+from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, Points, make_model
+from tests.integration.test_institutions import (
+    ROUNDS,
+    SEEDS,
+    Digests,
+    agree,
+    ended,
+    group,
+    of_group,
+    sites,
+    spawn,
+    told,
+)
+from tests.rigs.site import wait_for
+
+from chaos.frameworks import framework_of
+from chaos.sync.every_step import EveryStep
+from chaos.worker_group.data import Loader
+from chaos.worker_group.replicas import ReplicaRun
+from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.whole import WholeModel
+
+ORDINARY, REPLICAS = Path(ordinary_training.__file__), Path(replica_training.__file__)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@cache
+def reference() -> Digests:
+    """Site 0 with the ordinary script, site 1 with replicas, in this process."""
+    model = make_model()
+
+    def clip(update: Any) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    framework = framework_of(
+        model, optimizer, None, arrays=None, apply=None, gradients=None, set_to_none=True, on_average=clip
+    )
+    session = EveryStep().start(framework)
+    whole = WholeModel(model, framework, session)
+    loader = Loader(Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=SEEDS[1], steps=ROUNDS)
+    found: Digests = {}
+    for step in range(ROUNDS):
+        ordinary_training.backward(model, step + 1, SEEDS[0])
+        vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+        session.contribute(vector)
+        framework.discard()
+        run = ReplicaRun(whole, loader.micro_batches, range(loader.micro_batches))
+        for g in range(loader.micro_batches):
+            torch.manual_seed(seed_of(loader.seed, step, g, 0))
+            inputs, targets = loader.micro_batch(step, g)
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            run.take(0.0)
+        other = np.zeros_like(vector)
+        whole.lay_out(run.sums.total(0) / loader.micro_batches, other)
+        edge = 8 * sum(each.count for each in session.contribution.segments if each.dtype == "float64")
+        for dtype, part in ((np.float64, slice(edge)), (np.float32, slice(edge, None))):
+            numbers = vector[part].view(dtype)
+            numbers[:] = (numbers + other[part].view(dtype)) / dtype(2)
+        session.apply(vector, step + 1)
+        found[step + 1] = [whole.digest()]
+    return found
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("faults", ["1:2:backward", "0:2:update"])
+async def test_an_ordinary_script_and_replicas_train_one_model_whoever_dies(tmp_path: Path, faults: str) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY)
+        ran = await group(many, 1, faults=faults, dp=3, pp=1, script=REPLICAS)
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == 1 and len(ran.of("plan")) == 2, ran.happened
+    assert told(one) == reference()
+    agree(of_group(ran), reference(), rounds=ROUNDS)
+
+
+@pytest.mark.timeout(180)
+async def test_a_replicated_script_of_one_process_joins_one_that_is_ordinary(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "other"], min_sites=2) as cluster:
+        one, other = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY)
+        await ended(await asyncio.to_thread(spawn, other, 1, rounds=ROUNDS, script=REPLICAS))
+        await ended(process)
+    assert told(one) == reference()
+    agree(told(other), reference(), rounds=ROUNDS)
+
+
+@pytest.mark.timeout(180)
+async def test_replicas_join_late_and_give_a_later_ordinary_script_the_state(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
+        one, many, late = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1, script=ORDINARY)
+        await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
+        replicas = asyncio.create_task(group(many, 1, rounds=rounds, dp=2, pp=1, script=REPLICAS))
+        await asyncio.to_thread(wait_for, lambda: max(told(one)) > 15, "some rounds")
+        third = await asyncio.to_thread(spawn, late, 2, rounds=rounds, script=ORDINARY)
+        await ended(process)
+        await ended(third)
+        ran = await replicas
+    assert ran.failed == "", ran.happened
+    loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
+    assert loaded and loaded[0] > 0, "it joined a training under way"
+    assert any(int(str(each.fields["sites"])) == 3 for each in ran.of("round"))
+    agree(of_group(ran), told(one), rounds=rounds)
+    agree(told(late), told(one), rounds=rounds)

@@ -1,0 +1,198 @@
+"""A replicated model: the script's own loop, the sums of its micro-batches, and what it must not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.integration.site_training import CLASSES, FEATURES, SAMPLES, WIDTH, Block, Points, make_model
+
+from chaos import ChangedOutside, Coordinator, LocalSGD
+from chaos.frameworks import framework_of
+from chaos.sync.every_step import EveryStep
+from chaos.worker_group.data import Permutation
+from chaos.worker_group.seeding import seed_of
+from chaos.worker_group.whole import WholeModel, WholeVectors
+
+LOSS = torch.nn.functional.cross_entropy
+MICRO_BATCHES, MICRO_BATCH = 5, 4
+
+
+def with_statistics() -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(FEATURES, WIDTH), torch.nn.BatchNorm1d(WIDTH), Block(0.3), torch.nn.Linear(WIDTH, CLASSES)
+    )
+
+
+def trained(model: torch.nn.Module, steps: int, **registered: Any) -> tuple[Any, Coordinator]:
+    """An ordinary loop; the coordinator is closed."""
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        model = coordinator.replicate(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        coordinator.register(model=model, optimizer=optimizer, scheduler=scheduler, **registered)
+        batches = coordinator.loader(
+            Points(), global_batch=MICRO_BATCHES * MICRO_BATCH, micro_batch=MICRO_BATCH, seed=7, steps=steps
+        )
+        rounds = []
+        for inputs, targets in batches:
+            optimizer.zero_grad()
+            LOSS(model(inputs), targets).backward()
+            assert coordinator.step() and coordinator.speaks
+            rounds.append(coordinator.round)
+        assert rounds == [(i + 1) // MICRO_BATCHES for i in range(steps * MICRO_BATCHES)]
+        return optimizer, coordinator
+
+
+def by_hand(model: torch.nn.Module, steps: int) -> None:
+    """The same without a line of ours: gradient accumulation, ((0 + 1) + (2 + 3)) + 4, buffers averaged."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    data, order = Points(), Permutation(SAMPLES, b"7/0")
+    wide = any(True for _ in model.buffers())
+    for step in range(steps):
+        gradients, buffers = [], []
+        before = [buffer.clone() for buffer in model.buffers()]
+        for g in range(MICRO_BATCHES):
+            torch.manual_seed(seed_of(7, step, g, 0))
+            rows = [order[(step * MICRO_BATCHES + g) * MICRO_BATCH + i] for i in range(MICRO_BATCH)]
+            loss = LOSS(model(data.x[rows]), data.y[rows])
+            found = torch.autograd.grad(loss, list(model.parameters()))
+            gradients.append([each.double() if wide else each for each in found])
+            buffers.append([buffer.double() for buffer in model.buffers()])
+            for buffer, value in zip(model.buffers(), before, strict=True):
+                buffer.copy_(value)
+        for parameter, parts in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+            a, b, c, d, e = parts
+            parameter.grad = (((a + b) + (c + d) + e) / 5).float()
+        for buffer, parts in zip(model.buffers(), zip(*buffers, strict=True), strict=True):
+            a, b, c, d, e = parts
+            mean = ((a + b) + (c + d) + e) / 5
+            buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("make", [lambda: make_model(0.3), with_statistics], ids=("dropout", "batch-statistics"))
+def test_an_ordinary_loop_leaves_the_bits_of_plain_gradient_accumulation(make: Any) -> None:
+    model, plain = make(), make()
+    trained(model, 3)
+    by_hand(plain, 3)
+    for (name, one), other in zip(model.state_dict().items(), plain.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_clipping_sees_the_mean_over_the_whole_step() -> None:
+    model = make_model(0.0)
+    norms: list[float] = []
+
+    def clip(update: Any) -> None:
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)))
+
+    trained(model, 2, on_average=clip)
+    assert len(norms) == 2 and all(norm > 0.01 for norm in norms)
+
+
+def test_its_state_and_vector_are_those_of_an_ordinary_script() -> None:
+    def framework(model: torch.nn.Module) -> Any:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        plain: dict[str, Any] = {"arrays": None, "apply": None, "gradients": None, "set_to_none": True}
+        return framework_of(model, optimizer, None, **plain)
+
+    ordinary = EveryStep().start(framework(with_statistics()))
+    model = with_statistics()
+    made = framework(model)
+    session = EveryStep().start(made)
+    vectors = WholeVectors(WholeModel(model, made, session), session)
+    assert [each.item for each in session.items] == [each.item for each in ordinary.items]
+    assert vectors.contribution == ordinary.contribution
+
+
+def test_moved_state_makes_another_replica_the_same() -> None:
+    def whole() -> tuple[torch.nn.Module, torch.optim.Optimizer, WholeModel]:
+        model = with_statistics()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        framework = framework_of(model, optimizer, None, arrays=None, apply=None, gradients=None, set_to_none=True)
+        return model, optimizer, WholeModel(model, framework, EveryStep().start(framework))
+
+    model, _, one = whole()
+    data = Points()
+    for step in range(2):
+        LOSS(model(data.x[:8]), data.y[:8]).backward()
+        one.update(one.take(), step + 1)
+    other_model, _, other = whole()
+    LOSS(other_model(data.x[8:16]), data.y[8:16]).backward()  # void: the state is replaced
+    other.load(one.state())
+    assert other.digest() == one.digest() and one.squares(one.take()) == other.squares(other.take()) == 0.0
+    assert other.look(2) == ""
+    for module, part in ((model, one), (other_model, other)):
+        torch.manual_seed(0)
+        LOSS(module(data.x[:8]), data.y[:8]).backward()
+        part.update(part.take(), 3)
+    assert other.digest() == one.digest()
+
+
+def refused(script: Any, text: str, error: type[Exception] = ValueError) -> None:
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        with pytest.raises(error) as found:
+            script(coordinator)
+        assert text in str(found.value)
+
+
+def registered(coordinator: Coordinator, **named: Any) -> tuple[Any, Any, Any]:
+    model = coordinator.replicate(make_model(0.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    coordinator.register(model=model, optimizer=optimizer, **named)
+    return model, optimizer, coordinator.loader(Points(), global_batch=8, micro_batch=4)
+
+
+def test_what_a_replicated_model_cannot_do_is_said_with_what_to_write() -> None:
+    refused(lambda c: c.replicate([1]), "takes a torch.nn.Module, not a list")
+    refused(lambda c: (c.replicate(make_model()), c.replicate(make_model())), "one model is parallelized or replicated")
+    refused(lambda c: (c.replicate(make_model()), c.parallelize(make_model(), loss=LOSS)), "one model is parallelized")
+    refused(lambda c: registered(c, clip_norm=1.0), "clip_grad_norm_")
+    refused(lambda c: registered(c, sync=LocalSGD(every=2)), "LocalSGD: a model of replicate() is averaged at every")
+    refused(lambda c: c.loader(Points(), global_batch=8, micro_batch=4), "call one first")
+    refused(lambda c: (registered(c), c.step()), "trains on the batches of coordinator.loader")
+    refused(lambda c: list(registered(c)[2]), "coordinator.step() must follow each batch")
+
+    def another(coordinator: Coordinator) -> None:
+        coordinator.replicate(make_model())
+        other = make_model()
+        coordinator.register(model=other, optimizer=torch.optim.SGD(other.parameters(), lr=0.1))
+
+    refused(another, "register() takes the same model")
+
+    def unregistered(coordinator: Coordinator) -> None:
+        coordinator.replicate(make_model())
+        next(iter(coordinator.loader(Points(), global_batch=8, micro_batch=4)))
+
+    refused(unregistered, "before the first batch")
+
+    def counted(coordinator: Coordinator) -> None:
+        _, _, batches = registered(coordinator)
+        next(iter(batches))
+        coordinator.step(samples=3)
+
+    refused(counted, "takes no arguments")
+
+    def own(coordinator: Coordinator) -> None:
+        model, optimizer, batches = registered(coordinator)
+        inputs, targets = next(iter(batches))
+        LOSS(model(inputs), targets).backward()
+        optimizer.step()
+        coordinator.step()
+
+    refused(own, "coordinator.step()", ChangedOutside)
+
+
+def test_a_gradient_that_is_not_finite_is_said() -> None:
+    def script(coordinator: Coordinator) -> None:
+        model, _, batches = registered(coordinator)
+        for inputs, targets in batches:
+            (LOSS(model(inputs), targets) * float("inf")).backward()
+            coordinator.step()
+
+    refused(script, "is not finite")
