@@ -133,5 +133,5 @@ $(VENV)/.release: pyproject.toml $(VENV)/.project
 
 $(VENV)/.check: pyproject.toml $(VENV)/.project
 	@echo "installing the checkers into $(VENV)"
-	@$(PIP) -e '.[torch,planner,test,check]' 'hatchling>=1.25'
+	@$(PIP) -e '.[torch,planner,integrations,test,check]' 'hatchling>=1.25'
 	@touch $@

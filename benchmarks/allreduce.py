@@ -1,13 +1,18 @@
 """Averaging between real daemons on loopback, TLS on, over the same averaging by torch's gloo without TLS.
 
 Sites with a daemon and a worker each (`averaging_worker`: it does nothing but rounds), 2 and 4 of them, over vectors of
-4 KiB, 64 MiB and 256 MiB (short: without the last). Only rounds with the weight of all sites count, and of those only
-such as follow another one; all other rounds are told apart (`other_rounds`), since a site that averages alone is fast.
+4 KiB, 64 MiB and 256 MiB (short: without the last), in fp32; 64 MiB in bf16 and int8 as well. Only rounds with the
+weight of all sites count, and of those only such as follow another one; all other rounds are told apart
+(`other_rounds`), since a site that averages alone is fast.
 Gloo runs in the same processes' stead before and after, in the same run.
 
 Per vector and number of sites: seconds of a round and its ratio to gloo's median; `worst_over_median`; processor
 seconds of all daemons and workers together, a round, and over gloo's; pages that the processes touched for the first
 time, a round (`faults`, Linux); the longest time for which a daemon's loop was late; links that were called silent.
+
+Per vector there are also the bytes that all sites send in a round, over those of fp32 (`bytes_over_vector`: of each
+site but one, up and down once). On loopback an encoding costs processor time and saves little; over a WAN the bytes
+decide.
 
 Bars: with TLS at most 2.5 times gloo's seconds and 2.3 times its processor seconds; the worst round of 50 at most twice
 the median; no link called silent.
@@ -28,6 +33,7 @@ import psutil
 from benchmarks.gloo_ring import GlooRounds, gloo_rounds
 from benchmarks.measure import Figures, spread
 from benchmarks.wan import ROOT, Loopback, WanCluster
+from chaos_protocols.wire.encodings import FP32
 
 NAMES = ("cleveland", "hungary", "swiss", "va")
 KIB, MIB = 1 << 10, 1 << 20
@@ -47,37 +53,44 @@ def run(*, short: bool, seed: int) -> Figures:
     figures: Figures = {}
     for sites, vector_bytes in cases:
         rounds = ROUNDS_SMALL if vector_bytes < MIB else ROUNDS_SHORT if short else ROUNDS_LARGE
-        figures |= _case(sites, vector_bytes, rounds)
+        encodings = (FP32, "bf16", "int8") if vector_bytes == 64 * MIB else (FP32,)
+        figures |= _case(sites, vector_bytes, rounds, encodings)
     return figures
 
 
-def _case(sites: int, vector_bytes: int, rounds: int) -> Figures:
+def _case(sites: int, vector_bytes: int, rounds: int, encodings: tuple[str, ...]) -> Figures:
     gloo_each = max(3, min(rounds, 50) // 4)
     gloo = [gloo_rounds(sites, vector_bytes, gloo_each)]
-    measured = _daemons(sites, vector_bytes, rounds)
+    measured = {encoding: _daemons(sites, vector_bytes, rounds, encoding) for encoding in encodings}
     gloo.append(gloo_rounds(sites, vector_bytes, gloo_each))
-    return _figures(sites, vector_bytes, measured, gloo)
+    figures: Figures = {}
+    for encoding, one in measured.items():
+        figures |= _figures(sites, vector_bytes, one, gloo, "" if encoding == FP32 else f"_{encoding}")
+    return figures
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Measured:
-    """`seconds`: of the whole rounds; per round: `cpu_s`, `faults`."""
+    """`seconds`: of the whole rounds; per round: `cpu_s`, `faults`, `sent_bytes` of all sites together."""
 
     seconds: list[float]
     other_rounds: int
     cpu_s: float
     faults: float
+    sent_bytes: float
     longest_turn_s: float
     silent_links: int
 
 
 class AveragingCluster(WanCluster):
-    """Sites whose workers only average: each gives its number, counted from 1."""
+    """Sites whose workers only average, in `encoding`: each gives its number, counted from 1."""
+
+    encoding = FP32
 
     def start_worker(self, name: str, *, blank: bool = False, load: bool = False) -> None:
         site, number = self.sites[name], list(self.sites).index(name) + 1
         arguments = ["--socket", str(site.worker_socket), "--vector-bytes", str(self.state_bytes)]
-        arguments += ["--part", str(number), "--parts-max", str(len(self.sites))]
+        arguments += ["--part", str(number), "--parts-max", str(len(self.sites)), "--encoding", self.encoding]
         command = [sys.executable, "-m", "benchmarks.averaging_worker", *arguments]
         site.spawn_worker(self.network.command(name, command), folder=ROOT)
 
@@ -114,13 +127,14 @@ def _is_whole(entry: dict[str, object], sites: int) -> bool:
     return len(weights) == sites and all(weight > 0 for weight in weights.values())
 
 
-def _daemons(sites: int, vector_bytes: int, rounds: int) -> _Measured:
+def _daemons(sites: int, vector_bytes: int, rounds: int, encoding: str) -> _Measured:
     names = NAMES[:sites]
     near = {name: names[:number] for number, name in enumerate(names)}
     with tempfile.TemporaryDirectory(prefix="chaos-bench-") as folder:
         cluster = AveragingCluster(
             Path(folder), Loopback(), near, state_bytes=vector_bytes, pace_s=0.0, min_sites=sites
         )
+        cluster.encoding = encoding
         try:
             cluster.train(names)
             first = cluster.sites[names[0]]
@@ -136,13 +150,13 @@ def _daemons(sites: int, vector_bytes: int, rounds: int) -> _Measured:
 def _window(cluster: WanCluster, sites: int, rounds: int) -> _Measured:
     first = next(iter(cluster.sites.values()))
     pids = [process.pid for site in cluster.sites.values() for process in (site.daemon, site.worker) if process]
-    began_s, used_s, faults = time.time(), _cpu_s(pids), _faults(pids)
+    began_s, used_s, faults, sent_bytes = time.time(), _cpu_s(pids), _faults(pids), _sent_bytes(cluster)
     end_s = time.monotonic() + WINDOW_MAX_S
     while len(whole_rounds(first.rounds(), sites, after_s=began_s)[0]) < rounds and time.monotonic() < end_s:
         time.sleep(0.5)
         for name in cluster.sites:
             cluster.answers(name)
-    used_s, faults = _cpu_s(pids) - used_s, _faults(pids) - faults
+    used_s, faults, sent_bytes = _cpu_s(pids) - used_s, _faults(pids) - faults, _sent_bytes(cluster) - sent_bytes
     seconds, other = whole_rounds(first.rounds(), sites, after_s=began_s)
     done = max(len(seconds) + other, 1)
     turns = [
@@ -157,6 +171,7 @@ def _window(cluster: WanCluster, sites: int, rounds: int) -> _Measured:
         other_rounds=other,
         cpu_s=used_s / done,
         faults=faults / done,
+        sent_bytes=sent_bytes / done,
         longest_turn_s=max(turns),
         silent_links=len(silent),
     )
@@ -165,6 +180,13 @@ def _window(cluster: WanCluster, sites: int, rounds: int) -> _Measured:
 def _cpu_s(pids: list[int]) -> float:
     times = [psutil.Process(pid).cpu_times() for pid in pids]
     return sum(float(one.user + one.system) for one in times)
+
+
+def _sent_bytes(cluster: WanCluster) -> float:
+    """By all sites, in rounds."""
+    lines = [line for site in cluster.sites.values() for line in site.client.metrics().splitlines()]
+    rounds = [one for one in lines if one.startswith("chaosd_bulk_bytes_total") and 'kind="averaging"' in one]
+    return sum(float(one.split()[-1]) for one in rounds if 'direction="sent"' in one)
 
 
 def _faults(pids: list[int]) -> int:
@@ -177,9 +199,9 @@ def _faults(pids: list[int]) -> int:
     return total
 
 
-def _figures(sites: int, vector_bytes: int, measured: _Measured, gloo: list[GlooRounds]) -> Figures:
+def _figures(sites: int, vector_bytes: int, measured: _Measured, gloo: list[GlooRounds], form: str) -> Figures:
     size = f"{vector_bytes // KIB}kib" if vector_bytes < MIB else f"{vector_bytes // MIB}mib"
-    case = f"{sites}_sites_{size}"
+    case = f"{sites}_sites_{size}{form}"
     gloo_s = statistics.median([second for one in gloo for second in one.seconds])
     gloo_cpu_s = statistics.mean([one.cpu_s for one in gloo])
     seconds = spread(measured.seconds)
@@ -190,6 +212,7 @@ def _figures(sites: int, vector_bytes: int, measured: _Measured, gloo: list[Gloo
         f"{case}_cpu_s": measured.cpu_s,
         f"{case}_cpu_over_gloo": measured.cpu_s / gloo_cpu_s,
         f"{case}_gloo_seconds": gloo_s,
+        f"{case}_bytes_over_vector": measured.sent_bytes / (2 * (sites - 1) * vector_bytes),
         f"{case}_faults": measured.faults,
         f"{case}_longest_turn_s": measured.longest_turn_s,
         f"{case}_rounds": len(measured.seconds),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from chaos.sync import Part, SyncSession
+from chaos.sync import LocalStepsSession, Part, SyncSession
 from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 FIGURE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,31}")
 
 
-class CommonDecisions:
+class CommonDecisions(ABC):
     """A part of the Coordinator."""
 
     def __init__(self) -> None:
@@ -24,15 +25,24 @@ class CommonDecisions:
         self._wants_to_end = False
         self._reported: dict[str, float] = {}
         self._conversation: Conversation | None = None
+        self._loggers: list[Any] = []
 
     @property
+    @abstractmethod
     def round(self) -> int:
         """The last round applied."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _registered(self) -> SyncSession:
         """Raises ValueError before anything is registered."""
-        raise NotImplementedError
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has made: as many as rounds, in a mode with local steps `every` for each round and
+        this site's own since. The clock for schedules, logging and the end (`while coordinator.steps < 10_000`), also
+        at a site that joined late."""
+        session = self._registered()
+        return session.steps if isinstance(session, LocalStepsSession) else self.round
 
     def should_stop(self, mine: bool = True) -> bool:
         """Whether all sites want to end, as they said in the last round; `mine`: whether this one does, said in the
@@ -52,8 +62,8 @@ class CommonDecisions:
     def log(self, **figures: float) -> None:
         """Tell this site's operator figures, such as the loss of a batch: the newest of each name stand in
         `chaosd status`, on the page (with a curve) and at `/metrics`. They stay at this site (`report` is for all
-        sites), nothing follows from them, and without a daemon they go nowhere. At most 32 names of letters, digits,
-        points and underscores. Raises ValueError for what is no such name, or no number."""
+        sites), and nothing follows from them. At most 32 names of letters, digits, points and underscores. They go to
+        what `log_to` named as well. Raises ValueError for what is no such name, or no number."""
         if len(figures) > FIGURES_MAX:
             raise ValueError(f"{len(figures)} figures at once; at most {FIGURES_MAX} are kept")
         if wrong := [name for name in figures if not FIGURE_NAME.fullmatch(name)]:
@@ -63,7 +73,25 @@ class CommonDecisions:
         if self._conversation is not None:
             told = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
             self._conversation.send(FiguresLogged(round=self.round, figures=told))
+        for logger in self._loggers:
+            if hasattr(logger, "add_scalar"):
+                for name, value in numbers.items():
+                    logger.add_scalar(name, value, self.steps)
+            else:
+                logger.log_metrics(numbers, step=self.steps)
 
+    def log_to(self, logger: Any) -> None:
+        """Write the figures of `log` there too, at `steps`: a TensorBoard `SummaryWriter`, the module `mlflow` with a
+        run of its own, or whatever has their `add_scalar(name, value, step)` or `log_metrics(dict, step=)`. Raises
+        ValueError for what has neither."""
+        if not (hasattr(logger, "add_scalar") or hasattr(logger, "log_metrics")):
+            raise ValueError(
+                f"log_to({type(logger).__name__}): give a SummaryWriter of TensorBoard, the module mlflow, or what "
+                "else has add_scalar(name, value, step) or log_metrics(figures, step=)"
+            )
+        self._loggers.append(logger)
+
+    @abstractmethod
     def _logged(self, figures: Mapping[str, float]) -> None:
         """For whoever else wants to know."""
 

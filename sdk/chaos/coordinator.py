@@ -15,20 +15,15 @@ from typing import Any, TypeVar
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
-from chaos.connection import Wakeup, open_socket
-from chaos.conversation import Conversation
-from chaos.encoding import check_encoding, check_name
+from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
-from chaos.frameworks import Apply, Array, Framework, NumpyFramework, UpdateHook, framework_of
-from chaos.parallel import ParallelSite
+from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
 from chaos.paths import socket_path
 from chaos.phase import Phase
-from chaos.replica import Replica
 from chaos.resting import Resting
-from chaos.signals import ExitSignals
 from chaos.state import State
 from chaos.status import CoordinatorStatus, status_of
-from chaos.sync import Due, EveryStep, Part, SyncMode, SyncSession
+from chaos.sync import Due, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 from chaos_protocols.wire.encodings import FP32
 
@@ -38,7 +33,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(ParallelSite, CommonDecisions, Resting):
+class Coordinator(Entering, CommonDecisions, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -68,27 +63,17 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         encoding: str = FP32,
         allow_lossy: bool = False,
     ) -> None:
-        check_name(encoding)
-        ParallelSite.__init__(self, standalone=standalone)
         CommonDecisions.__init__(self)
         Resting.__init__(self)
-        self._path = socket_path(socket)
-        self._connect_s = connect_s
-        self._reconnect_s = reconnect_s
+        line = DaemonLine(path=socket_path(socket), connect_s=connect_s, reconnect_s=reconnect_s, verbose=verbose)
+        Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._set_to_none = zero_grad_set_to_none
         self._verbose = verbose
         self._sync = sync
-        self._encoding, self._allow_lossy = encoding, allow_lossy
-        self._framework: Framework | None = None
-        self._session: SyncSession | None = None
         self._round = 0
         self._averaged_alone = self._noticed = False
         self._told_left = False
         self._closed = False
-        if not self._standalone and not self._in_group:
-            open_socket(self._path, connect_s).close()  # fail now, before the user has built a model
-        self._wakeup = Wakeup()
-        self._signals = ExitSignals(self._wakeup, verbose=verbose)
         if handle_signals:
             self._signals.install()
         close_at_exit(self)
@@ -109,6 +94,8 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         on_average: UpdateHook | None = None,
         on_update: UpdateHook | None = None,
         rounds_per_epoch: int | None = None,
+        frozen: str = "replicate",
+        alike: Mapping[str, Setting] | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
@@ -120,19 +107,18 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         on_update(update) after the schedulers (an EMA, a constraint). Both run inside the update, also at a joiner that
         catches up: like `apply` they must depend on nothing but the registered state and `update` (docs/sdk.md).
 
-        numpy: `arrays` (names to arrays, updated in place) is the state; `gradients` (names to floating arrays; by
-        default one of zeros for each floating array, to be found in `coordinator.gradients`) is filled by the script
-        before each `step()` and set to zero after it. `apply(averaged, round)` gets the weighted average over all sites
-        as a dict from the names of `gradients` to arrays of their shapes and dtypes, read only and valid until it
-        returns (copy what you keep), and the number of the round (1 for the first); it must update `arrays` in place,
-        and depend on nothing but its arguments and `arrays`: it must do the same on every site, bit for bit, also on a
-        joiner that catches up without having contributed.
+        numpy: `arrays` (names to arrays, updated in place) is the state. Before each `step()` the script fills
+        `gradients` (floating arrays by name; by default one for each floating array, in `coordinator.gradients`), which
+        it clears. `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns,
+        and the number of the round, from 1 on; it updates `arrays` in place and depends on nothing else: the same on
+        every site, bit for bit, also on a joiner that catches up.
 
-        A model that `parallelize` gave: `optimizer` is a function from a list of parameters to an optimizer, and
-        `clip_norm` bounds the norm of the whole gradient; returns at once.
-        sync: `chaos.EveryStep()` (default), `chaos.LocalSGD(every=...)`, `chaos.DiLoCo(every=...)`: see
-        docs/training-modes.md. rounds_per_epoch: what counts as an epoch (`coordinator.epoch`). Both the same on all
-        sites. What may differ between them: docs/sdk.md.
+        A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer, and `clip_norm`
+        bounds the norm of the whole gradient; returns at once.
+        sync: `EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
+        rounds_per_epoch: for `coordinator.epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or
+        only compared (`"compare"`: adapters on a base that every site has; another base is refused, with the first
+        tensor). alike: settings of the script, texts and numbers, that must be equal; a site with another is refused.
 
         Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
         trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
@@ -140,9 +126,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
         if self._parallel is not None and model is self._parallel:
-            session = self._register_parallel(self._parallel, optimizer, clip_norm, sync or self._sync, self._encoding)
-            if session is not None:
-                self._parallel.talk_through(self._converse(session), session)
+            self._train_parallel(self._parallel, optimizer, clip_norm, sync or self._sync)
             return
         self._check_plain(model)
         if self._session is not None:
@@ -158,32 +142,11 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
             on_average=on_average,
             on_update=on_update,
             rounds_per_epoch=rounds_per_epoch,
+            frozen=frozen,
+            alike=alike,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
         self._begin(framework, clip_norm, sync or self._sync)
-
-    def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
-        if self._replicated is None:
-            mode = sync or EveryStep()
-            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
-            session, alone = mode.start(framework), self._standalone
-        else:
-            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
-        self._framework, self._session = framework, session
-        if not alone:
-            conversation = self._converse(session)
-            if self._replicated is not None:
-                self._replicated.talk_through(conversation, session)
-
-    def _converse(self, session: SyncSession) -> Conversation:
-        """Join the run, and wait until this site may contribute."""
-        self._session = session
-        replica = Replica(session, self._encoding)
-        self._conversation = Conversation(
-            self._path, replica, self._signals, self._wakeup, reconnect_s=self._reconnect_s, verbose=self._verbose
-        )
-        self._conversation.join(self._connect_s)
-        return self._conversation
 
     def prepare(self, model: Model, optimizer: Optimizer, loader: Loader) -> tuple[Model, Optimizer, Loader]:
         """`register(model, optimizer)` in the habit of Accelerate; the three come back as they are."""
@@ -254,7 +217,7 @@ class Coordinator(ParallelSite, CommonDecisions, Resting):
         if self.left:
             return None
         assert self._framework is not None
-        self._say(self._framework.changed_outside(self.round))
+        self._say(self._framework.changed_outside(self.round, optimizers))
         part = Part(
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 from chaos.conversation import Conversation
 from chaos.sync import SyncSession
 
 
-class Resting:
+class Resting(ABC):
     """A part of the Coordinator."""
 
     def __init__(self) -> None:
         self._conversation: Conversation | None = None
 
     @property
+    @abstractmethod
     def left(self) -> bool:
         """True once this site is out of the run."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _registered(self) -> SyncSession:
         """Raises ValueError before anything is registered."""
-        raise NotImplementedError
 
     def pause(self, reason: str = "its script pauses") -> bool:
         """Do something else for a while (a cell of a notebook, a person who looks): nobody waits for this site, which

@@ -28,6 +28,7 @@ from chaos_protocols.rounds.reduce import (
     ReduceEffect,
     ReduceMachine,
     ReleasePartials,
+    Residuals,
     ResultComplete,
     ResultEffect,
     ResultExchange,
@@ -81,6 +82,11 @@ class _Round:
     scratch: dict[tuple[int, int, str], Numbers] = field(default_factory=dict)
 
 
+def _nothing_lost(count: int) -> tuple[list[Tag | None], list[Tag | None]]:
+    """Two copies for each chunk."""
+    return [None] * count, [None] * count
+
+
 class Averaging:
     """See the module. `results`: by round, those that are held."""
 
@@ -99,6 +105,7 @@ class Averaging:
         self.results: dict[int, Result] = {}
         self._retained = RetainedRounds(kept_min=world.results_kept, count_max=results_max(node.contribution_bytes) + 1)
         self._open: _Round | None = None
+        self._residuals, self._lost = Residuals(self._chunk_count), _nothing_lost(self._chunk_count)
         self._fetching: Result | None = None
         self._incoming: dict[str, tuple[Place, _Round | Result]] = {}
         self._doubtful: set[str] = set()
@@ -115,6 +122,7 @@ class Averaging:
         layout = lay_out((CHUNK,) * self._chunk_count, [tree.weight for tree in trees], chunks_a_tree_min=1)
         result = Result(tag.round, layout, [NOTHING] * self._chunk_count)
         self._open = _Round(tag, result)
+        self._voided(self._residuals.begin(tag.round, member=effect.member))
         listeners = frozenset(effect.listeners)
         self._run(
             self.machine.open(tag, effect.plan, chunk_counts=layout.counts, listeners=listeners, member=effect.member)
@@ -132,6 +140,8 @@ class Averaging:
             self._close_round()
 
     def drop_results(self, before_round: int, after_round: int | None = None) -> None:
+        if after_round is not None:
+            self._voided(self._residuals.void_after(after_round))
         self._forget(self._retained.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
@@ -214,7 +224,7 @@ class Averaging:
                     opened = self._opened(effect.tag)
                     index = opened.result.layout.index(tree, number)
                     summed = opened.partials.pop((tree, number))
-                    opened.result.chunks[index] = Numbers(summed.parts, total, summed.spoilt)
+                    opened.result.chunks[index] = self._encoded(summed.divided(total), index, effect.tag)
                 case GoOn():
                     self._node.later(0.0, lambda effect=effect: self._run(self.machine.go_on(effect)))
                 case ReleasePartials(tree=tree, below=below):
@@ -277,7 +287,24 @@ class Averaging:
         index = opened.result.layout.index(effect.tree, effect.chunk)
         children = [opened.scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
         own = (self._node.site, effect.weight, opened.own, index) if effect.weight is not None else None
-        opened.partials[effect.tree, effect.chunk] = added(own, children)
+        summed = added(own, children)
+        if effect.subtree_weight is not None:  # to a parent; the root encodes what it has divided
+            summed = self._encoded(summed, index, effect.tag)
+        opened.partials[effect.tree, effect.chunk] = summed
+
+    def _encoded(self, chunk: Numbers, index: int, tag: Tag) -> Numbers:
+        """With what was lost of this chunk before; what is lost now is told by its tag."""
+        if not self._node.world.lossy:
+            return chunk
+        lost = self._lost[self._residuals.side(index)][index]
+        self._lost[self._residuals.write(index)][index] = tag
+        if not chunk.finite:
+            self._residuals.waits(index)
+        return chunk.encoded(self._node.site, lost)
+
+    def _voided(self, kept: bool) -> None:
+        if not kept:
+            self._lost = _nothing_lost(self._chunk_count)
 
     def _finished(self, effect: RoundReduced) -> None:
         opened = self._opened(effect.tag)
@@ -303,6 +330,7 @@ class Averaging:
     def _hold(self, result: Result) -> None:
         if self._fetching is not None and self._fetching.round == result.round:
             self._fetching = None
+        self._residuals.held(result.round, finite=result.finite)
         self.results[result.round] = result
         self._forget(self._retained.add(result.round))
         self._run(self.exchange.hold(result.round, result.digest, self._chunk_count))

@@ -32,7 +32,17 @@ ENDING = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 SIMULATOR = (
     *("averaging", "building", "contents", "drifting", "engines", "hanging", "keeping", "network", "node"),
     *("odd_workers", "oracles", "oracles_agreement", "oracles_boundary", "oracles_recovery", "oracles_restore"),
-    *("oracles_rounds", "oracles_standing", "outbox", "planner", "story", "strays", "transfers", "watching"),
+    *(
+        "oracles_owed",
+        "oracles_rounds",
+        "oracles_standing",
+        "outbox",
+        "planner",
+        "story",
+        "strays",
+        "transfers",
+        "watching",
+    ),
     *("worker", "world"),
 )
 """Not `faults`: a `Trial` goes to the processes of a batch by pickle, which a compiled frozen class cannot."""

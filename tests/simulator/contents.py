@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from chaos_protocols.wire.bulk import CELL_BYTES
+from chaos_protocols.wire.plans import Tag
 
 Part = tuple[str, float, Any, int]
 """Site, weight, a token that says what its part was computed from, index of the chunk in the vector."""
@@ -19,6 +20,9 @@ Part = tuple[str, float, Any, int]
 FROZEN_BYTES = CELL_BYTES
 """The first cell is the same in all states, as frozen layers are: a joiner that holds an older state is not sent it."""
 FROZEN = "frozen"
+
+Owed = tuple[str, Tag | None]
+"""A site that has encoded what it sends, and under which tag it had lost what it added (None: nothing)."""
 
 TAINT = "not finite"
 """In a token: what was computed is no number."""
@@ -32,21 +36,35 @@ def digest_of(value: object) -> str:
 
 
 class Numbers:
-    """A chunk: the sum of these parts, divided by `total` (0: not divided). `spoilt`: has so many wrong bytes."""
+    """A chunk: the sum of these parts, divided by `total` (0: not divided). `spoilt`: has so many wrong bytes. `owed`:
+    what was added to it by those who encoded it, in the order in which they did."""
 
-    def __init__(self, parts: tuple[Part, ...], total: float = 0.0, spoilt: int = 0) -> None:
-        self.parts, self.total, self.spoilt = parts, total, spoilt
+    def __init__(
+        self, parts: tuple[Part, ...], total: float = 0.0, spoilt: int = 0, owed: tuple[Owed, ...] = ()
+    ) -> None:
+        self.parts, self.total, self.spoilt, self.owed = parts, total, spoilt, owed
         self._hash = b""
 
     @property
     def hash(self) -> bytes:
         """Of its bytes, which never change: computed once, whoever asks."""
         if not self._hash:
-            self._hash = hashlib.sha256(repr((self.parts, self.total, self.spoilt)).encode()).digest()
+            words = (self.parts, self.total, self.spoilt, *self.owed)
+            self._hash = hashlib.sha256(repr(words).encode()).digest()
         return self._hash
 
     def with_a_wrong_byte(self) -> Numbers:
-        return Numbers(self.parts, self.total, self.spoilt + 1)
+        return Numbers(self.parts, self.total, self.spoilt + 1, self.owed)
+
+    def divided(self, total: float) -> Numbers:
+        return Numbers(self.parts, total, self.spoilt, self.owed)
+
+    def encoded(self, site: str, lost: Tag | None) -> Numbers:
+        return Numbers(self.parts, self.total, self.spoilt, (*self.owed, (site, lost)))
+
+    def exact(self) -> Numbers:
+        """What it would be without an encoding."""
+        return Numbers(self.parts, self.total, self.spoilt) if self.owed else self
 
     @property
     def finite(self) -> bool:
@@ -59,7 +77,9 @@ def added(own: Part | None, children: Sequence[Numbers]) -> Numbers:
     parts = [part for child in children for part in child.parts]
     if own is not None:
         parts.append(own)
-    return Numbers(tuple(sorted(parts, key=lambda part: part[0])), spoilt=sum(child.spoilt for child in children))
+    owed = tuple(one for child in children for one in child.owed)
+    spoilt = sum(child.spoilt for child in children)
+    return Numbers(tuple(sorted(parts, key=lambda part: part[0])), spoilt=spoilt, owed=owed)
 
 
 def vector_digest(chunks: Sequence[Numbers]) -> str:

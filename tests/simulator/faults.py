@@ -136,6 +136,7 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
             _slow_links(world, newcomer, rng)
     if rng.random() < 0.25:
         keep_at_random(world, rng)
+    world.lossy = rng.random() < 0.5
 
 
 def _slow_links(world: World, newcomer: Node, rng: random.Random) -> None:

@@ -18,6 +18,7 @@ from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import TAINT, Numbers, digest_of, vector_digest
+from tests.simulator.oracles_owed import OwedOracle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,15 @@ ROUNDS_KEPT = 512
 
 @dataclass(slots=True)
 class Era:
-    """`results`, `states`: of the rounds after `resolved_round`. An adopted era begins with the state of one worker."""
+    """`results`, `states`: of the rounds after `resolved_round`; `tags`: under which the results were averaged. An
+    adopted era begins with the state of one worker."""
 
     index: int
     resolved_round: int
     adopted: bool
     previous: Era | None
     results: dict[int, str] = field(default_factory=dict)
+    tags: dict[int, set[Tag]] = field(default_factory=dict)
     states: dict[int, str] = field(default_factory=dict)
     newest: int = 0
 
@@ -78,6 +81,7 @@ class RoundsOracle:
         self._done_of: dict[str, tuple[int, str, int]] = {}
         self._opened: dict[Life, Tag] = {}
         self._delivering: dict[str, tuple[Worker, int, Era, bool]] = {}
+        self.owed = OwedOracle(fail)
         self._right: dict[int, tuple[Any, list[bytes]]] = {}
 
     # -- the agreed history
@@ -217,6 +221,10 @@ class RoundsOracle:
         known = owner.results.setdefault(tag.round, event.digest)
         if known != event.digest:
             self._fail(2, f"{node.name} has {event.digest} as the result of round {tag.round}, others have {known}")
+        owner.tags.setdefault(tag.round, set()).add(tag)
+        owner.tags.pop(tag.round - ROUNDS_KEPT, None)
+        lives = {site: one.incarnation for site, one in self.given.get(tag, {}).items()}
+        self.owed.counted(node, tag, result, era, lives)
         owner.newest = max(owner.newest, tag.round)
         owner.results.pop(tag.round - ROUNDS_KEPT, None)
         owner.states.pop(tag.round - ROUNDS_KEPT, None)
@@ -249,8 +257,8 @@ class RoundsOracle:
             right = [Numbers(tuple((*part, index) for part in parts), total) for index in range(len(result.chunks))]
             self._right = {tag.round: (key, [chunk.hash for chunk in right])}
         for index, right_hash in enumerate(self._right[tag.round][1]):
-            if result.chunks[index].hash != right_hash:
-                found = result.chunks[index]
+            found = result.chunks[index].exact()
+            if found.hash != right_hash:
                 self._fail(
                     3,
                     f"chunk {index} of round {tag.round} at {node.name} is not the sum of its parts: "

@@ -52,6 +52,8 @@ class World:
         """Of the vector that is averaged; under way from a child at a time; results that stay for those who lag."""
         self.bounds = UNBOUNDED
         """Of the run that is founded."""
+        self.lossy = False
+        """The rounds travel in an encoding that loses something."""
         self.spares_last_holder = False
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)

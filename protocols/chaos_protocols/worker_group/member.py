@@ -54,7 +54,6 @@ COMPLETE_MAX_S = 5.0
 
 SNAPSHOTS_PENDING_MAX = 16
 
-
 Lasting: TypeAlias = wire.TakeSnapshot | wire.LoadState | wire.ApplyResult
 """What all workers have to do something for."""
 
@@ -249,8 +248,7 @@ class RunMember:
                 group.note("state-differed" if isinstance(message, StateDiffered) else "run-warned", reason)
             case wire.Dismissed(last_round=last_round, graceful=graceful, reason=reason):
                 group.note("run-left", reason, step=last_round)
-                ours = bool(self.leaves) or graceful
-                self._end("" if ours else f"out of the run after round {last_round}: {reason}")
+                self._end("" if self.leaves or graceful else f"out of the run after round {last_round}: {reason}")
 
     def _lost(self, reason: str, *, final: bool) -> None:
         self._found = False

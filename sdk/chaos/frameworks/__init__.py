@@ -13,11 +13,17 @@ from chaos.collector import held_back
 from chaos.frameworks.base import Framework, Slot, SlotKind, StateItem, Update, UpdateHook, What
 from chaos.frameworks.numpy import Apply, Array, NumpyFramework
 
+Setting = str | int | float | bool | None
+"""What `register(alike=...)` can compare."""
+
+FROZEN = ("replicate", "compare")
+
 __all__ = [
     "Apply",
     "Array",
     "Framework",
     "NumpyFramework",
+    "Setting",
     "Slot",
     "SlotKind",
     "StateItem",
@@ -40,18 +46,18 @@ def framework_of(
     on_average: UpdateHook | None = None,
     on_update: UpdateHook | None = None,
     rounds_per_epoch: int | None = None,
+    frozen: str = "replicate",
+    alike: Mapping[str, Setting] | None = None,
 ) -> Framework:
     """From the arguments of `Coordinator.register`. Raises ValueError on what does not go together."""
-    facts = []
-    if rounds_per_epoch is not None:
-        if rounds_per_epoch < 1:
-            raise ValueError(f"rounds_per_epoch = {rounds_per_epoch}: must be at least 1")
-        facts.append(f"an epoch has {rounds_per_epoch} rounds")
+    facts = _facts(rounds_per_epoch, frozen, alike or {})
     if arrays is not None:
         if model is not None or optimizer is not None or scheduler is not None or apply is None:
             raise ValueError("numpy training takes arrays= and apply=, and neither model, optimizer nor scheduler")
         if on_average is not None or on_update is not None:
             raise ValueError("numpy training has apply=, which is the whole update: do it there")
+        if frozen != "replicate":
+            raise ValueError("frozen= is for torch models; numpy training shares what arrays= names, and nothing else")
         return NumpyFramework(arrays, apply, gradients, facts=facts)
     if model is None or optimizer is None or apply is not None or gradients is not None:
         raise ValueError("register(model=..., optimizer=...) for torch, register(arrays=..., apply=...) for numpy")
@@ -70,7 +76,28 @@ def framework_of(
             on_average=on_average,
             on_update=on_update,
             facts=facts,
+            compare_frozen=frozen == "compare",
         )
+
+
+def _facts(rounds_per_epoch: int | None, frozen: str, alike: Mapping[str, Setting]) -> list[str]:
+    """What else must be equal on all sites."""
+    if frozen not in FROZEN:
+        raise ValueError(f"frozen={frozen!r}: one of {', '.join(map(repr, FROZEN))}")
+    facts = [_agreed(name, value) for name, value in sorted(alike.items())]
+    if rounds_per_epoch is not None:
+        if rounds_per_epoch < 1:
+            raise ValueError(f"rounds_per_epoch = {rounds_per_epoch}: must be at least 1")
+        facts.append(f"an epoch has {rounds_per_epoch} rounds")
+    return facts
+
+
+def _agreed(name: str, value: Setting) -> str:
+    if not isinstance(value, str | int | float | bool | None):
+        raise ValueError(
+            f"alike={{{name!r}: ...}} is a {type(value).__name__}; texts and numbers can be compared between sites"
+        )
+    return f"setting {name} = {value!r}"
 
 
 def _named(thing: Any, name: str) -> dict[str, Any]:

@@ -194,14 +194,30 @@ class Framework(Protocol):
         `changed_outside`."""
         ...
 
-    def changed_outside(self, round: int) -> str:
+    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning if something of the state of the end of `round` seems to have been changed by the script; empty:
-        nothing was seen. Raises ChangedOutside where it is certain."""
+        nothing was seen. `optimizers`: those that the step is for, as the user calls them; None: all. Raises
+        ChangedOutside where it is certain."""
         ...
 
     def release(self) -> None:
         """Let go of the memory that was read from and written to. Safe to call twice."""
         ...
+
+
+def by_name(known: Sequence[str], wanted: Iterable[str]) -> list[str]:
+    """The registered optimizers that these names mean: with `register(optimizer={"D": ...})`, `D`. Raises ValueError
+    for one that is not registered, and for none."""
+    chosen = []
+    for name in wanted:
+        full = name if name in known else f"optimizer.{name}"
+        if full not in known:
+            names = ", ".join(repr(one.removeprefix("optimizer.")) for one in known)
+            raise ValueError(f"step(optimizers=...) names {name!r}, which is not registered; there are {names}")
+        chosen.append(full)
+    if not chosen:
+        raise ValueError("step(optimizers=()) names none; name those that the gradients are for")
+    return chosen
 
 
 def in_vector_order(slots: Iterable[Slot]) -> list[Slot]:

@@ -114,7 +114,7 @@ class NumpyFramework:
     def settle(self) -> None:
         """Arrays do not tell who wrote to them: what a script changes by hand is left to the digests."""
 
-    def changed_outside(self, round: int) -> str:
+    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         return ""
 
     def release(self) -> None:

@@ -17,53 +17,35 @@ from typing import Any
 
 import torch
 
-from chaos.frameworks.base import Bytes, MadeItem, Slot, SlotKind, StateItem, Update, UpdateHook, What, fact_item
+from chaos.frameworks.base import (
+    Bytes,
+    MadeItem,
+    Slot,
+    SlotKind,
+    StateItem,
+    Update,
+    UpdateHook,
+    What,
+    by_name,
+    fact_item,
+)
 from chaos.frameworks.local import kept_apart
+from chaos.frameworks.torch_buffers import ModelBuffer, checked, write_buffer
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_state import (
     OptimizerState,
     TensorItem,
+    described,
     dtype_name,
-    load_bytes,
     scheduler_items,
     tensor_bytes,
 )
 from chaos.frameworks.torch_watch import OutsideWatch, Place
 from chaos_protocols.wire.state_spec import Item, fact
 
-EXACT_INTEGER_MAX = 1 << 53
-"""Integers beyond this have no exact float64, in which buffers are averaged."""
-
 VIEWS_KEPT_MAX = 8
 """Runs of slots whose views are kept: contribution and result, each with up to three runs of one kind."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Buffer:
-    """A persistent buffer: its owner (modules may replace the tensor) and its value at the end of the last round."""
-
-    name: str
-    owner: torch.nn.Module
-    key: str
-    committed: torch.Tensor
-
-    @property
-    def live(self) -> torch.Tensor:
-        tensor = getattr(self.owner, self.key)
-        assert isinstance(tensor, torch.Tensor)
-        return tensor
-
-    def commit(self) -> None:
-        self.committed.copy_(self.live)
-
-    def restore(self) -> None:
-        self.live.copy_(self.committed)
-
-    def load(self, data: Bytes) -> None:
-        load_bytes(self.committed, data)
-        with torch.no_grad():
-            self.restore()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +56,7 @@ class _Run:
     memory: Bytes
     parameters: list[torch.Tensor]
     parameter_views: list[torch.Tensor]
-    buffers: list[_Buffer]
+    buffers: list[ModelBuffer]
     buffer_views: list[torch.Tensor]
 
 
@@ -91,15 +73,17 @@ class TorchFramework:
         on_average: UpdateHook | None = None,
         on_update: UpdateHook | None = None,
         facts: Sequence[str] = (),
+        compare_frozen: bool = False,
     ) -> None:
-        """`facts`: what else must be equal on all sites. Raises ValueError on what cannot be averaged, naming it."""
+        """`facts`: what else must be equal on all sites. `compare_frozen`: frozen parameters must be equal, by digest,
+        and are no part of the state. Raises ValueError on what cannot be averaged, naming it."""
         self._optimizers = dict(sorted(optimizers.items()))
         self._schedulers = dict(schedulers)
-        self._set_to_none = set_to_none
+        self._set_to_none, self._compare_frozen = set_to_none, compare_frozen
         self._on_average, self._on_update = on_average, on_update
         self._parameters: dict[str, torch.Tensor] = {}
         self._places: list[Place] = []
-        self._buffers: list[_Buffer] = []
+        self._buffers: list[ModelBuffer] = []
         names: dict[int, str] = {}
         for name, model in sorted(models.items()):
             self._collect(name, model, names)
@@ -109,7 +93,9 @@ class TorchFramework:
             optimizer: [self._parameters[name] for name, owner in trained.items() if owner == optimizer]
             for optimizer in self._optimizers
         }
-        self._sources: dict[str, torch.Tensor | _Buffer] = {n: p for n, p in self._parameters.items() if n in trained}
+        self._sources: dict[str, torch.Tensor | ModelBuffer] = {
+            n: p for n, p in self._parameters.items() if n in trained
+        }
         self._sources.update((buffer.name, buffer) for buffer in self._buffers)
         self.slots: Sequence[Slot] = [_slot(n, source, trained.get(n, "")) for n, source in self._sources.items()]
         self._states = [OptimizerState(name, optimizer, names) for name, optimizer in self._optimizers.items()]
@@ -117,7 +103,7 @@ class TorchFramework:
         self._facts = [fact_item(fact(text)) for text in facts]
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
-        self._watch = OutsideWatch(self._parameters, self._places, self._optimizers, self._schedulers)
+        self._watch = OutsideWatch(self._parameters, self._places, self._optimizers, self._schedulers, trained)
 
     @property
     def optimizers(self) -> Sequence[str]:
@@ -133,7 +119,7 @@ class TorchFramework:
         run = self._run(slots, out)
         with torch.no_grad():
             if run.buffers:
-                torch._foreach_copy_(run.buffer_views, [_checked(buffer) for buffer in run.buffers])
+                torch._foreach_copy_(run.buffer_views, [checked(buffer) for buffer in run.buffers])
             if what is What.GRADIENT:
                 _read_gradients(run.parameter_views, run.parameters)
             elif run.parameters:
@@ -143,7 +129,7 @@ class TorchFramework:
         run = self._run(slots, data)
         with torch.no_grad():
             for buffer, part in zip(run.buffers, run.buffer_views, strict=True):
-                _write_buffer(buffer, part)
+                write_buffer(buffer, part)
             if what is What.GRADIENT:
                 _write_gradients(run.parameter_views, run.parameters)
             elif run.parameters:
@@ -172,7 +158,7 @@ class TorchFramework:
             start = stop
             for slot, part in zip(alike, torch.split(flat, counts), strict=True):
                 source = self._sources[slot.name]
-                if isinstance(source, _Buffer):
+                if isinstance(source, ModelBuffer):
                     run.buffers.append(source)
                     run.buffer_views.append(part.view(slot.shape))
                 else:
@@ -244,8 +230,8 @@ class TorchFramework:
     def settle(self) -> None:
         self._watch.settle()
 
-    def changed_outside(self, round: int) -> str:
-        return self._watch.look(round)
+    def changed_outside(self, round: int, optimizers: Sequence[str] | None = None) -> str:
+        return self._watch.look(round, None if optimizers is None else by_name(self.optimizers, optimizers))
 
     def release(self) -> None:
         self._runs = []
@@ -288,7 +274,7 @@ class TorchFramework:
             if found.tensor.is_complex():
                 raise ValueError(f"the buffer {found.name!r} is complex; only real and integer buffers can be averaged")
             committed = found.tensor.detach().clone()
-            self._buffers.append(_Buffer(name=found.name, owner=found.module, key=found.key, committed=committed))
+            self._buffers.append(ModelBuffer(name=found.name, owner=found.module, key=found.key, committed=committed))
 
     def _trained(self, names: dict[int, str]) -> dict[str, str]:
         """Names of the trained parameters, and which optimizer trains each (the first, if several do)."""
@@ -313,11 +299,16 @@ class TorchFramework:
 
     def _model_items(self, *, trained: bool = True) -> Iterator[StateItem]:
         """Parameters (`trained`: also those that are trained) and buffers."""
+        if self._compare_frozen:
+            yield fact_item(fact("frozen parameters are compared, not sent: register(frozen='compare')"))
         for name, parameter in self._parameters.items():
-            is_trained = name in self._trained_names
-            if trained or not is_trained:
+            if name in self._trained_names:
+                if trained:
+                    yield TensorItem(name, parameter)
+            elif self._compare_frozen:
+                yield fact_item(fact(f"{name} is frozen, {described(parameter)}"))
+            else:
                 yield TensorItem(name, parameter)
-            if not is_trained:
                 yield fact_item(fact(f"{name} is frozen"))
         for buffer in self._buffers:
             yield MadeItem(
@@ -361,9 +352,9 @@ def _write_gradients(views: list[torch.Tensor], parameters: list[torch.Tensor]) 
         torch._foreach_copy_(gradients, views)
 
 
-def _slot(name: str, source: torch.Tensor | _Buffer, optimizer: str) -> Slot:
-    buffer = isinstance(source, _Buffer)
-    now = source.live if isinstance(source, _Buffer) else source
+def _slot(name: str, source: torch.Tensor | ModelBuffer, optimizer: str) -> Slot:
+    buffer = isinstance(source, ModelBuffer)
+    now = source.live if isinstance(source, ModelBuffer) else source
     return Slot(
         name=name,
         shape=tuple(now.shape),
@@ -371,23 +362,3 @@ def _slot(name: str, source: torch.Tensor | _Buffer, optimizer: str) -> Slot:
         summed_as="float64" if buffer or now.dtype == torch.float64 else "float32",
         optimizer=optimizer,
     )
-
-
-def _checked(buffer: _Buffer) -> torch.Tensor:
-    live = buffer.live
-    if live.dtype in (torch.int64, torch.uint64) and live.numel() and int(live.abs().max()) > EXACT_INTEGER_MAX:
-        raise ValueError(
-            f"the integer buffer {buffer.name!r} holds values beyond 2**53, which an average cannot keep exactly; "
-            "register it with persistent=False if it is the same on all sites"
-        )
-    return live
-
-
-def _write_buffer(buffer: _Buffer, average: torch.Tensor) -> None:
-    live = buffer.live
-    if live.dtype == torch.bool:
-        live.copy_(average >= 0.5)
-    elif live.is_floating_point():
-        live.copy_(average)
-    else:
-        live.copy_(average.round())

@@ -37,14 +37,19 @@ class OutsideWatch:
         places: Sequence[Place],
         optimizers: Mapping[str, torch.optim.Optimizer],
         schedulers: Mapping[str, Any],
+        trained: Mapping[str, str],
     ) -> None:
-        """`places`: of the parameters, in their order; those that belong to no module come last and have none."""
+        """`places`: of the parameters, in their order; those that belong to no module come last and have none.
+        `trained`: names of those that are trained, and which optimizer does."""
         self._names = list(parameters)
         self._parameters = list(parameters.values())
         self._places = list(places)
         self._optimizers = dict(optimizers)
         self._schedulers = dict(schedulers)
         self._ids = frozenset(map(id, self._parameters))
+        self._trained = [trained.get(name, "") for name in self._names]
+        self._wanted = [parameter.requires_grad for parameter in self._parameters]
+        self._sizes = self._group_sizes()
         self._inside = False
         self._stepped: list[torch.optim.Optimizer] = []
         self._versions: list[int] = []
@@ -81,10 +86,12 @@ class OutsideWatch:
         """Look no more. Safe to call twice."""
         self._hook.remove()
 
-    def look(self, round: int) -> str:
+    def look(self, round: int, optimizers: Sequence[str] | None = None) -> str:
         """A warning about what may differ now from the state of the end of `round`; empty: nothing was seen. It is
-        given once for each change. Raises ChangedOutside for what is certain to differ, with what to write instead."""
+        given once for each change. `optimizers`: those that this step is for; None: all. Raises ChangedOutside for what
+        is certain to differ, with what to write instead."""
         self._check_steps(round)
+        self._check_trained(round, optimizers)
         self._check_schedulers(round)
         self._check_options(round)
         self._check_places()
@@ -121,6 +128,35 @@ class OutsideWatch:
             "registered optimizer itself, with the averaged gradients: remove optimizer.step() (with a GradScaler: "
             "scaler.step(optimizer)) from the loop"
         )
+
+    def _check_trained(self, round: int, optimizers: Sequence[str] | None) -> None:
+        """What is trained is a matter of the whole run. A phase may freeze what its step is not for."""
+        if self._group_sizes() != self._sizes:
+            raise ChangedOutside(
+                f"a registered optimizer has other parameters after round {round} than when it was registered "
+                f"({self._group_sizes()} in its groups, {self._sizes} then): what is trained must stay as registered, "
+                "and be the same on all sites; end the scripts, and start a run that trains the new set"
+            )
+        wanted = [parameter.requires_grad for parameter in self._parameters]
+        if wanted == self._wanted:
+            return
+        of_all = zip(self._names, wanted, self._wanted, self._trained, strict=True)
+        thawed, frozen = [], []
+        for name, now, then, optimizer in of_all:
+            if now and not then:
+                thawed.append(name)
+            elif then and not now and optimizer and (optimizers is None or optimizer in optimizers):
+                frozen.append(name)
+        for names, what in ((thawed, "frozen when it was registered and wants"), (frozen, "trained and wants no")):
+            if names:
+                raise ChangedOutside(
+                    f"{_listed(names)} {what} gradients after round {round}: what is trained must stay as registered, "
+                    "and be the same on all sites (requires_grad_); end the scripts, and start a run that trains the "
+                    "new set"
+                )
+
+    def _group_sizes(self) -> list[int]:
+        return [len(group["params"]) for _, group in self._groups()]
 
     def _check_schedulers(self, round: int) -> None:
         for (name, scheduler), position in zip(self._schedulers.items(), self._positions, strict=True):

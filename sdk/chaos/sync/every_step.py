@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, fact_item
+from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
 from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote, out_of_phase
-from chaos.sync.runs import Run, bounded_of, by_name, runs_of, slot_at
+from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
 from chaos_protocols.wire.state_spec import MODE, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
 

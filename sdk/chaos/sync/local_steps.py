@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, fact_item
+from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, by_name, fact_item
 from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.outer import Numbers, OuterSGD
-from chaos.sync.runs import Run, bounded_of, by_name, runs_of, slot_at
+from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.wire.state_spec import MODE, Item, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
@@ -149,6 +149,11 @@ class LocalStepsSession:
         float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
         float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
         self.contribution: ContributionSpec = contribution_spec(float64 + notes.count, float32, bounded_of(self._runs))
+
+    @property
+    def steps(self) -> int:
+        """Of the run, with those of this site since the last round."""
+        return self._round * self._every + self._phase.steps
 
     # ---- the phase at home
 

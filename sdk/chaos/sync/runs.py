@@ -1,5 +1,4 @@
-"""Where the slots of a training lie in the vector of a round, and how a user calls its optimizers: what every mode
-needs."""
+"""Where the slots of a training lie in the vector of a round: what every mode needs."""
 
 from __future__ import annotations
 
@@ -51,18 +50,3 @@ def slot_at(runs: Iterable[Run], byte: int) -> Slot:
         if byte < end:
             return slot
     raise AssertionError("a run consists of its slots")
-
-
-def by_name(known: Sequence[str], wanted: Iterable[str]) -> list[str]:
-    """The registered optimizers that these names mean: with `register(optimizer={"D": ...})`, `D`. Raises ValueError
-    for one that is not registered, and for none."""
-    chosen = []
-    for name in wanted:
-        full = name if name in known else f"optimizer.{name}"
-        if full not in known:
-            names = ", ".join(repr(one.removeprefix("optimizer.")) for one in known)
-            raise ValueError(f"step(optimizers=...) names {name!r}, which is not registered; there are {names}")
-        chosen.append(full)
-    if not chosen:
-        raise ValueError("step(optimizers=()) names none; name those that the gradients are for")
-    return chosen

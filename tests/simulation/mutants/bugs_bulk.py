@@ -30,10 +30,27 @@ BULK = (
         name="bulk: only the first child's sum is added",
         patches=(
             Patch(
-                f"{REDUCE}.tree:TreeFlow._combine",
-                "children=tuple(site for site, child in self._children.items() if not child.empty)",
-                "children=tuple(site for site, child in self._children.items() if not child.empty)[:1]",
+                f"{REDUCE}.tree:TreeFlow._sum_of_chunk_0",
+                "for site, child in self._children.items() if not child.empty)",
+                "for site, child in self._children.items() if not child.empty)[:1]",
             ),
+        ),
+        breaks=(3,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: what an encoding lost under a tag that was stopped is owed",
+        patches=(
+            Patch(f"{REDUCE}.residuals:Residuals.write", "self._written.add(chunk)", "self._side[chunk] ^= 1"),
+            Patch(f"{REDUCE}.residuals:Residuals.write", "return 1 - self._side", "return self._side"),
+        ),
+        breaks=(3,),
+        seeds=300,
+    ),
+    Bug(
+        name="bulk: what an encoding lost in a round that is void is owed",
+        patches=(
+            Patch(f"{REDUCE}.residuals:Residuals.void_after", "if self.valid_round <= round_number:", "if True:"),
         ),
         breaks=(3,),
         seeds=300,

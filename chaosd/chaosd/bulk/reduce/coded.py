@@ -55,16 +55,24 @@ class CodedVector:
 
     # -- the transaction
 
-    def begin(self, round_number: int) -> None:
-        """A tag of this round opens."""
+    def begin(self, round_number: int, *, member: bool = True) -> None:
+        """A tag of this round opens, to which this site gives something, or only listens."""
         self._lost_squared = self._given_squared = 0.0
-        if self._codec is not None and not self._residuals.begin(round_number):
-            for lost in self._lost:
-                lost[:] = 0
+        if self._codec is not None and not self._residuals.begin(round_number, member=member):
+            self._forget()
 
-    def held(self, round_number: int) -> None:
-        """Its result is here, and finite: what was lost in it is owed."""
-        if self._codec is None or not self._residuals.held(round_number):
+    def void_after(self, round_number: int) -> None:
+        """Results of later rounds belong to a history that the run has given up."""
+        if self._codec is not None and not self._residuals.void_after(round_number):
+            self._forget()
+
+    def _forget(self) -> None:
+        for lost in self._lost:
+            lost[:] = 0
+
+    def held(self, round_number: int, *, finite: bool = True) -> None:
+        """Its result is here: if that is finite, what was lost in it is owed."""
+        if self._codec is None or not self._residuals.held(round_number, finite=finite):
             return
         squared = self._lost_squared / self._given_squared if self._given_squared else math.nan
         self.error = math.sqrt(squared) if math.isfinite(squared) else None

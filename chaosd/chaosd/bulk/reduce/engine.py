@@ -126,7 +126,7 @@ class ReduceEngine:
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
-        memory = vectors.new_round(self._site, tag, plan, self.bounds)
+        memory = vectors.new_round(self._site, tag, plan, member, self.bounds)
         try:
             counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
@@ -179,7 +179,7 @@ class ReduceEngine:
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
         """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
         if self.vectors is not None:
-            self._forget(self.vectors, self.vectors.results.drop(before_round, after_round))
+            self._forget(self.vectors, self.vectors.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""

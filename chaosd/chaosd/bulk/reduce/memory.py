@@ -32,6 +32,7 @@ from chaos_protocols.rounds.reduce import (
 from chaos_protocols.state.result_log import results_max
 from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultData
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds
@@ -60,6 +61,8 @@ class RoundMemory:
     tag: Tag
     layout: ChunkLayout
     scratch_pool: BufferPool
+    coded_pool: BufferPool
+    """For chunks as they travel; in fp32 the same."""
     result: Result
     site: SiteId
     bounds: RoundBounds
@@ -87,7 +90,7 @@ class RoundMemory:
         chunk = self.placed(place.tree, place.chunk)
         if isinstance(place, ResultRef):
             return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
-        buffer = self.scratch_pool.take()
+        buffer = self.coded_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
     def arrived(self, place: Place, buffer: Buffer, site: SiteId, message: DataHeader) -> bytes:
@@ -136,7 +139,7 @@ class RoundMemory:
         for child in children:
             child.release()
         if effect.subtree_weight is not None and self.result.coded.codes(index):
-            coded = self.scratch_pool.take()
+            coded = self.coded_pool.take()
             place = self.result.coded.places[index]
             self._encode(index, total, effect.subtree_weight, coded.array[: place.size_bytes])
             target.release()
@@ -270,17 +273,29 @@ class VectorMemory:
         self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
         chunk_bytes = chunk_bytes_for(spec.size_bytes)
         self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
+        self._coded_pool = self.scratch
+        if spec.encoding != FP32:
+            coded_bytes = max(1, *(place.size_bytes for place in self.coded.places))
+            self._coded_pool = BufferPool(coded_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
 
-    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, bounds: Bounds) -> RoundMemory:
+    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool, bounds: Bounds) -> RoundMemory:
         """For a tag that opens."""
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
         kept = RoundBounds(bounds, self.spec)
         result = self._new_result(tag.round, kept.limit)
-        self.coded.begin(tag.round)
-        return RoundMemory(tag=tag, layout=layout, scratch_pool=self.scratch, result=result, site=site, bounds=kept)
+        self.coded.begin(tag.round, member=member)
+        return RoundMemory(
+            tag=tag,
+            layout=layout,
+            scratch_pool=self.scratch,
+            coded_pool=self._coded_pool,
+            result=result,
+            site=site,
+            bounds=kept,
+        )
 
     def new_fetch(self, round_number: int, digest: str, bounds: Bounds) -> FetchMemory:
         """For a result that is fetched."""
@@ -292,9 +307,15 @@ class VectorMemory:
 
     def hold(self, result: Result) -> list[int]:
         """A result is whole, and right. Returns the rounds that had to go for it."""
-        if not result.odd_chunks and result.is_bounded():  # else nobody applies it: what was lost before it waits on
-            self.coded.held(result.round)
+        applied = not result.odd_chunks and result.is_bounded()
+        self.coded.held(result.round, finite=applied)
         return self.results.add(result)
+
+    def drop(self, before_round: int, after_round: int | None) -> list[int]:
+        """As `Results.drop`; what was lost in rounds that are void is owed no more."""
+        if after_round is not None:
+            self.coded.void_after(after_round)
+        return self.results.drop(before_round, after_round)
 
     def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
         """Part of a finished result, held for the sender."""
@@ -320,10 +341,12 @@ class VectorMemory:
         self._layouts = {tag: layout for tag, layout in self._layouts.items() if tag.round not in rounds}
 
     def chunks_in_flight(self, site: SiteId, plan: SyncPlan) -> int:
-        """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX."""
+        """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX. In an
+        encoding they are smaller: as many more are under way."""
         lanes = sum(1 + sum(above == site for _, above in tree.parent) for tree in plan.trees)
-        fitting = SCRATCH_BYTES_MAX // (self.scratch.size_bytes * max(lanes, 1))
-        return max(CHUNKS_IN_FLIGHT_MIN, min(CHUNKS_IN_FLIGHT_MAX, fitting))
+        fitting = SCRATCH_BYTES_MAX // (self._coded_pool.size_bytes * max(lanes, 1))
+        most = CHUNKS_IN_FLIGHT_MAX * self.scratch.size_bytes // self._coded_pool.size_bytes
+        return max(CHUNKS_IN_FLIGHT_MIN, min(most, fitting))
 
     def _new_result(self, round_number: int, limit: NormLimit | None) -> Result:
         hashes = [b""] * len(self.chunks)

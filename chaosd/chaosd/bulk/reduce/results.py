@@ -1,4 +1,4 @@
-"""Results of rounds: what is known of each, and which stay."""
+"""Results of rounds: one that is being made, or fetched, and those that are finished."""
 
 from __future__ import annotations
 

@@ -1,0 +1,77 @@
+"""How what a script has registered becomes a training: alone, as workers of one site, or in a conversation with a
+daemon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chaos.connection import Wakeup, open_socket
+from chaos.conversation import Conversation
+from chaos.encoding import check_encoding, check_name
+from chaos.frameworks import Framework
+from chaos.parallel import ParallelSite
+from chaos.replica import Replica
+from chaos.signals import ExitSignals
+from chaos.sync import EveryStep, SyncMode, SyncSession
+
+if TYPE_CHECKING:
+    from chaos.worker_group.model import ParallelModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonLine:
+    """`path`: the daemon's socket. `connect_s`, `reconnect_s`: as of `Coordinator`. `verbose`: tell what changes."""
+
+    path: Path
+    connect_s: float
+    reconnect_s: float
+    verbose: bool
+
+
+class Entering(ParallelSite):
+    """A part of the Coordinator."""
+
+    def __init__(self, line: DaemonLine, *, standalone: bool, encoding: str, allow_lossy: bool) -> None:
+        """Raises ValueError for an encoding that there is not, NoDaemon."""
+        check_name(encoding)
+        ParallelSite.__init__(self, standalone=standalone)
+        if not self._standalone and not self._in_group:
+            open_socket(line.path, line.connect_s).close()  # fail now, before the user has built a model
+        self._line = line
+        self._encoding, self._allow_lossy = encoding, allow_lossy
+        self._framework: Framework | None = None
+        self._session: SyncSession | None = None
+        self._conversation: Conversation | None = None
+        self._wakeup = Wakeup()
+        self._signals = ExitSignals(self._wakeup, verbose=line.verbose)
+
+    def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
+        """Start the mode, and join the run where there is one. Raises what `Coordinator.register` raises."""
+        if self._replicated is None:
+            mode = sync or EveryStep()
+            check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
+            session, alone = mode.start(framework), self._standalone
+        else:
+            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
+        self._framework, self._session = framework, session
+        if not alone:
+            conversation = self._converse(session)
+            if self._replicated is not None:
+                self._replicated.talk_through(conversation, session)
+
+    def _train_parallel(self, model: ParallelModel, optimizer: Any, clip: float | None, sync: SyncMode | None) -> None:
+        session = self._register_parallel(model, optimizer, clip, sync, self._encoding)
+        if session is not None:
+            model.talk_through(self._converse(session), session)
+
+    def _converse(self, session: SyncSession) -> Conversation:
+        """Join the run, and wait until this site may contribute."""
+        self._session = session
+        replica, line = Replica(session, self._encoding), self._line
+        self._conversation = Conversation(
+            line.path, replica, self._signals, self._wakeup, reconnect_s=line.reconnect_s, verbose=line.verbose
+        )
+        self._conversation.join(line.connect_s)
+        return self._conversation

@@ -1,0 +1,92 @@
+"""A training loop with Accelerate as a site of a run.
+
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    run = join(accelerator, model, optimizer, scheduler)
+    while run.steps < 10_000 and not run.capture_exit_event():
+        for batch in loader:            # the loop stays as it is: backward, step of optimizer and scheduler, zero_grad
+
+`optimizer.step()` is then a step of the run, `scheduler.step()` does nothing, since the run steps the schedule, and
+`accelerator.accumulate(model)` works as ever.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from chaos.coordinator import Coordinator
+from chaos.frameworks import Setting
+from chaos.integrations.clipping import clip_average
+from chaos.integrations.missing import MissingLibrary
+from chaos.integrations.peft import agreed_of
+from chaos.sync import EveryStep, SyncMode
+
+try:
+    from accelerate.scheduler import AcceleratedScheduler
+
+    from chaos.integrations.accelerated import average_through, check_prepared
+except ImportError as error:
+    raise MissingLibrary.of("accelerate", "accelerate", error) from error
+
+
+def join(
+    accelerator: Any,
+    model: Any,
+    optimizer: Any,
+    scheduler: Any = None,
+    *,
+    sync: SyncMode | None = None,
+    samples: int | None = None,
+    max_grad_norm: float | None = None,
+    frozen: str | None = None,
+    alike: Mapping[str, Setting] | None = None,
+    socket: str | os.PathLike[str] | None = None,
+    standalone: bool = False,
+) -> Coordinator:
+    """Make the loop around what `accelerator.prepare` gave a site of the run; returns when this site may train.
+
+    sync: the mode (default: `EveryStep()`). samples: behind each step of this site, the weight of its gradients in the
+    average (default: all sites weigh the same); give it at all sites or at none. max_grad_norm: bounds the norm of the
+    average (`accelerator.clip_grad_norm_` in the loop bounds this site's own gradient). frozen, alike: see
+    `Coordinator.register`; a model of PEFT has its own. socket, standalone: see `Coordinator`.
+
+    The coordinator says where the run is (`steps`), when to end (`capture_exit_event()`), and leaves the run with the
+    script (`close()`). Raises ValueError for several processes, or what was not prepared; NoDaemon; Refused.
+    """
+    if accelerator.num_processes > 1:
+        raise ValueError(
+            f"Accelerate runs {accelerator.num_processes} processes; a site that joins so is one process, with as many "
+            "devices as it likes"
+        )
+    if max_grad_norm is not None and not isinstance(sync or EveryStep(), EveryStep):
+        raise ValueError(
+            "max_grad_norm= bounds an averaged gradient, which a mode with local steps has not: call "
+            "accelerator.clip_grad_norm_ in the loop"
+        )
+    if isinstance(scheduler, AcceleratedScheduler):
+        scheduler = scheduler.scheduler
+    elif scheduler is not None:
+        raise ValueError("the scheduler was not prepared: give it to accelerator.prepare(...) with the optimizer")
+    check_prepared(optimizer)
+    coordinator = Coordinator(socket=socket, standalone=standalone)
+
+    def step() -> None:
+        if not coordinator.left:
+            coordinator.step(samples=samples)
+
+    average_through(optimizer, step)
+    settings = dict(alike or {})
+    clip = None
+    if max_grad_norm is not None:
+        clip = clip_average(list(model.parameters()), max_grad_norm)
+        settings["max_grad_norm"] = float(max_grad_norm)
+    coordinator.register(
+        model=model,
+        optimizer=optimizer.optimizer,
+        scheduler=scheduler,
+        sync=sync,
+        on_average=clip,
+        **agreed_of(accelerator.unwrap_model(model), frozen, settings),
+    )
+    return coordinator

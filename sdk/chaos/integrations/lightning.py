@@ -1,0 +1,201 @@
+"""Lightning's Trainer as a site of a run: `Trainer(max_steps=10_000, callbacks=[ChaosLightningCallback()])`.
+
+Each step of the automatic optimization is a step of the run: Lightning computes the gradients, clips and logs, and the
+run steps optimizer and schedule. `trainer.global_step` is the run's, so all sites end at the same one, and one that
+joins late goes on in the middle of the schedule.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from chaos.coordinator import Coordinator
+from chaos.frameworks import UpdateHook
+from chaos.integrations.clipping import clip_average, clip_average_values, trained_of
+from chaos.integrations.figures import figures_of
+from chaos.integrations.missing import MissingLibrary
+from chaos.integrations.peft import agreed_of, has_adapters
+from chaos.sync import EveryStep, SyncMode
+
+try:
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        from pytorch_lightning import Callback
+    else:
+        from lightning.pytorch import Callback
+except ImportError as error:
+    raise MissingLibrary.of("lightning", "lightning", error) from error
+
+NEVER = sys.maxsize
+"""Every so many batches Lightning steps a schedule that is the run's."""
+
+
+class _Averaging:
+    """The optimizer that Lightning steps: the real one in all, but that its step is one of the run."""
+
+    def __init__(self, optimizer: Any, step: Callable[[], None]) -> None:
+        self._optimizer, self._step = optimizer, step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """The closure computes the gradients, and clips them."""
+        loss = closure() if closure is not None else None
+        self._step()
+        return loss
+
+
+class ChaosLightningCallback(Callback):  # type: ignore[misc]
+    """Makes `trainer.fit(module)` the training of one site.
+
+    sync: the mode (default: `EveryStep()`). samples: weight of this site's steps in the average (default: the loader's
+    `batch_size` times `accumulate_grad_batches`; to be given where the loader has none). frozen: see
+    `Coordinator.register`; default: compared for a module whose `model` is one of PEFT, else replicated. socket,
+    standalone: see `Coordinator`. Attribute `coordinator`, for whatever else the script wants of it.
+
+    With `EveryStep` the average is clipped as `gradient_clip_val` says, not each site's own gradient. Raises NoDaemon
+    when nobody answers; `fit` raises ValueError where each site would go its own way: without `max_steps`, with a
+    schedule that is stepped once an epoch of a site's own data or follows a metric; and for manual optimization.
+    """
+
+    def __init__(
+        self,
+        *,
+        sync: SyncMode | None = None,
+        samples: int | None = None,
+        frozen: str | None = None,
+        socket: str | None = None,
+        standalone: bool = False,
+    ) -> None:
+        self.coordinator = Coordinator(socket=socket, standalone=standalone)
+        self._sync = sync or EveryStep()
+        self._samples, self._frozen = samples, frozen
+        self._max_steps = 0
+        self._undo: list[Callable[[], None]] = []
+
+    def on_train_start(self, trainer: Any, module: Any) -> None:
+        _check(trainer, module)
+        (optimizer,) = trainer.optimizers
+        configs = list(trainer.lr_scheduler_configs)
+        self._max_steps = trainer.max_steps
+        if self._samples is None:
+            self._samples = _samples_of(trainer)
+        adapted = next((one for one in (module, *module.children()) if has_adapters(one)), module)
+        settings: dict[str, Any] = {"max_steps": trainer.max_steps}
+        clip = None
+        if isinstance(self._sync, EveryStep):
+            settings["gradient_clip_val"] = float(trainer.gradient_clip_val or 0.0)
+            settings["gradient_clip_algorithm"] = str(trainer.gradient_clip_algorithm)
+            clip = self._clipping(trainer, optimizer)
+        self._take_over(trainer, optimizer, configs)
+        self.coordinator.register(
+            model=module,
+            optimizer=optimizer,
+            scheduler=[config.scheduler for config in configs] or None,
+            sync=self._sync,
+            on_average=clip,
+            **agreed_of(adapted, self._frozen, settings),
+        )
+        self._follow(trainer)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._follow(trainer)
+        if trainer.logged_metrics and not self.coordinator.left:
+            self.coordinator.log(**figures_of(trainer.logged_metrics))
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, *what: Any) -> None:
+        """A validation is long: a joiner need not wait for its end."""
+        if self._undo and not self.coordinator.left:
+            self.coordinator.check_state_replication()
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        self._end()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """A script that fails drops out, as if it had been killed."""
+        self._put_back()
+        self.coordinator.close(graceful=False)
+
+    # ---- within
+
+    def _step(self) -> None:
+        """What `optimizer.step()` does. A site that comes to a run at its end has nothing more to do."""
+        if self.coordinator.steps < self._max_steps and not self.coordinator.left:
+            self.coordinator.step(samples=self._samples)
+
+    def _follow(self, trainer: Any) -> None:
+        """Lightning counts the run's steps."""
+        loop = trainer.fit_loop.epoch_loop
+        loop.automatic_optimization.optim_progress.optimizer.step.total.completed = self.coordinator.steps
+        loop._batches_that_stepped = self.coordinator.steps
+        if self.coordinator.capture_exit_event():
+            trainer.should_stop = True
+
+    def _clipping(self, trainer: Any, optimizer: Any) -> UpdateHook | None:
+        value, algorithm = trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+        if not value:
+            return None
+        trainer.gradient_clip_val = 0.0
+        self._undo.append(partial(setattr, trainer, "gradient_clip_val", value))
+
+        if str(getattr(algorithm, "value", algorithm) or "norm") == "value":
+            return clip_average_values(trained_of(optimizer), value)
+        return clip_average(trained_of(optimizer), value)
+
+    def _take_over(self, trainer: Any, optimizer: Any, configs: list[Any]) -> None:
+        strategy, averaging = trainer.strategy, _Averaging(optimizer, self._step)
+        plain = strategy.optimizer_step
+
+        def optimizer_step(of: Any, closure: Any, model: Any = None, **more: Any) -> Any:
+            return plain(averaging if of is optimizer else of, closure, model, **more)
+
+        strategy.optimizer_step = optimizer_step
+        self._undo.append(lambda: strategy.__dict__.pop("optimizer_step", None))
+        for config in configs:
+            self._undo.append(partial(setattr, config, "frequency", config.frequency))
+            config.frequency = NEVER
+
+    def _put_back(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _end(self) -> None:
+        if self._undo:
+            self.coordinator.request_node_exit("its training has ended")
+            self._put_back()
+
+
+def _check(trainer: Any, module: Any) -> None:
+    if trainer.max_steps <= 0:
+        raise ValueError(
+            "the run ends after a number of steps that is the same at all sites: Trainer(max_steps=...), since "
+            "max_epochs would count the data of each site by itself"
+        )
+    if trainer.world_size > 1:
+        raise ValueError(f"Lightning runs {trainer.world_size} processes; a site of it is one process: devices=1")
+    if not module.automatic_optimization or len(trainer.optimizers) != 1:
+        raise ValueError(
+            f"{type(module).__name__} has {len(trainer.optimizers)} optimizers and "
+            f"automatic_optimization={module.automatic_optimization}: this callback takes one optimizer that Lightning "
+            "steps; write the loop with chaos.Coordinator for several in turn (docs/sdk.md)"
+        )
+    for config in trainer.lr_scheduler_configs:
+        if config.interval != "step" or config.frequency != 1:
+            raise ValueError(
+                f"the schedule {type(config.scheduler).__name__} is stepped every {config.frequency} "
+                f"{config.interval}: each site would count its own data; say {{'scheduler': ..., 'interval': 'step'}}, "
+                "and let it count steps of the run"
+            )
+
+
+def _samples_of(trainer: Any) -> int:
+    batch = getattr(trainer.train_dataloader, "batch_size", None)
+    if not isinstance(batch, int):
+        raise ValueError(
+            "the loader has no batch_size: say how many samples are behind a step with "
+            "ChaosLightningCallback(samples=...); the average is weighted with it"
+        )
+    return batch * int(trainer.accumulate_grad_batches)

@@ -1,0 +1,361 @@
+"""Training loops of other libraries as sites of a run: whose steps count, what is compared, what is refused."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from lightning.pytorch import Trainer as LightningTrainer
+from peft import LoraConfig, get_peft_model
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+from chaos import DiLoCo, Refused
+from chaos.integrations.accelerate import join
+from chaos.integrations.figures import figures_of
+from chaos.integrations.lightning import ChaosLightningCallback as LightningChaos
+from chaos.integrations.missing import MissingLibrary
+from chaos.integrations.peft import settings_of
+from chaos.integrations.transformers import ChaosCallback
+from chaos.testing import LocalRun
+
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "integrations"
+
+
+def tiny(seed: int = 0) -> GPT2LMHeadModel:
+    torch.manual_seed(seed)
+    size: dict[str, Any] = {"vocab_size": 16, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    size |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return GPT2LMHeadModel(GPT2Config(**size, bos_token_id=0, eos_token_id=0))
+
+
+def rows(count: int) -> list[dict[str, torch.Tensor]]:
+    pieces = torch.randint(16, (count, 8), generator=torch.Generator().manual_seed(count))
+    return [{"input_ids": piece, "labels": piece} for piece in pieces]
+
+
+class Watched(TrainerCallback):  # type: ignore[misc]
+    """What happened at which step; may hold the loop at the end of one."""
+
+    def __init__(self, hold_at: int = 0, until: threading.Event | None = None) -> None:
+        self.steps: list[int] = []
+        self.rates: list[float] = []
+        self.saved: list[int] = []
+        self.began, self.holds = threading.Event(), threading.Event()
+        self.hold_at, self.until = hold_at, until
+        self.chaos: ChaosCallback | None = None
+
+    def on_step_begin(self, *what: Any, **there: Any) -> None:
+        self.began.set()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **there: Any) -> None:
+        self.steps.append(state.global_step)
+        self.rates.append(there["lr_scheduler"].get_last_lr()[0])
+        if state.global_step == self.hold_at and self.until is not None and self.chaos is not None:
+            self.holds.set()
+            while not self.until.is_set():  # serves the joiner, as an evaluation would
+                self.chaos.coordinator.check_state_replication()
+                time.sleep(0.01)
+
+    def on_save(self, args: Any, state: Any, control: Any, **there: Any) -> None:
+        self.saved.append(state.global_step)
+
+
+def trained(
+    folder: Path, socket: Path | None, watched: Watched, *, model: Any = None, data: int = 24, **arguments: Any
+) -> tuple[Trainer, ChaosCallback]:
+    """One Trainer, from its first step to its last."""
+    sync, own = arguments.pop("sync", None), arguments.pop("optimizers", (None, None))
+    callback = ChaosCallback(sync=sync, socket=str(socket) if socket else None, standalone=socket is None)
+    watched.chaos = callback
+    known = {"max_steps": 20, "per_device_train_batch_size": 4, "learning_rate": 0.01, "warmup_steps": 2}
+    known |= {"logging_steps": 5, "save_steps": 10, "report_to": [], "use_cpu": True, "disable_tqdm": True}
+    trainer = Trainer(
+        model=model or tiny(),
+        args=TrainingArguments(str(folder), **{**known, **arguments}),
+        train_dataset=rows(data),
+        optimizers=own,
+        callbacks=[callback, watched],
+    )
+    try:
+        trainer.train()
+    finally:
+        callback.coordinator.close()
+    return trainer, callback
+
+
+def both(first: Callable[[], Any], second: Callable[[], Any], second_may: threading.Event) -> tuple[Any, Any]:
+    """The second begins when `second_may` is set."""
+    results: list[Any] = [None, None]
+
+    def run(index: int, script: Callable[[], Any]) -> None:
+        try:
+            results[index] = script()
+        except BaseException as error:
+            results[index] = error
+
+    def later() -> Any:
+        assert second_may.wait(60)
+        return second()
+
+    threads = [threading.Thread(target=run, args=pair) for pair in ((0, first), (1, later))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results[0], results[1]
+
+
+def test_a_trainer_that_joins_late_goes_on_in_the_middle_of_the_schedule_and_ends_with_the_others(
+    tmp_path: Path,
+) -> None:
+    """With other data, so that its own epochs are others; logging, saving and the rate follow the run's steps."""
+    joiner = Watched()
+    early = Watched(hold_at=8, until=joiner.began)
+    with LocalRun(sites=1) as run:
+        (one, mine), (other, theirs) = both(
+            lambda: trained(tmp_path / "a", run.socket, early),
+            lambda: trained(tmp_path / "b", run.socket, joiner, model=tiny(7), data=12, seed=3),
+            early.holds,
+        )
+    assert early.steps == list(range(1, 21)) and joiner.steps == list(range(joiner.steps[0], 21))
+    assert joiner.steps[0] == 9, "it has not begun at its own first step"
+    assert joiner.rates == early.rates[-len(joiner.rates) :]
+    assert early.saved == [10, 20] and joiner.saved == [10, 20]
+    assert mine.coordinator.state_digest() == theirs.coordinator.state_digest()
+    logged = [line for line in other.state.log_history if "loss" in line]
+    assert [line["step"] for line in logged] == [10, 15, 20]
+    assert all(1.5 < line["loss"] < 4 for line in logged), "means over its own steps: 2.77 is guessing"
+    (total,) = (line["train_loss"] for line in other.state.log_history if "train_loss" in line)
+    means = [line["loss"] for line in logged]
+    assert total == pytest.approx((2 * means[0] + 5 * means[1] + 5 * means[2]) / 12, rel=0.01)
+    assert one.args.max_grad_norm == 1.0, "the arguments are as before"
+
+
+def test_the_average_of_a_trainer_is_clipped_and_not_what_each_site_gives(tmp_path: Path) -> None:
+    """Alone both are one and the same: the result is that of the plain Trainer, bit for bit."""
+    plain = Trainer(
+        model=tiny(),
+        args=TrainingArguments(
+            str(tmp_path / "plain"),
+            max_steps=6,
+            per_device_train_batch_size=4,
+            max_grad_norm=0.01,
+            learning_rate=0.01,
+            warmup_steps=2,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            save_strategy="no",
+        ),
+        train_dataset=rows(24),
+    )
+    plain.train()
+    ours, _ = trained(tmp_path, None, Watched(), max_steps=6, max_grad_norm=0.01, save_strategy="no")
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(ours.model.state_dict()[name], value), name
+
+
+def test_local_steps_count_for_the_schedule_of_a_trainer(tmp_path: Path) -> None:
+    watched = Watched()
+    trainer, callback = trained(tmp_path, None, watched, sync=DiLoCo(every=5))
+    assert watched.steps == list(range(1, 21)) and callback.coordinator.round == 4
+    assert trainer.state.global_step == callback.steps == callback.coordinator.steps == 20
+
+
+def test_trainers_with_another_length_of_the_run_do_not_train_together(tmp_path: Path) -> None:
+    gate = threading.Event()
+    early = Watched(hold_at=3, until=gate)
+
+    def shorter() -> str:
+        try:
+            with pytest.raises(
+                Refused, match="'setting max_steps = 20' is part of the state there and not here"
+            ) as refused:
+                trained(tmp_path / "b", run.socket, Watched(), max_steps=19)
+            return str(refused.value)
+        finally:
+            gate.set()
+
+    with LocalRun(sites=1) as run:
+        _, told = both(lambda: trained(tmp_path / "a", run.socket, early), shorter, early.holds)
+    assert "max_steps" in told
+
+
+def test_a_trainer_that_counts_its_own_data_or_follows_its_own_metric_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_steps"):
+        trained(tmp_path, None, Watched(), max_steps=-1, num_train_epochs=1)
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = (optimizer, torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer))
+    with pytest.raises(ValueError, match="its own metric"):
+        trained(tmp_path, None, Watched(), model=model, optimizers=own)
+
+
+def test_a_loop_of_accelerate_accumulates_clips_the_average_and_leaves_the_schedule_to_the_run() -> None:
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    loader = torch.utils.data.DataLoader(rows(8), batch_size=2)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    run = join(accelerator, model, optimizer, scheduler, max_grad_norm=0.5, standalone=True)
+    before = [p.detach().clone() for p in model.parameters()]
+    moved, rates = [], []
+    for batch in loader:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            scheduler.step()
+            optimizer.zero_grad()
+        squares = [(p - b).square().sum() for p, b in zip(model.parameters(), before, strict=True)]
+        moved.append(float(torch.stack(squares).sum().sqrt()))
+        rates.append(scheduler.get_last_lr()[0])
+    run.close()
+    assert run.steps == 2
+    assert moved[0] == 0.0 and moved[1] == pytest.approx(0.5, rel=1e-4) and moved[2] == moved[1]
+    assert rates == [1.0, 0.5, 0.5, pytest.approx(1 / 3)]
+
+
+def test_accelerate_says_what_was_not_prepared() -> None:
+    model = tiny()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    accelerator = Accelerator(cpu=True)
+    with pytest.raises(ValueError, match="scheduler was not prepared"):
+        join(accelerator, model, accelerator.prepare(optimizer), scheduler, standalone=True)
+    with pytest.raises(ValueError, match=r"a SGD; join the run with what accelerator\.prepare"):
+        join(accelerator, model, optimizer, standalone=True)
+    with pytest.raises(ValueError, match="clip_grad_norm_ in the loop"):
+        join(accelerator, model, optimizer, sync=DiLoCo(every=2), max_grad_norm=1.0, standalone=True)
+
+
+class Module(__import__("lightning").LightningModule):  # type: ignore[misc]
+    def __init__(self, seed: int = 0, interval: str = "step") -> None:
+        super().__init__()
+        self.model, self.interval = tiny(seed), interval
+        self.counted: list[int] = []
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.counted.append(self.trainer.global_step)
+        return self.model(**batch).loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, total_iters=10)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": self.interval}}
+
+
+def fitted(module: Module, callbacks: list[Any], *, data: int = 24, **arguments: Any) -> LightningTrainer:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = LightningTrainer(
+        accelerator="cpu",
+        devices=1,
+        enable_model_summary=False,
+        callbacks=callbacks,
+        **quiet,
+        **{"max_steps": 20, **arguments},
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(rows(data), batch_size=4))
+    return trainer
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lightning_trainer_that_joins_late_counts_the_steps_of_the_run() -> None:
+    early, late = Module(), Module(seed=5)
+    holds, joined = threading.Event(), threading.Event()
+
+    class Holds(LightningChaos):
+        def on_train_batch_end(self, trainer: Any, module: Any, *what: Any) -> None:
+            super().on_train_batch_end(trainer, module, *what)
+            while trainer.global_step == 8 and not joined.is_set():
+                holds.set()
+                self.coordinator.check_state_replication()
+                time.sleep(0.01)
+
+    class Joins(LightningChaos):
+        def on_train_batch_start(self, *what: Any) -> None:
+            joined.set()
+
+    def end(chaos: LightningChaos, module: Module, **more: Any) -> tuple[int, str]:
+        trainer = fitted(module, [chaos], gradient_clip_val=0.1, **more)
+        chaos.coordinator.close()
+        return trainer.global_step, chaos.coordinator.state_digest()
+
+    with LocalRun(sites=1) as run:
+        mine, theirs = both(
+            lambda: end(Holds(socket=str(run.socket)), early),
+            lambda: end(Joins(socket=str(run.socket)), late, data=12),
+            holds,
+        )
+    assert mine == theirs and mine[0] == 20
+    assert early.counted == list(range(20)) and late.counted == list(range(late.counted[0], 20))
+    assert late.counted[0] == 8
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_alone_is_lightning_without_it_bit_for_bit() -> None:
+    plain, ours = Module(), Module()
+    chaos = LightningChaos(standalone=True)
+    fitted(plain, [], gradient_clip_val=0.1)
+    trainer = fitted(ours, [chaos], gradient_clip_val=0.1)
+    chaos.coordinator.close()
+    assert trainer.gradient_clip_val == 0.1 and trainer.lr_scheduler_configs[0].frequency == 1
+    for name, value in plain.state_dict().items():
+        assert torch.equal(ours.state_dict()[name], value), name
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("interval", "arguments", "words"),
+    [("epoch", {}, "count its own data"), ("step", {"max_steps": -1, "max_epochs": 1}, "max_steps")],
+)
+def test_lightning_is_told_what_each_site_would_do_in_its_own_way(
+    interval: str, arguments: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        fitted(Module(interval=interval), [LightningChaos(standalone=True)], **arguments)
+
+
+def test_what_peft_was_told_is_compared_and_only_the_adapter_is_sent() -> None:
+    model = get_peft_model(tiny(), LoraConfig(r=2, lora_alpha=4, target_modules=["c_attn"], fan_in_fan_out=True))
+    settings = settings_of(model)
+    assert settings["frozen"] == "compare"
+    assert settings["alike"]["PEFT default.lora_alpha"] == 4 and settings["alike"]["PEFT default.r"] == 2
+    assert not any("path" in key for key in settings["alike"])
+    with pytest.raises(ValueError, match="no adapters"):
+        settings_of(tiny())
+
+
+def test_names_and_numbers_that_no_figure_may_have_are_left_out_or_mended() -> None:
+    logs = {"eval/loss x": 1, "nan": float("nan"), "text": "a", "loss": torch.tensor(2.0), "1": 3.0}
+    assert figures_of(logs) == {"eval_loss_x": 1.0, "loss": 2.0}
+
+
+@pytest.mark.parametrize("name", ["transformers", "accelerate", "lightning"])
+def test_a_library_that_is_missing_is_told_in_one_sentence_with_the_command(name: str) -> None:
+    hidden = f"import sys; sys.modules[{name!r}] = None; import chaos.integrations.{name}"
+    done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"chaos: chaos.integrations.{name} cannot be imported here") and (
+        "pip install" in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
+    ), done.stderr
+
+
+def test_chaos_and_the_helpers_for_peft_need_none_of_them() -> None:
+    libraries = ("transformers", "accelerate", "lightning", "pytorch_lightning", "peft", "torch")
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({libraries!r})); import chaos, chaos.integrations.peft"
+    subprocess.run([sys.executable, "-c", hidden], check=True)
+    assert issubclass(MissingLibrary, ImportError)
+    assert importlib.import_module("chaos.integrations")
