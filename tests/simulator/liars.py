@@ -52,7 +52,7 @@ def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
         versions=SPOKEN,
     )
     machine = liar.machine
-    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie")  # type: ignore[arg-type]
+    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie")
     for neighbour in near:
         world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
