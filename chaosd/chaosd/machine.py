@@ -31,6 +31,7 @@ def make_machine(
         min_sites=max(config.start_sites, config.min_sites),
         floor_sites=config.min_sites,
         reached=journal.recovered.reached,
+        bounds=config.bounds,
     )
     recovered = journal.recovered
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries

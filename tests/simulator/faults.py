@@ -14,6 +14,7 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
 from chaos_protocols.site import SiteMachine
+from chaos_protocols.wire.bounds import Bounds
 from tests.simulator.disk import JournalDisk
 from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
@@ -46,6 +47,8 @@ HEAL_S = 60.0
 CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 """Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
 all."""
+WEIGHT_BOUND = Bounds(weight_max=11.5)
+"""Of a quarter of the runs: the second worker of a site says more."""
 DARK_S = max(BACK_WITHIN_S)
 ROUNDS_AFTERWARDS = 5
 NOTICED_TIMEOUTS = 2.0
@@ -104,6 +107,8 @@ def build(seed: int, sites: int, *, verbose: bool = False, late_s: float = 10.0)
     for node in nodes:
         world.schedule(rng.uniform(0, 1.0), lambda node=node: begin(node))  # type: ignore[misc]
     _vary(world, random.Random(f"mix/{seed}"), late_s)
+    if random.Random(f"bounds/{seed}").random() < 0.25:
+        world.bounds = WEIGHT_BOUND
     return world
 
 

@@ -61,6 +61,8 @@ def start(
     page: Annotated[str | None, _flag("page")] = None,
     metrics_token_file: Annotated[Path | None, _flag("metrics_token_file")] = None,
     straggler_timeout: Annotated[float | None, _flag("straggler_timeout")] = None,
+    norm_max: Annotated[float | None, _flag("norm_max")] = None,
+    weight_max: Annotated[float | None, _flag("weight_max")] = None,
     on_hang: Annotated[str | None, _flag("on_hang")] = None,
     exit_with_worker: Annotated[bool | None, _flag("exit_with_worker")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,

@@ -65,6 +65,9 @@ FIELD_TEXTS = {
     "page": f"loopback host:port of the operator's page, for example {DEFAULT_PAGE}; empty: off until `chaosd page`",
     "metrics_token_file": "file with a token that Prometheus must show at /metrics of the page; default: none needed",
     "straggler_timeout": "a round waits for a site at most so many usual rounds (or 10 failure timeouts); 0: for ever",
+    "norm_max": "the founder's counts: L2 norm to which each site's gradient is clipped, and beyond which nothing is "
+    "taken from others; 0: off",
+    "weight_max": "the founder's counts: weight (samples) with which a site counts at most in a round; 0: off",
     "on_hang": "command to run when the run has waited too long for this site's script, for example to start it again",
     "exit_with_worker": "the daemon ends when its script has left the run, instead of waiting for the next script",
     "log_level": "how much is logged: debug, info, warning or error",

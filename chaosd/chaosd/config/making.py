@@ -92,6 +92,10 @@ bootstrap = {bootstrap}
 # metrics_token_file = "metrics.token"
 # {texts[straggler_timeout]}
 # straggler_timeout = 10.0
+# {texts[norm_max]}
+# norm_max = 0.0
+# {texts[weight_max]}
+# weight_max = 0.0
 # {texts[on_hang]}
 # on_hang = ""
 # {texts[exit_with_worker]}

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key
+from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
 from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
@@ -128,6 +129,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     that drew none."""
     floor_sites: Annotated[int, msgspec.Meta(ge=1, le=SITES_MAX)] = 1
     """Rounds wait while fewer members would count in them (since version 6). `min_sites` says when the run starts."""
+    bounds: Bounds = UNBOUNDED
+    """What a site may give to a round (since version 6)."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:

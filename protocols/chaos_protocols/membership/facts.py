@@ -11,6 +11,7 @@ from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner, make_view
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bounds import BOUNDS_SINCE, UNBOUNDED, Bounds
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
@@ -36,6 +37,8 @@ class SiteFacts:
     """Protocol versions that this daemon speaks."""
     reached: Reached = field(default_factory=Reached)
     """How far the run had come, as its journal knows."""
+    bounds: Bounds = UNBOUNDED
+    """What a site may give to a round, in a run that this site founds."""
 
 
 def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
@@ -54,10 +57,17 @@ def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
     )
     founded = empty_roster(facts.run, facts.min_sites)
     views = (msgspec.structs.replace(view, epoch=1),)
-    founded = msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)
-    if facts.floor_sites == 1:
-        return founded
-    return msgspec.structs.replace(founded, floor_sites=facts.floor_sites, needs=FLOOR_SINCE)
+    needs = max(BOUNDS_SINCE if facts.bounds.any else 0, FLOOR_SINCE if facts.floor_sites > 1 else 0)
+    return msgspec.structs.replace(
+        founded,
+        epoch=1,
+        sites=(record,),
+        views=views,
+        run_id=run_id,
+        floor_sites=facts.floor_sites,
+        bounds=facts.bounds,
+        needs=needs,
+    )
 
 
 def empty_roster(run: str, min_sites: int = 1) -> Roster:

@@ -16,7 +16,7 @@ import numpy as np
 from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.notes import Agreed, NotesLayout, Numbers, RoundNote, out_of_phase
-from chaos.sync.runs import Run, runs_of, slot_at
+from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
 from chaos_protocols.wire.state_spec import MODE, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -72,7 +72,9 @@ class EveryStepSession:
         self.items: Sequence[StateItem] = [*framework.items, *shared, *(fact_item(fact(text)) for text in texts)]
         float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
         float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
-        self.contribution: ContributionSpec = contribution_spec(float64 + self._notes_bytes // 8, float32)
+        self.contribution: ContributionSpec = contribution_spec(
+            float64 + self._notes_bytes // 8, float32, bounded_of(self._runs)
+        )
 
     def check(self, part: Part) -> None:
         if self._notes is None and part != Part(samples=part.samples, skip=part.skip, idle=part.idle):

@@ -22,7 +22,7 @@ from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, W
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.outer import Numbers, OuterSGD
-from chaos.sync.runs import Run, runs_of, slot_at
+from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.wire.state_spec import MODE, Item, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
@@ -157,7 +157,8 @@ class LocalStepsSession:
         ]
         float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
         float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
-        self.contribution: ContributionSpec = contribution_spec(float64 + self._notes_count, float32)
+        numbers = float64 + self._notes_count
+        self.contribution: ContributionSpec = contribution_spec(numbers, float32, bounded_of(self._runs))
 
     @property
     def steps(self) -> int:
