@@ -132,8 +132,8 @@ class EnvelopeReceived(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerReady:
     """A worker said hello, and waits to be taken or refused. `round`: whose end its state belongs to (0: fresh).
     `contribution_bytes`: of a result. `rival_pid`: of the process whose session runs, where that is another one;
-    None: none does, or the same process makes a new start. `version`: the newest protocol that its script speaks. `held`:
-    what its state region holds may be of use."""
+    None: none does, or the same process makes a new start. `version`: the newest protocol that its script speaks.
+    `held`: what its state region holds may be of use."""
 
     model: ModelFacts
     round: int
