@@ -1,8 +1,8 @@
 """Who stands says why, and for whom: nothing waits in silence (invariant 8).
 
 Judged from what was done, not from what a machine believes: when no round was done for a while, every site that takes
-part and was awake all the time has, or had until a moment ago, a reason to tell its user; and whom it names counts in that round,
-and has not given its part, or has given it a moment ago.
+part and was awake all the time has, or had until a moment ago, a reason to tell its user; and whom it names counts in
+that round, and has not given its part, or has given it a moment ago.
 """
 
 from __future__ import annotations
