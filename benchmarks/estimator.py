@@ -3,8 +3,7 @@
 First half of the figures of `estimator`: random plans of up to nine workers on uneven layers, unequal devices and
 links, with up to three losses rerouted, are compiled, proved, timed by dynamic programming, and executed by an
 independent event simulation (`tests.unit.planner.pipelines.event_simulation`): the two times must be equal in
-every bit. The errors against real runs (`error_mean`, `error_max`) need the pipeline runtime and are not part of this
-file's figures.
+every bit. The errors against real workers (`error_mean`, `error_max`) are figures of `site_throughput`.
 """
 
 from __future__ import annotations

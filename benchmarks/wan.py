@@ -104,7 +104,7 @@ class WanCluster:
                 bootstrap=number == 0,
                 trust=self.sites.values(),
                 peers=[self.sites[far] for far in near],
-                min_sites=min_sites,
+                start_sites=min_sites,
                 extra=[extra],
             )
 

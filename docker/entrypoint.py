@@ -51,7 +51,7 @@ def setup(overlay: Scenario, folder: Path) -> None:
             bootstrap=number == 0,
             trust=ids.values(),
             peers=[(ids[other], f"{other}:{PORT}") for other in far],
-            min_sites=overlay.min_sites or sum(one.start for one in overlay.sites),
+            start_sites=overlay.start_sites or sum(one.start for one in overlay.sites),
             failure_timeout_s=overlay.failure_timeout_s,
             extra=[f'advertise = "{site.name}:{PORT}"'],
         )

@@ -102,7 +102,7 @@ class Processes:
             bootstrap=site.name == self.scenario.sites[0].name,
             trust=self.sites.values(),
             peers=[self.sites[other] for pair in near for other in pair if other != site.name],
-            min_sites=self.scenario.min_sites or sum(spec.start for spec in self.scenario.sites),
+            start_sites=self.scenario.start_sites or sum(spec.start for spec in self.scenario.sites),
             failure_timeout_s=self.scenario.failure_timeout_s,
             shapes=self.network.shapes(site.name),
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 SITES_MAX = 32
 """More daemons and training processes than that on one machine measure the machine."""
@@ -147,7 +147,7 @@ class Scenario(_Strict):
     limit_s: float = Field(default=300.0, gt=0, le=86_400)
     last_rounds: int = Field(default=30, ge=1)
     stop_at_round: int = Field(default=0, ge=0)
-    min_sites: int | None = Field(default=None, ge=1)
+    start_sites: int | None = Field(default=None, ge=1, validation_alias=AliasChoices("start_sites", "min_sites"))
     worker: WorkerSpec
     sites: tuple[SiteSpec, ...] = Field(min_length=1, max_length=SITES_MAX)
     links: tuple[LinkSpec, ...] = ()

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, assert_never
 
 from chaos_protocols import effects, events
@@ -228,15 +229,17 @@ class Driver:
         into: the worker is gone, and the machine is about to hear of it."""
         bulk, arena = self.bulk, self.workers.arena
         match effect:
-            case effects.OpenRound(tag=tag, plan=plan, listeners=listeners, member=member):
-                bulk.reduce.open(tag, plan, listeners, member)
+            case effects.OpenRound():
+                bulk.reduce.bounds = effect.bounds
+                bulk.reduce.open(effect.tag, effect.plan, effect.listeners, effect.member)
             case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
                 if has_bytes:
                     self.round_clock.gave(tag, self.now_s())
                 bulk.reduce.contribute(tag, weight, has_bytes, check)
             case effects.StopRound(tag=tag):
                 bulk.reduce.stop(tag)
-            case effects.FetchResult(round=number, digest=digest):
+            case effects.FetchResult(round=number, digest=digest, bounds=bounds):
+                bulk.reduce.bounds = bounds
                 bulk.reduce.fetch_result(number, digest, self.machine.links.up_sites())
             case effects.DropResults(before_round=before_round):
                 bulk.reduce.drop_results(before_round)
@@ -336,6 +339,8 @@ class Driver:
 
     def peer_broke_rules(self, site: SiteId, reason: str) -> None:
         """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
+        if not any(link.site == site for link in self.transport.links()):
+            return  # closed for it already: what was on its way does not fit any more
         reason, wait_s = reason[:REASON_MAX], self.conduct.broke_a_rule(site)
         waits = f"; not let in again for {wait_s:g} s" if wait_s else ""
         log.warning("site %s broke the rules: %s%s", short(site), reason, waits)
@@ -360,17 +365,16 @@ class Driver:
         self.round_clock.finished(tag, self.now_s())
         odd = self.bulk.reduce.not_finite(tag.round)
         checks = self.bulk.reduce.checks(tag.round)
-        finished = events.ReduceFinished(
-            tag=tag, digest=digest, weights=weights, checks=checks, finite=odd is None, culprits=odd or ()
-        )
-        self.feed(finished)
+        bounded, clipped = self.bulk.reduce.bounded(tag.round)
+        found = partial(events.ReduceFinished, tag=tag, digest=digest, weights=weights, checks=checks)
+        self.feed(found(finite=odd is None, culprits=odd or (), bounded=bounded, clipped=clipped))
 
     def round_came_up_empty(self, tag: Tag) -> None:
         self.feed(events.RoundCameUpEmpty(tag=tag))
 
     def result_fetched(self, number: int, digest: str) -> None:
-        finite = self.bulk.reduce.not_finite(number) is None
-        self.feed(events.ResultFetched(round=number, digest=digest, finite=finite))
+        finite, (bounded, _) = self.bulk.reduce.not_finite(number) is None, self.bulk.reduce.bounded(number)
+        self.feed(events.ResultFetched(round=number, digest=digest, finite=finite, bounded=bounded))
 
     def result_lost(self, tag: Tag, reason: str) -> None:
         log.info("the result of round %d cannot be had any more: %s", tag.round, reason)

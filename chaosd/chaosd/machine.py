@@ -28,8 +28,10 @@ def make_machine(
         public_key=identity.public_key,
         incarnation=journal.incarnation,
         run=config.run,
-        min_sites=config.min_sites,
+        min_sites=max(config.start_sites, config.min_sites),
+        floor_sites=config.min_sites,
         reached=journal.recovered.reached,
+        bounds=config.bounds,
     )
     recovered = journal.recovered
     hard_state, snapshot, entries = recovered.hard_state, recovered.snapshot, recovered.entries

@@ -186,7 +186,13 @@ class Cause(Enum):
         "min-sites", Place.WAITS,
         "waiting for {wanted} sites; {here} are here",
         "sites that are still to join",
-        "nothing, or start them; `min_sites` of the founder asks for so many",
+        "nothing, or start them; `start_sites` of the founder asks for so many",
+    )  # fmt: skip
+    FLOOR = Meaning(
+        "too-few-sites", Place.WAITS,
+        "rounds wait for {wanted} sites; {here} are here",
+        "sites that have left or failed, or are still to join",
+        "bring them back, or another one in; `min_sites` of the founder asks for so many, for good",
     )  # fmt: skip
     STATE_COMES = Meaning(
         "state-comes", Place.WAITS,

@@ -13,6 +13,7 @@ import msgspec
 from chaos_protocols.agreement.raft.effects import Persist
 from chaos_protocols.causes import Cause
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Reached, ReplicationPlan, SyncPlan, Tag
 from chaos_protocols.wire.worker import DaemonMessage
@@ -57,12 +58,14 @@ class ProbeLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRound:
-    """Be ready for the bulk messages of `tag`. `member`: this site will contribute; otherwise it only listens."""
+    """Be ready for the bulk messages of `tag`. `member`: this site will contribute; otherwise it only listens.
+    `bounds`: what a site may give."""
 
     tag: Tag
     plan: SyncPlan
     listeners: tuple[SiteId, ...]
     member: bool
+    bounds: Bounds = UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ class FetchResult:
 
     round: int
     digest: str
+    bounds: Bounds = UNBOUNDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
-from chaos_protocols.wire.versions import SPOKEN, Versions
+from chaos_protocols.wire.versions import NEWEST, SPOKEN, Version, Versions
 from chaos_protocols.wire.worker import StateDigests
 
 
@@ -132,11 +132,13 @@ class EnvelopeReceived(msgspec.Struct, frozen=True, kw_only=True):
 class WorkerReady:
     """A worker said hello, and waits to be taken or refused. `round`: whose end its state belongs to (0: fresh).
     `contribution_bytes`: of a result. `rival_pid`: of the process whose session runs, where that is another one;
-    None: none does, or the same process makes a new start. `held`: what its state region holds may be of use."""
+    None: none does, or the same process makes a new start. `version`: the newest protocol that its script speaks.
+    `held`: what its state region holds may be of use."""
 
     model: ModelFacts
     round: int
     contribution_bytes: int = 0
+    version: Version = NEWEST
     rival_pid: int | None = None
     held: bool = False
 
@@ -212,7 +214,8 @@ class WorkerLoaded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReduceFinished:
     """The whole result of the tag's round is here. `finite` false: nobody applies it, and `culprits` are the sites
-    whose sums were no finite numbers when they came here."""
+    whose sums were no finite numbers when they came here. `bounded` false: nobody applies it, it is longer than the run
+    allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not."""
 
     tag: Tag
     digest: str
@@ -220,6 +223,8 @@ class ReduceFinished:
     checks: tuple[tuple[SiteId, bytes], ...] = ()
     finite: bool = True
     culprits: tuple[SiteId, ...] = ()
+    bounded: bool = True
+    clipped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,12 +236,13 @@ class RoundCameUpEmpty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultFetched:
-    """The result of a round that this site had missed is here, and has the digest that was agreed. `finite` false:
-    nobody applies it."""
+    """The result of a round that this site had missed is here, and has the digest that was agreed. `finite` false,
+    or `bounded`: nobody applies it."""
 
     round: int
     digest: str
     finite: bool = True
+    bounded: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -375,7 +375,7 @@ class Conversation:
                 self.send(wire.UpdateStarted(round=message.round))
                 self._changing_state(lambda: self._replica.apply(message.round, void=message.void))
                 if message.void:
-                    self._say(f"the result of round {message.round} is not finite: it is applied nowhere")
+                    self._say(f"the result of round {message.round} is not finite, or too long: applied nowhere")
                 self.sites, self.weight = message.sites, message.weight
                 if self.phase is Phase.CONTRIBUTED:
                     self.phase = Phase.TRAINING

@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
+from chaos.dealing import Dealing
 from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
@@ -27,13 +28,16 @@ from chaos.sync import Due, Part, SyncMode, SyncSession
 from chaos_protocols.names import WEIGHT_MAX, WEIGHT_MIN
 from chaos_protocols.wire.encodings import FP32
 
+if TYPE_CHECKING:
+    from chaos.data import ElasticSampler
+
 SAMPLES_MIN, SAMPLES_MAX = WEIGHT_MIN, WEIGHT_MAX
 Model = TypeVar("Model")
 Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(Entering, CommonDecisions, Resting):
+class Coordinator(Dealing, Entering, CommonDecisions, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -65,6 +69,7 @@ class Coordinator(Entering, CommonDecisions, Resting):
     ) -> None:
         CommonDecisions.__init__(self)
         Resting.__init__(self)
+        Dealing.__init__(self)
         line = DaemonLine(path=socket_path(socket), connect_s=connect_s, reconnect_s=reconnect_s, verbose=verbose)
         Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._set_to_none = zero_grad_set_to_none
@@ -96,6 +101,7 @@ class Coordinator(Entering, CommonDecisions, Resting):
         rounds_per_epoch: int | None = None,
         frozen: str = "replicate",
         alike: Mapping[str, Setting] | None = None,
+        sampler: ElasticSampler | None = None,
     ) -> None:
         """Say what is trained, join the run, and wait until this site may contribute (a joiner gets the state first).
 
@@ -111,17 +117,17 @@ class Coordinator(Entering, CommonDecisions, Resting):
         `gradients` (floating arrays by name; by default one for each floating array, in `coordinator.gradients`), which
         it clears. `apply(averaged, round)` gets the averages by the same names, read only and valid until it returns,
         and the number of the round, from 1 on; it updates `arrays` in place and depends on nothing else: the same on
-        every site, bit for bit, also on a joiner that catches up.
+        every site, bit for bit, also on a joiner. A model of `parallelize`: `optimizer` is a function from a list of
+        parameters to an optimizer, and `clip_norm` bounds the norm of the whole gradient; returns at once.
 
-        A model of `parallelize`: `optimizer` is a function from a list of parameters to an optimizer, and `clip_norm`
-        bounds the norm of the whole gradient; returns at once.
         sync: `EveryStep()` (default), `LocalSGD(every=...)`, `DiLoCo(every=...)`: docs/training-modes.md.
         rounds_per_epoch: for `coordinator.epoch`. frozen: frozen parameters are sent to a joiner (`"replicate"`) or
         only compared (`"compare"`: adapters on a base that every site has; another base is refused, with the first
         tensor). alike: settings of the script, texts and numbers, that must be equal; a site with another is refused.
+        sampler: deals samples of data that all sites have (docs/shared-data.md).
 
-        Returns early, with `left` true, when the user presses Ctrl+C while waiting. Raises ValueError on what cannot be
-        trained together, Refused with the daemon's reason, DaemonLost, SharedMemoryTooSmall.
+        Returns early, with `left` true, at Ctrl+C. Raises ValueError on what cannot be trained together, Refused with
+        the daemon's reason, DaemonLost, SharedMemoryTooSmall.
         """
         if self._closed:
             raise LeftRun("this coordinator is closed; make a new one")
@@ -146,7 +152,7 @@ class Coordinator(Entering, CommonDecisions, Resting):
             alike=alike,
         )
         self._rounds_per_epoch = rounds_per_epoch or 0
-        self._begin(framework, clip_norm, sync or self._sync)
+        self._begin(framework, clip_norm, sync or self._sync, sampler)
 
     def prepare(self, model: Model, optimizer: Optimizer, loader: Loader) -> tuple[Model, Optimizer, Loader]:
         """`register(model, optimizer)` in the habit of Accelerate; the three come back as they are."""
@@ -181,6 +187,9 @@ class Coordinator(Entering, CommonDecisions, Resting):
             return self._end()
         if due is Due.NOTHING:
             return self._conversation is None or self._conversation.catch_up() or self._end()
+        return self._make_round()
+
+    def _make_round(self) -> bool:
         return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
@@ -203,8 +212,11 @@ class Coordinator(Entering, CommonDecisions, Resting):
         alone, self._averaged_alone = self._averaged_alone, False
         return self._ended(self._alone() if alone else not self.left)
 
-    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False) -> Due | None:
+    def _stepped(
+        self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
+    ) -> Due | None:
         """What is due now; None: this site is out of the run."""
+        counted = self._counted(samples, skip=skip or idle)
         if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
             raise ValueError(
                 f"samples must be a number from {SAMPLES_MIN:g} to {SAMPLES_MAX:g}, not {samples}; skip step() for an "
@@ -222,6 +234,8 @@ class Coordinator(Entering, CommonDecisions, Resting):
             samples=1.0 if samples is None else float(samples),
             optimizers=None if optimizers is None else tuple(optimizers),
             skip=skip,
+            counted=counted,
+            idle=idle,
             wants_to_end=self._wants_to_end,
             metrics=dict(self._reported),
         )

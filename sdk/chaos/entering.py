@@ -3,6 +3,7 @@ daemon."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from chaos.signals import ExitSignals
 from chaos.sync import EveryStep, SyncMode, SyncSession
 
 if TYPE_CHECKING:
+    from chaos.data import ElasticSampler
     from chaos.worker_group.model import ParallelModel
 
 
@@ -30,7 +32,7 @@ class DaemonLine:
     verbose: bool
 
 
-class Entering(ParallelSite):
+class Entering(ParallelSite, ABC):
     """A part of the Coordinator."""
 
     def __init__(self, line: DaemonLine, *, standalone: bool, encoding: str, allow_lossy: bool) -> None:
@@ -47,12 +49,23 @@ class Entering(ParallelSite):
         self._wakeup = Wakeup()
         self._signals = ExitSignals(self._wakeup, verbose=line.verbose)
 
-    def _begin(self, framework: Framework, clip_norm: float | None, sync: SyncMode | None) -> None:
+    @abstractmethod
+    def _deal_by(self, sampler: ElasticSampler) -> None:
+        """Its samples are those of this training's steps."""
+
+    def _begin(
+        self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, sampler: ElasticSampler | None
+    ) -> None:
         """Start the mode, and join the run where there is one. Raises what `Coordinator.register` raises."""
         if self._replicated is None:
             mode = sync or EveryStep()
             check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
-            session, alone = mode.start(framework), self._standalone
+            session = mode.start(framework) if sampler is None else mode.start(framework, sampler)
+            alone = self._standalone
+            if sampler is not None:
+                self._deal_by(sampler)
+        elif sampler is not None:
+            raise ValueError("sampler= deals samples to scripts of one process; workers take coordinator.loader(...)")
         else:
             session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
         self._framework, self._session = framework, session

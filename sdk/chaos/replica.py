@@ -83,6 +83,7 @@ class Replica:
         elif odd is None:
             self.contributed = RoundContributed(round=self.round + 1, weight=weight)
         else:
+            self._session.withheld()
             reason = f"{self._session.name_at(odd)} is not finite"
             self.contributed = RoundSkipped(round=self.round + 1, reason=reason[:TEXT_CHARACTERS_MAX])
         return self.contributed

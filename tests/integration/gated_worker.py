@@ -3,9 +3,10 @@
 `python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
 until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
 evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. `--every N`:
-DiLoCo with N local steps; `--encoding E`: the rounds travel so, and all numbers are float32. The gradient of a round
-follows from site, round and state; the whole state has a digest that the test compares. After each round its number is
-in `F/round`; at the end the report is in `F/report.json`.
+DiLoCo with N local steps; `--encoding E`: the rounds travel so, and all numbers are float32. `--times X`: its gradients
+are so many times as long, from round `--from N` on. With `--samples W` it says that so many are behind them. The
+gradient of a round follows from site, round and state; the whole state has a digest that the test compares. After each
+round its number is in `F/round`, its largest parameter in `F/largest`; at the end the report is in `F/report.json`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def main() -> None:
     parser.add_argument("--evaluate", type=int, default=0)
     parser.add_argument("--meddle", type=int, default=0)
     parser.add_argument("--every", type=int, default=0)
+    parser.add_argument("--times", type=float, default=1.0)
+    parser.add_argument("--from", type=int, default=0, dest="lies_from")
+    parser.add_argument("--samples", type=float, default=0.0)
     parser.add_argument("--encoding", default="")
     options = parser.parse_args()
     training = Training(options.numbers, np.float32 if options.encoding else np.float64)
@@ -77,6 +81,8 @@ def main() -> None:
                 time.sleep(0.005)
         time.sleep(options.pace)
         coordinator.gradients["weights"][...] = training.gradient(options.site, number)
+        if number >= options.lies_from:
+            coordinator.gradients["weights"] *= options.times
         if number == options.nan:
             coordinator.gradients["weights"][7] = np.nan
         if number == options.evaluate:
@@ -84,7 +90,7 @@ def main() -> None:
                 while not (options.folder / "evaluated").exists():
                     time.sleep(0.005)
             continue
-        if not coordinator.step(samples=options.site):
+        if not coordinator.step(samples=options.samples or options.site):
             break
         if number == options.meddle:
             training.momentum[11] += 1.0
@@ -92,6 +98,8 @@ def main() -> None:
         fresh = options.folder / "round.new"
         fresh.write_text(str(coordinator.round))
         os.replace(fresh, options.folder / "round")
+        fresh.write_text(json.dumps(float(np.abs(training.weights).max())))
+        os.replace(fresh, options.folder / "largest")
     report = {"first": first, "rounds": coordinator.round, "digests": digests}
     (options.folder / "report.new").write_text(json.dumps(report))
     os.replace(options.folder / "report.new", options.folder / "report.json")

@@ -29,6 +29,9 @@ LAYERS = 6
 class Block(torch.nn.Module):
     """With dropout, so that random numbers matter, and a table that is no part of the state."""
 
+    scale: torch.Tensor
+    shift: torch.Tensor
+
     def __init__(self, dropout: float) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(WIDTH, WIDTH)
@@ -37,7 +40,8 @@ class Block(torch.nn.Module):
         self.register_buffer("shift", torch.full((WIDTH,), 0.01))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.dropout(torch.tanh(self.linear(x))) * self.scale + self.shift
+        left: torch.Tensor = x + self.dropout(torch.tanh(self.linear(x))) * self.scale + self.shift
+        return left
 
 
 class Points(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -115,7 +119,7 @@ class Fault:
             if isinstance(message, Reduced) and message.step == self.step:
                 self.strike()
 
-        line.ControlLine.send = send_and_strike  # type: ignore[method-assign]
+        line.ControlLine.send = send_and_strike  # type: ignore[method-assign,assignment]
 
 
 def faults() -> Iterator[Fault]:

@@ -50,8 +50,8 @@ def add(cluster: Cluster, name: str) -> Plain:
 def pair(cluster: Cluster, *, second_founds: bool = False, trusted: bool = True) -> tuple[Plain, Plain]:
     """Two sites; the second dials the first."""
     one, other = add(cluster, "one"), add(cluster, "other")
-    one.configure("test", bootstrap=True, trust=[other] if trusted else [], peers=[], min_sites=1)
-    other.configure("test", bootstrap=second_founds, trust=[one], peers=[one], min_sites=1)
+    one.configure("test", bootstrap=True, trust=[other] if trusted else [], peers=[], start_sites=1)
+    other.configure("test", bootstrap=second_founds, trust=[one], peers=[one], start_sites=1)
     return one, other
 
 
@@ -100,7 +100,7 @@ def test_of_a_copied_machine_the_older_daemon_ends_with_a_sentence(cluster: Clus
     copy = add(cluster, "copy")
     for name in ("site.key", "journal"):
         shutil.copy(other.data_dir / name, copy.data_dir / name)
-    copy.configure("test", bootstrap=False, trust=[one], peers=[one], min_sites=1)
+    copy.configure("test", bootstrap=False, trust=[one], peers=[one], start_sites=1)
     train(other, 1)
     wait_for(lambda: "connected to" in script(other), "the script has said hello")
     copy.start()
@@ -142,3 +142,20 @@ def test_sighup_takes_a_new_trust_over_and_names_what_it_does_not(cluster: Clust
     wait_for(lambda: any(link.up for link in other.client.status().links), "the link is there")
     assert one.events("reload")[-1].reason == "taken over: trust"
     assert not one.client.status().refused
+
+
+def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_next(cluster: Cluster) -> None:
+    one, other = add(cluster, "one"), add(cluster, "other")
+    one.configure("test", bootstrap=True, trust=[other], peers=[], start_sites=1, extra=["min_sites = 2"])
+    other.configure("test", bootstrap=False, trust=[one], peers=[one], start_sites=1)
+    for number, site in enumerate((one, other), start=1):
+        site.start()
+        train(site, number)
+    wait_for(lambda: one.round() > 3 and other.is_member(), "both train", limit_s=60.0)
+    other.kill()
+    wait_for(lambda: one.client.status().paused == "rounds wait for 2 sites; 1 are here", "one waits, and says so")
+    waits = one.round()
+    other.start()
+    train(other, 2)
+    wait_for(lambda: min(one.round(), other.round()) > waits + 3, "rounds go on", limit_s=60.0)
+    assert not one.client.status().paused

@@ -88,6 +88,7 @@ def test_a_killed_daemon_and_a_refused_encoding_in_the_middle(tmp_path: Path) ->
             wait_for(lambda: third.worker is not None and third.worker.poll() is not None, "it is out")
         train(third, 3, extra=in_encoding("int8"))
         wait_for(third.is_member, "the right one is in")
+        wait_for(lambda: sum(site.voter for site in first.client.status().sites) == 3, "one of three may go")
         second.signal("daemon", signal.SIGKILL)
         assert second.daemon is not None
         second.daemon.wait(20)

@@ -55,9 +55,10 @@ class Institution(Site):
         super().configure(run, **settings)
         text = self.config_path.read_text(encoding="utf-8")
         assert "\nbootstrap = " in text
-        self.config_path.write_text(
-            text.replace("\nbootstrap = ", "\nfound = ").replace("\nexit_with_worker = true", ""), encoding="utf-8"
-        )
+        text = text.replace("\nbootstrap = ", "\nfound = ").replace("\nexit_with_worker = true", "")
+        if self.daemon_python != sys.executable:  # who founds with this has no floor
+            text = text.replace("\nstart_sites = ", "\nmin_sites = ")
+        self.config_path.write_text(text, encoding="utf-8")
 
     def daemon_command(self) -> list[str]:
         return [self.daemon_python, "-m", "chaosd", "start", "--config", str(self.config_path)]

@@ -85,6 +85,12 @@ async def test_a_second_loss_is_survived_too(tmp_path: Path, faults: str, spares
     assert len(ran.struck) == 2
 
 
+async def test_all_workers_that_die_while_the_first_plan_is_built_are_started_anew(tmp_path: Path) -> None:
+    ran = await train(tmp_path, dp=2, pp=1, restarts=1, faults="0:1:building;1:1:building")
+    check(ran, plans=len(ran.policies))
+    assert len(ran.struck) == 2 and set(ran.policies) == {"start"}
+
+
 async def test_a_source_that_dies_while_state_moves_is_replaced_by_another(tmp_path: Path) -> None:
     ran = await train(tmp_path, dp=3, pp=1, spares=1, faults="2:1:forward;0:2:moving")
     check(ran, plans=3)

@@ -54,8 +54,12 @@ class Site(RunningSite):
         """The interpreter of this site's processes."""
         return [sys.executable]
 
-    def start(self) -> None:
-        self.spawn_daemon(self.daemon_command(), folder=self.folder, variables=VARIABLES)
+    def start(self, program: list[str] | None = None) -> None:
+        """Its daemon; `program`: another one that takes the same arguments."""
+        command = self.daemon_command()
+        if program is not None:
+            command = [*program, *command[command.index("--config") :]]
+        self.spawn_daemon(command, folder=self.folder, variables=VARIABLES)
         self.await_daemon(WAIT_S)
 
     def train(
@@ -106,14 +110,14 @@ class Cluster:
         return site
 
     def wire(self, *, min_sites: int, extra: str = "", exit_with_worker: bool = True) -> None:
-        """A full mesh: everybody dials those before it; the first founds the run."""
+        """A full mesh: everybody dials those before it; the first founds the run, which starts with `min_sites`."""
         for number, site in enumerate(self.sites):
             site.configure(
                 "test",
                 bootstrap=number == 0,
                 trust=[*self.sites, *self.guests],
                 peers=self.sites[:number],
-                min_sites=min_sites,
+                start_sites=min_sites,
                 exit_with_worker=exit_with_worker,
                 failure_timeout_s=self.failure_timeout_s,
                 extra=[extra],
@@ -148,14 +152,15 @@ def cluster_of(
     failure_timeout_s: float = 1.0,
     exit_with_worker: bool = True,
     guests: int = 0,
+    extra: str = "",
 ) -> Iterator[Cluster]:
     """A wired cluster, nothing started; killed at the end. On a failure the logs' ends are in the message. `guests`:
-    further keys that every site lets connect."""
+    further keys that every site lets connect. `extra`: further lines of every configuration."""
     cluster = Cluster(folder, failure_timeout_s=failure_timeout_s)
     cluster.guests = [Guest(Identity.create(folder / f"guest-{number}")) for number in range(guests)]
     for name, hospital in hospitals.items():
         cluster.add(name, hospital)
-    cluster.wire(min_sites=min_sites, exit_with_worker=exit_with_worker)
+    cluster.wire(min_sites=min_sites, exit_with_worker=exit_with_worker, extra=extra)
     try:
         yield cluster
     except BaseException:

@@ -13,6 +13,7 @@
     found-again z:a,b      z founds a second run of the name, and dials a and b
     copy SITE              its machine is copied while it runs, and the copy, with the same key, is started
     run 3                  three seconds pass
+    floor N                rounds wait while fewer members count; before `sites`
     kill|daemon|worker|stop|go|start|leave|fast-leave|model|nan|unseen-nan|pause|resume SITE
     cut|heal|oneway|link|unlink|reset|slow ONE OTHER, split a,b c,d, heal-all, load ONE OTHER SECONDS,
     mute|unmute|hold|release|stall|flow|abort|spoil|wrong-result|hang|wake SITE, hold SITE OTHER, pace SITE SECONDS,
@@ -219,6 +220,8 @@ class Stage:
                 self.expectations.check(line)
             case "detail":
                 self.detail = True
+            case "floor":
+                self.world.floor_sites = int(names[0])
             case "patient":
                 self.world.settings = replace(self.world.settings, straggler_timeout=0.0)
             case "memory-checkpoints":

@@ -27,7 +27,9 @@ def make_machine(node: Node) -> SiteMachine:
         incarnation=disk.incarnation,
         run="simulated",
         min_sites=node.min_sites,
+        floor_sites=world.floor_sites,
         reached=disk.reached,
+        bounds=world.bounds,
     )
     if node.founder and disk.snapshot is None:
         run_id = 2 * digest_of((world.seed, node.site, disk.incarnation))

@@ -14,6 +14,7 @@ from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
 from chaos_protocols.site import SiteMachine
+from chaos_protocols.wire.bounds import Bounds
 from tests.simulator.disk import JournalDisk
 from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
@@ -36,6 +37,8 @@ STRIKES_IN_A_RUN = 26
 MEANS_S = (0.3, 0.5, 0.7)
 """Between two strikes, by the seed: dense trouble, or some time to recover."""
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
+FLOOR_SHARE = 0.125
+"""Of the seeds with at least three sites: rounds wait while a member is alone (spec 6.11)."""
 SLOW_LINKS_SHARE = 0.5
 """Of the runs with a late newcomer."""
 SLOW_RATES_BYTES_PER_S = (1e6, 1e7)
@@ -44,6 +47,8 @@ HEAL_S = 60.0
 CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 """Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
 all."""
+WEIGHT_BOUND = Bounds(weight_max=11.5)
+"""Of a quarter of the runs: the second worker of a site says more."""
 DARK_S = max(BACK_WITHIN_S)
 ROUNDS_AFTERWARDS = 5
 NOTICED_TIMEOUTS = 2.0
@@ -102,6 +107,8 @@ def build(seed: int, sites: int, *, verbose: bool = False, late_s: float = 10.0)
     for node in nodes:
         world.schedule(rng.uniform(0, 1.0), lambda node=node: begin(node))  # type: ignore[misc]
     _vary(world, random.Random(f"mix/{seed}"), late_s)
+    if random.Random(f"bounds/{seed}").random() < 0.25:
+        world.bounds = WEIGHT_BOUND
     return world
 
 
@@ -131,6 +138,8 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
     if rng.random() < 0.25:
         keep_at_random(world, rng)
     world.lossy = rng.random() < 0.5
+    if len(nodes) > 2 and random.Random(f"floor/{world.seed}").random() < FLOOR_SHARE:
+        world.floor_sites = 2
 
 
 def _slow_links(world: World, newcomer: Node, rng: random.Random) -> None:

@@ -141,6 +141,9 @@ class Oracles:
         """A round is done in a site's engine: what its chunks are made of."""
         if node.stray:
             return
+        members = self.rounds.views[event.tag.epoch].members if event.tag.epoch in self.rounds.views else ()
+        if members and len(members) < node.world.floor_sites:
+            self.fail(3, f"round {event.tag.round} was done though {len(members)} are too few for the run's founder")
         self.rounds.reduced(node, event, result)
 
     def bulk_sent(self, node: Node, destination: str, frame: Frame) -> None:

@@ -180,6 +180,8 @@ class RoundsOracle:
             self.given.pop(next(iter(self.given)))
         if (effect.weight > 0) != effect.has_bytes:
             self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, bytes: {effect.has_bytes}")
+        if not effect.weight <= (machine.roster.bounds.weight_max or effect.weight):
+            self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, more than is agreed")
         if token is None:
             return
         if token[0] != tag.round:

@@ -15,6 +15,7 @@ from chaos_protocols import effects, events
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.rounds.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.bounds import UNBOUNDED
 from chaos_protocols.wire.control import EVERYBODY
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
@@ -49,8 +50,12 @@ class World:
         self.hand_over_s = 0.0
         self.chunk_count, self.chunks_in_flight, self.results_kept = 2, 2, RESULTS_KEPT
         """Of the vector that is averaged; under way from a child at a time; results that stay for those who lag."""
+        self.bounds = UNBOUNDED
+        """Of the run that is founded."""
         self.lossy = False
         """The rounds travel in an encoding that loses something."""
+        self.floor_sites = 1
+        """Rounds of the run that is founded wait while fewer members count."""
         self.spares_last_holder = False
         self.trail: deque[tuple[float, str, int, Any]] = deque(maxlen=TRAIL_KEPT)
         self.delivered: deque[tuple[str, str, str, Any, int]] = deque(maxlen=400)

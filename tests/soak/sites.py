@@ -180,7 +180,7 @@ class Sites:
             bootstrap=site.name == NAMES[0],
             trust=self.sites.values(),
             peers=far,
-            min_sites=2,
+            start_sites=2,
             failure_timeout_s=self.failure_timeout_s,
             shapes=shapes,
         )

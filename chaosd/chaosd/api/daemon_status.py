@@ -12,6 +12,7 @@ from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.waits import SiteWait
 from chaosd.api.status import (
     AveragingStatus,
+    BoundsStatus,
     EventRecord,
     LinkStatus,
     LoggedFigure,
@@ -86,6 +87,19 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         resting=_waits(driver, machine.participation.waits.resting),
         skips=machine.participation.skips.reason,
         averaging=_averaging(driver),
+        bounds=_bounds(driver),
+    )
+
+
+def _bounds(driver: Driver) -> BoundsStatus | None:
+    bounds, kept = driver.machine.roster.bounds, driver.machine.participation.bounded
+    if not bounds.any:
+        return None
+    return BoundsStatus(
+        norm_max=bounds.norm_max,
+        weight_max=bounds.weight_max,
+        clipped_rounds=kept.clipped_rounds,
+        void_rounds=kept.void_rounds,
     )
 
 

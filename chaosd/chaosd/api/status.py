@@ -126,6 +126,16 @@ class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
     relative_error: float | None = None
 
 
+class BoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run allows a site to give to a round (0: anything); since this daemon began, rounds whose part from here
+    was clipped, and rounds whose result was too long, which nobody applied."""
+
+    norm_max: float
+    weight_max: float
+    clipped_rounds: int
+    void_rounds: int
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """`state`: starting, joining, learner, member, leaving, removed. `paused` says why nothing moves (empty when rounds
     go on), `paused_cause` is the code of it, `paused_for` who is waited for, `paused_s` since when
@@ -166,6 +176,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     paused_s: float = 0.0
     refused: tuple[RefusedSite, ...] = ()
     averaging: AveragingStatus | None = None
+    bounds: BoundsStatus | None = None
+    """None: the run has none."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

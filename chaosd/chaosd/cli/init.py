@@ -67,7 +67,7 @@ def init(
         "advertise": advertise,
         "bootstrap": bootstrap or None,
         "found": found or None,
-        "min_sites": FOUNDER_WAITS_FOR if (bootstrap or found) and not alone else None,
+        "start_sites": FOUNDER_WAITS_FOR if (bootstrap or found) and not alone else None,
     }
     given = {field: value for field, value in fields.items() if value is not None}
     try:

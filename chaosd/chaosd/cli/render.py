@@ -17,6 +17,7 @@ from chaos_protocols.names import short
 from chaos_protocols.wire.encodings import FP32
 from chaosd.api.status import (
     AveragingStatus,
+    BoundsStatus,
     EventRecord,
     LinkStatus,
     SiteSummary,
@@ -64,8 +65,7 @@ def render_status(status: Status) -> RenderableType:
     if status.links:
         parts.append(_links(status.links, names))
         parts += [Text(printable(link.why), style="red") for link in status.links if link.why]
-    if status.averaging is not None and len(status.sites) > 1:
-        parts.append(Text(_averaging(status.averaging), style="dim"))
+    parts += _rounds(status)
     parts.append(_worker(status))
     for refused in status.refused[:REFUSED_SHOWN_MAX]:
         told = f"refused {refused.site} {_duration(refused.ago_s)} ago: {printable(refused.reason)}"
@@ -93,6 +93,16 @@ def _figure(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
 
+def _rounds(status: Status) -> list[Text]:
+    """How the rounds are averaged, and what may be given to them."""
+    lines = []
+    if status.averaging is not None and len(status.sites) > 1:
+        lines.append(Text(_averaging(status.averaging), style="dim"))
+    if status.bounds is not None:
+        lines.append(Text(_bounds(status.bounds), style="yellow" if status.bounds.void_rounds else "dim"))
+    return lines
+
+
 def _averaging(averaging: AveragingStatus) -> str:
     trees = "one tree" if averaging.trees == 1 else f"{averaging.trees} trees"
     told = f"averaged along {trees}, {rate_text(averaging.rate_bytes_per_s)}"
@@ -105,6 +115,14 @@ def _averaging(averaging: AveragingStatus) -> str:
     if averaging.took_s is not None:
         told += f", {averaging.took_s:.3f} s taken since this site gave its part"
     return f"{told} ({printable(averaging.reason)})"
+
+
+def _bounds(bounds: BoundsStatus) -> str:
+    """What may be given, and what came of it."""
+    norm = f"norm {bounds.norm_max:g}" if bounds.norm_max else "any norm"
+    weight = f"weight {bounds.weight_max:g}" if bounds.weight_max else "any weight"
+    told = f"a site gives at most {norm} and {weight}: {bounds.clipped_rounds:,} parts of this site were clipped"
+    return told + (f"; {bounds.void_rounds:,} results were too long, and applied nowhere" if bounds.void_rounds else "")
 
 
 def _storage(storage: StorageStatus) -> str:

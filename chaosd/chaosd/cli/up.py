@@ -129,7 +129,7 @@ def _make(place: Path, given: dict[str, object], *, founds: bool, alone: bool) -
     given.pop("page", None)  # counts for this start
     fields = {"run": DEFAULT_RUN, "listen": free_address(DEFAULT_LISTEN), **given}
     if founds:
-        fields |= {"bootstrap": True, "min_sites": 1 if alone else FOUNDER_WAITS_FOR}
+        fields |= {"bootstrap": True, "start_sites": 1 if alone else FOUNDER_WAITS_FOR}
     path, _, _ = make_site(place, fields)
     typer.echo(f"made a site: {path} says everything about it, {place} holds its key")
     return path

@@ -45,6 +45,12 @@ def _show(view: GroupView) -> None:
     typer.echo(f"{view.command} (controller {view.pid}): {view.phase}, step {view.step}, plan {view.generation}{run}")
     if view.shape:
         typer.echo(view.shape)
+    if view.measured_step_s:
+        off = view.expected_step_s / view.measured_step_s - 1
+        typer.echo(
+            f"a step: {1e3 * view.measured_step_s:.3g} ms measured, {1e3 * view.expected_step_s:.3g} ms expected of "
+            f"devices that share nothing ({off:+.1%})"
+        )
     table = Table()
     for column in ("worker", "process", "device", "layers", "state", "for", "doing"):
         table.add_column(column)

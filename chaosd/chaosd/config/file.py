@@ -22,7 +22,7 @@ DEFAULT_PAGE = "127.0.0.1:7480"
 
 DEFAULT_RUN = "default"
 FOUNDER_WAITS_FOR = 2
-"""`min_sites` of a founder that is made by command: one that begins alone trains a model of its own until the others
+"""`start_sites` of a founder that is made by command: one that begins alone trains a model of its own until the others
 come."""
 API_SOCKET_NAME = "api.sock"
 WORKER_SOCKET_NAME = "worker.sock"
@@ -38,7 +38,8 @@ FIELD_TEXTS = {
     "peers": "neighbours to connect to at the start",
     "trust": "ids of sites that may join, besides the peers",
     "admission": "who may join: pinned (peers and trust only) or open (anyone who reaches this site)",
-    "min_sites": "training starts when so many members are there",
+    "min_sites": "rounds wait while fewer members are there; what the founder says counts, for good",
+    "start_sites": "training starts when so many members are there; what the founder says counts; default: min_sites",
     "failure_timeout_s": "silence longer than this is a failure; every other timeout is derived from it",
     "heartbeat_interval_s": "time between two heartbeats; default: a quarter of failure_timeout_s",
     "bulk_streams": "connections for bulk data on a link that this site dials; 0: as many as its round trip asks for",
@@ -64,6 +65,9 @@ FIELD_TEXTS = {
     "page": f"loopback host:port of the operator's page, for example {DEFAULT_PAGE}; empty: off until `chaosd page`",
     "metrics_token_file": "file with a token that Prometheus must show at /metrics of the page; default: none needed",
     "straggler_timeout": "a round waits for a site at most so many usual rounds (or 10 failure timeouts); 0: for ever",
+    "norm_max": "the founder's counts: L2 norm to which each site's gradient is clipped, and beyond which nothing is "
+    "taken from others; 0: off",
+    "weight_max": "the founder's counts: weight (samples) with which a site counts at most in a round; 0: off",
     "on_hang": "command to run when the run has waited too long for this site's script, for example to start it again",
     "exit_with_worker": "the daemon ends when its script has left the run, instead of waiting for the next script",
     "log_level": "how much is logged: debug, info, warning or error",

@@ -38,6 +38,8 @@ listen = {listen}
 
 # {texts[bootstrap]}
 bootstrap = {bootstrap}
+# {texts[start_sites]}
+{start_sites}
 # {texts[min_sites]}
 {min_sites}
 # {texts[admission]}
@@ -90,6 +92,10 @@ bootstrap = {bootstrap}
 # metrics_token_file = "metrics.token"
 # {texts[straggler_timeout]}
 # straggler_timeout = 10.0
+# {texts[norm_max]}
+# norm_max = 0.0
+# {texts[weight_max]}
+# weight_max = 0.0
 # {texts[on_hang]}
 # on_hang = ""
 # {texts[exit_with_worker]}
@@ -160,6 +166,7 @@ def _text(path: Path, site: str, config: SiteConfig) -> str:
         data=DATA_FOLDER,
         texts=FIELD_TEXTS,
         mark=mark,
+        start_sites=f"start_sites = {config.start_sites}" if config.start_sites != 1 else "# start_sites = 1",
         min_sites=f"min_sites = {config.min_sites}" if config.min_sites != 1 else "# min_sites = 1",
         trust=f"trust = {trust}" if trust else '# trust = ["0123456789abcdef0123456789abcdef"]',
         peers=peers or PEER_EXAMPLE,

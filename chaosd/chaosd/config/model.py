@@ -20,9 +20,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
+from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, WEIGHT_MAX, SiteId
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_QUEUED_MAX
+from chaos_protocols.wire.bounds import NORM_MAX, Bounds, bounds_problem
 
 __all__ = ["DEFAULT_LISTEN", "ConfigError", "PeerConfig", "SiteConfig", "load_config"]
 from chaosd.addresses import check_loopback, split_address
@@ -136,6 +137,7 @@ class SiteConfig(_Frozen):
     trust: tuple[Id, ...] = Field(default=(), max_length=SITES_MAX)
     admission: Literal["pinned", "open"] = Field(default="pinned")
     min_sites: Whole = Field(default=1, ge=1, le=SITES_MAX)
+    start_sites: Whole = Field(default_factory=lambda data: int(data.get("min_sites", 1)), ge=1, le=SITES_MAX)
     failure_timeout_s: Number = Field(default=1.0, ge=FAILURE_TIMEOUT_MIN_S, le=FAILURE_TIMEOUT_MAX_S)
     heartbeat_interval_s: Number = Field(default_factory=lambda data: float(data["failure_timeout_s"]) / 4, gt=0)
     bulk_streams: Annotated[Whole, AfterValidator(_streams)] = Field(default=0, ge=0, le=BULK_STREAMS_MAX)
@@ -158,6 +160,8 @@ class SiteConfig(_Frozen):
     page: PagePlace = Field(default="")
     metrics_token_file: FilePath | None = Field(default=None)
     straggler_timeout: Number = Field(default=10.0, ge=0, le=1e6)
+    norm_max: Number = Field(default=0.0, ge=0, le=NORM_MAX)
+    weight_max: Number = Field(default=0.0, ge=0, le=WEIGHT_MAX)
     on_hang: str = Field(default="", max_length=ON_HANG_CHARACTERS_MAX)
     exit_with_worker: Flag = Field(default=False)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
@@ -182,6 +186,11 @@ class SiteConfig(_Frozen):
             restore_wait_s=self.restore_wait_s,
             keep=keep,
         )
+
+    @property
+    def bounds(self) -> Bounds:
+        """What a site may give to a round, where this site founds the run."""
+        return Bounds(norm_max=self.norm_max, weight_max=self.weight_max)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SiteConfig:
@@ -270,6 +279,8 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
         if length > SOCKET_PATH_BYTES_MAX:
             limit = f"the path has {length} bytes and a unix socket's at most {SOCKET_PATH_BYTES_MAX}"
             problems.append((field, f"{limit}; choose a shorter {field} or data_dir"))
+    if problem := bounds_problem(config.bounds):
+        problems.append((problem.split()[0], problem))
     if config.worker_socket == config.api_socket:
         problems.append(("worker_socket", "must differ from api_socket"))
     for field, ids in (("peers", [peer.site for peer in config.peers]), ("trust", list(config.trust))):

@@ -195,10 +195,10 @@ class WorkerSessions:
             return
         held = self._averaging.held(number)
         assert held is not None, f"the result of round {number} was dropped before the worker had it"
-        void = self._averaging.not_finite(number) is not None
+        void = self._averaging.not_finite(number) is not None or not self._averaging.bounded(number)[0]
         if void and self.session.hello.versions.newest < SKIPS_SINCE:
             self._server.refuse(CANNOT_SKIP.format(round=number))
-            self.worker_lost("its release cannot leave out a result that is not finite")
+            self.worker_lost("its release cannot leave out a result that nobody may apply")
             return
         if not void:
             held.write(bytes_of(self.session.arena.result))
@@ -232,6 +232,7 @@ class WorkerSessions:
             contribution_bytes=coded_bytes(hello.contribution),
             rival_pid=knock.rival_pid,
             held=hello.held,
+            version=hello.version,
         )
         self._feed(ready)  # the machine says whether it is taken
 

@@ -17,6 +17,7 @@ import msgspec
 
 from chaos_protocols.worker_group.machine import WorkerGroupMachine
 from chaos_protocols.worker_group.suspicion import Reading
+from chaosd.worker_group.history import StepPaces
 
 FOLDER_PREFIX = "chaos-workers-"
 BOARD_NAME = "workers.json"
@@ -51,6 +52,9 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     run: Text
     written: float
     workers: tuple[WorkerView, ...]
+    expected_step_s: float = 0.0
+    measured_step_s: float = 0.0
+    """Of the plan in force: by the planner, and the median of the last steps; 0: not known."""
 
 
 class Board:
@@ -60,7 +64,9 @@ class Board:
         self._path, self._command = folder / BOARD_NAME, command[:4096]
         self._states: dict[int, tuple[str, float]] = {}
 
-    def write(self, machine: WorkerGroupMachine, pids: Mapping[int, int], readings: Mapping[int, Reading]) -> None:
+    def write(
+        self, machine: WorkerGroupMachine, pids: Mapping[int, int], readings: Mapping[int, Reading], paces: StepPaces
+    ) -> None:
         """Replace the file. A disk that is full keeps nobody from training."""
         now, plan, member = time.time(), machine.plan, machine.member
         workers = []
@@ -89,6 +95,8 @@ class Board:
             run="" if member is None else member.phase.value,
             written=now,
             workers=tuple(workers),
+            expected_step_s=paces.expected_s,
+            measured_step_s=paces.measured_s,
         )
         new = self._path.with_suffix(".new")
         with suppress(OSError):

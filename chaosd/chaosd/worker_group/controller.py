@@ -63,7 +63,8 @@ from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
 from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
 from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
-from chaosd.worker_group.history import Happened, RecoveryTimes
+from chaosd.worker_group.feedback import Feedback
+from chaosd.worker_group.history import Happened, RecoveryTimes, StepPaces
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
@@ -124,7 +125,7 @@ class Controller:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._exits: dict[int, str] = {}
         self._dying: set[int] = set()
-        self._recovery = RecoveryTimes()
+        self._recovery, self._paces, self._feedback = RecoveryTimes(), StepPaces(), Feedback(planner)
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[str] | None = None
@@ -248,6 +249,10 @@ class Controller:
             if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):
                 return
             self._feed(WorkerSaid(worker=worker, message=message))
+            learnt = self._feedback.take(worker, message, self._machine)
+            if learnt is not None:
+                self._record(learnt.kind, learnt.reason, **learnt.fields)
+                self._prepare_soon()
 
     def _laid_out(self, specs: RunSpecs) -> bool:
         """Make room for what the workers share with the daemon; False, and the end, where that cannot be."""
@@ -274,7 +279,7 @@ class Controller:
     async def _show(self, board: Board) -> None:
         while True:
             pids = {worker: self._processes.pid(worker) for worker in self._processes.running}
-            board.write(self._machine, pids, self._processes.readings())
+            board.write(self._machine, pids, self._processes.readings(), self._paces)
             await asyncio.sleep(WRITE_INTERVAL_S)
 
     # ---- effects
@@ -293,6 +298,7 @@ class Controller:
                 self._keep(loop.create_task(self._think(effect)))
             case PutPlanInForce(asked=asked):
                 self._planner.put_in_force(asked)
+                self._feedback.begin(self._machine)
                 self._prepare_soon()
             case BeginStore(generation=generation):
                 self._store.begin(generation)
@@ -381,6 +387,7 @@ class Controller:
 
     def _record(self, kind: str, reason: str, **fields: object) -> None:
         entry = Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields)
+        self._paces.take(entry)
         self._happened(entry)
         recovered = self._recovery.take(entry)
         if recovered is not None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+PACES_KEPT = 20
+"""Steps of which the median is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +20,41 @@ class Happened:
     kind: str
     reason: str
     fields: Mapping[str, object] = field(default_factory=dict)
+
+
+class ToRecord(NamedTuple):
+    """What is to be recorded, before its time is known."""
+
+    kind: str
+    reason: str
+    fields: Mapping[str, object]
+
+
+class StepPaces:
+    """How long steps take under the plan in force, beside what the planner expects: `expected_s`, `measured_s` (the
+    median of the last `PACES_KEPT`), 0 where it is not known yet."""
+
+    def __init__(self) -> None:
+        self.expected_s = 0.0
+        self._took_s: deque[float] = deque(maxlen=PACES_KEPT)
+        self._last_s: float | None = None
+
+    def take(self, entry: Happened) -> None:
+        """Follow the history."""
+        match entry.kind:
+            case "plan" | "measured":
+                self.expected_s = float(str(entry.fields["step_s"]))
+                if entry.kind == "plan":
+                    self._took_s.clear()
+                    self._last_s = None
+            case "step":
+                if self._last_s is not None:
+                    self._took_s.append(entry.at_s - self._last_s)
+                self._last_s = entry.at_s
+
+    @property
+    def measured_s(self) -> float:
+        return statistics.median(self._took_s) if self._took_s else 0.0
 
 
 class RecoveryTimes:

@@ -27,6 +27,7 @@ from chaos_protocols.streams import Share
 from chaos_protocols.worker_group.events import AskPlanner
 from chaos_protocols.worker_group.messages import GroupHello, StateMove
 from chaos_protocols.worker_group.plan import Plan
+from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.lower import lower
 
 LOOPBACK_RATE_BYTES_PER_S = 1e9
@@ -78,6 +79,16 @@ class SitePlanner:
         self._in_force: ExecutionPlan | None = None
         self._made: dict[int, ExecutionPlan] = {}
         self._prepared: dict[Situation, tuple[Plan, ExecutionPlan]] = {}
+        self._factors: MeasuredFactors | None = None
+
+    def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
+        """What steps really take: plans are worked out by that from now on. Seconds of a step of the plan in force."""
+        self._factors, self._prepared = factors, {}
+        current = self._in_force
+        if current is None:
+            return 0.0
+        model, cluster = self._facts(hello, present | _named(current))
+        return evaluate(current, Costs(model, cluster)).step_s
 
     def warm_up(self) -> None:
         """Load the solvers, which takes a second, while the workers start; without them only rerouting is left."""
@@ -97,7 +108,7 @@ class SitePlanner:
         if asked.afresh:
             self._in_force, self._prepared = None, {}
         situation = (asked.lost, asked.idle, present)
-        found = self._prepared.get(situation) or self._work_out(situation, hello)
+        found = self._prepared.get(situation) or self._work_out(self._in_force, situation, hello)
         self._made[asked.asked] = found[1]
         return found[0]
 
@@ -105,26 +116,30 @@ class SitePlanner:
         """Work out what follows the loss of each single worker, so that it costs a look-up. On a thread of its own:
         what a plan that has come into force meanwhile makes worthless is dropped with the dictionary that it is in."""
         into, current = self._prepared, self._in_force
-        if current is None:
-            return
+        if current is None or not current.stage_of_worker.keys() - current.lost_set <= present:
+            return  # another plan has come into force since this was asked for
         for worker in sorted(current.workers)[:PREPARED_MAX]:
             situation = (frozenset({worker}), idle, present - {worker})
             if self._prepared is not into:
                 return
             if situation not in into:
                 try:
-                    into[situation] = self._work_out(situation, hello)
+                    into[situation] = self._work_out(current, situation, hello)
                 except Unplannable:
                     continue  # it is said when it happens
 
-    def _work_out(self, situation: Situation, hello: GroupHello) -> tuple[Plan, ExecutionPlan]:
+    def _work_out(
+        self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello
+    ) -> tuple[Plan, ExecutionPlan]:
+        """`current`: in force when this was asked; another one may come into force meanwhile."""
         lost, _, present = situation
-        model = profile_of(hello)
-        cluster = self._cluster(hello, present | lost | self._named())
-        if self._in_force is None:
+        if current is None and not present:
+            raise Unplannable("no worker is here", hopeless=False)
+        model, cluster = self._facts(hello, present | lost | _named(current))
+        if current is None:
             way = self._begin(model, cluster, sorted(present))
         else:
-            way = self._go_on(self._in_force, model, cluster, situation)
+            way = self._go_on(current, model, cluster, situation)
         compiled = compile_plan(way.plan, model, cluster)
         shares: dict[int, Share] = {worker: Share() for worker in present}
         shares.update(lower(way.plan, compiled.streams))
@@ -139,12 +154,15 @@ class SitePlanner:
         )
         return plan, way.plan
 
-    def _named(self) -> frozenset[int]:
-        return frozenset() if self._in_force is None else frozenset(self._in_force.stage_of_worker)
-
-    def _cluster(self, hello: GroupHello, workers: frozenset[int]) -> ClusterFacts:
-        devices = tuple(DeviceFacts(worker=worker, memory_bytes=hello.memory_bytes) for worker in sorted(workers))
-        return ClusterFacts(devices=devices, rate_bytes_per_s=LOOPBACK_RATE_BYTES_PER_S, mtbf_s=self._mtbf_s)
+    def _facts(self, hello: GroupHello, workers: frozenset[int]) -> tuple[ModelProfile, ClusterFacts]:
+        model, factors = profile_of(hello), self._factors
+        speeds: Mapping[int, float] = {} if factors is None else factors.speeds
+        devices = tuple(
+            DeviceFacts(worker=worker, memory_bytes=hello.memory_bytes, speed=speeds.get(worker, 1.0))
+            for worker in sorted(workers)
+        )
+        cluster = ClusterFacts(devices=devices, rate_bytes_per_s=LOOPBACK_RATE_BYTES_PER_S, mtbf_s=self._mtbf_s)
+        return model if factors is None else factors.applied(model), cluster
 
     # ---- the first plan
 
@@ -152,8 +170,6 @@ class SitePlanner:
         if self._first is not None:
             return _Way("start", self._given(self._first, model, present), "the plan that was given")
         layers, workers = len(model.layers), present[: self._workers]
-        if not workers:
-            raise Unplannable("no worker is here", hopeless=False)
         if self._dp or self._pp:
             pp = self._pp or len(workers) // self._dp
             dp = self._dp or len(workers) // pp
@@ -224,6 +240,10 @@ class SitePlanner:
             return RecoveryPlanner(model, cluster, settings).plan(current, lost & cluster.workers)
         except NoPlan as error:
             raise Unplannable(str(error), hopeless=False) from error
+
+
+def _named(plan: ExecutionPlan | None) -> frozenset[int]:
+    return frozenset() if plan is None else frozenset(plan.stage_of_worker)
 
 
 def profile_of(hello: GroupHello) -> ModelProfile:

@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key
+from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
 from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
@@ -126,6 +127,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     run_id: RunId = ""
     """Drawn when the run was founded, and the same for good: two runs of one name have two. Empty: founded by a release
     that drew none."""
+    floor_sites: Annotated[int, msgspec.Meta(ge=1, le=SITES_MAX)] = 1
+    """Rounds wait while fewer members would count in them (since version 6). `min_sites` says when the run starts."""
+    bounds: Bounds = UNBOUNDED
+    """What a site may give to a round (since version 6)."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:
@@ -171,6 +176,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return site in self.member_ids()
         begun = [view for view in self.views if view.first_round <= round_number]
         return site in (begun or self.views)[-1 if begun else 0].members
+
+    def is_short(self, view: View) -> bool:
+        """Its rounds wait for more members."""
+        return len(view.members) < self.floor_sites
 
     def view_of(self, round_number: int) -> View | None:
         """The view in force for a round; None while resolving or before the first view begins."""

@@ -130,7 +130,8 @@ def changed_views(
 
 def resolved_views(roster: Roster, planner: Planner, *, first_round: int) -> tuple[View, ...]:
     """Every view still to come, made again over the sites and links that are left. A site that is promoted from some
-    later round on has caught up already: it contributes at once, so that all views have the same members."""
+    later round on has caught up already: it contributes at once, so that all views have the same members. Where these
+    are too few one view is left, since no round is done that leads from it to the next."""
     left = set(roster.site_ids())
     members = roster.member_ids()
     current = None
@@ -141,6 +142,8 @@ def resolved_views(roster: Roster, planner: Planner, *, first_round: int) -> tup
         else:
             later.append(view)
     bases = ([current] if current else []) + later
+    if len(members) < roster.floor_sites:
+        bases = bases[-1:]
     made = []
     for number, base in enumerate(bases):
         begin = first_round if number == 0 else base.first_round

@@ -11,8 +11,12 @@ from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner, make_view
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bounds import BOUNDS_SINCE, UNBOUNDED, Bounds
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import SPOKEN, Versions
+
+FLOOR_SINCE = 6
+"""The version that brought `floor_sites`: who does not speak it would go on where the others wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +30,15 @@ class SiteFacts:
     incarnation: int
     run: str
     min_sites: int = 1
+    """Of a founder: the run starts with so many members."""
+    floor_sites: int = 1
+    """Of a founder: rounds wait while fewer count."""
     versions: Versions = SPOKEN
     """Protocol versions that this daemon speaks."""
     reached: Reached = field(default_factory=Reached)
     """How far the run had come, as its journal knows."""
+    bounds: Bounds = UNBOUNDED
+    """What a site may give to a round, in a run that this site founds."""
 
 
 def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
@@ -48,7 +57,17 @@ def bootstrap_roster(facts: SiteFacts, planner: Planner, run_id: str) -> Roster:
     )
     founded = empty_roster(facts.run, facts.min_sites)
     views = (msgspec.structs.replace(view, epoch=1),)
-    return msgspec.structs.replace(founded, epoch=1, sites=(record,), views=views, run_id=run_id)
+    needs = max(BOUNDS_SINCE if facts.bounds.any else 0, FLOOR_SINCE if facts.floor_sites > 1 else 0)
+    return msgspec.structs.replace(
+        founded,
+        epoch=1,
+        sites=(record,),
+        views=views,
+        run_id=run_id,
+        floor_sites=facts.floor_sites,
+        bounds=facts.bounds,
+        needs=needs,
+    )
 
 
 def empty_roster(run: str, min_sites: int = 1) -> Roster:

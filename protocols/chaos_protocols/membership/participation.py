@@ -17,6 +17,7 @@ from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
+from chaos_protocols.membership.bounded import Bounded
 from chaos_protocols.membership.catch_up import CatchUp
 from chaos_protocols.membership.drift import Drift
 from chaos_protocols.membership.hello import why_not
@@ -63,6 +64,7 @@ class Participation:
         self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
         self.warnings = Warnings(outbox, replica, network, self.session)
         self.skips = Skips(outbox, replica)
+        self.bounded = Bounded(outbox, replica)
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self._reporting = Reporting(
@@ -142,7 +144,8 @@ class Participation:
 
     def worker_ready(self, event: events.WorkerReady) -> None:
         """A worker said hello. It is judged before anything of it is taken: who is refused changes nothing here."""
-        problem = why_not(event, self._replica.roster.model, trains_already=self.session.present)
+        roster = self._replica.roster
+        problem = why_not(event, roster.model, roster.bounds, trains_already=self.session.present)
         if problem:
             self._outbox.record("worker", self._outbox.facts.name, "said hello", "refused", None, problem)
             self._outbox.emit([RefuseWorker(reason=problem)])
@@ -231,6 +234,7 @@ class Participation:
         """Its part of a round lies in the arena, or it gives nothing."""
         self.absence.spoke()
         self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
+        self.bounded.weighed(event.weight)
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
     def worker_paused(self, event: events.ScriptPaused) -> None:
@@ -252,8 +256,10 @@ class Participation:
 
     def reduce_finished(self, event: events.ReduceFinished) -> None:
         """The result of a round is here."""
-        if not event.finite and event.tag == self._rounds.running:
-            self.skips.void(event.tag.round, event.culprits)
+        if event.tag == self._rounds.running:
+            self.bounded.reduced(event)
+            if not event.finite:
+                self.skips.void(event.tag.round, event.culprits)
         self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights, event.checks))
 
     def round_came_up_empty(self, event: events.RoundCameUpEmpty) -> None:
@@ -266,6 +272,8 @@ class Participation:
         """The result that was agreed on is here."""
         if not event.finite and event.round == self._rounds.fetching:
             self.skips.void(event.round, ())
+        elif not event.bounded and event.round == self._rounds.fetching:
+            self.bounded.void(event.round)
         self._outbox.emit(self._rounds.result_fetched(event.round, event.digest))
 
     def result_missed(self, event: events.ResultMissed) -> None:

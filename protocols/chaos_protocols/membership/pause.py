@@ -106,6 +106,8 @@ class Pause:
             return stands
         if not roster.started:
             return Cause.MIN_SITES.told(wanted=roster.min_sites, here=len(roster.member_ids()))
+        if short := self._why_short():
+            return short
         if waits := self._what_the_run_waits_for() or self._hold.why():
             return waits
         if self._is_without_state():
@@ -158,6 +160,14 @@ class Pause:
         return "; ".join(told)
 
     # -- in the run
+
+    def _why_short(self) -> Why | None:
+        """Too few members count in the next round."""
+        roster = self._replica.roster
+        view = roster.view_of(self._rounds.completed_round + 1)
+        if view is None or not roster.is_short(view):
+            return None
+        return Cause.FLOOR.told(wanted=roster.floor_sites, here=len(view.members))
 
     def _what_the_run_waits_for(self) -> Why | None:
         outbox, (reason, heard_s) = self._outbox, self._heard

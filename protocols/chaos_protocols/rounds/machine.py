@@ -317,13 +317,14 @@ class RoundMachine:
     def _open(self, view: View) -> list[Effect]:
         """Open the round after the completed one, which `view` covers, unless it is open."""
         member, listener = self.site in view.members, self.site in view.listeners
-        if not member and not listener:
+        if self.roster.is_short(view) or not (member or listener):
             return self._stop()
         effects: list[Effect] = []
         tag = Tag(epoch=view.epoch, round=self.completed_round + 1)
         if self.running != tag:
             effects += self._stop()
-            effects.append(OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member))
+            bounds = self.roster.bounds
+            effects.append(OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member, bounds=bounds))
             self.running = tag
         if member and not self.own.given:
             effects += self._contribute(tag)
@@ -343,7 +344,8 @@ class RoundMachine:
         part = self.own.give(tag.round, active=self.active)
         if part is None:
             return []
-        return [Contribute(tag=tag, weight=part[0], has_bytes=part[1], check=self.check.part(tag.round))]
+        weight = self.roster.bounds.weighed(part[0])
+        return [Contribute(tag=tag, weight=weight, has_bytes=part[1], check=self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
         if self.fetching == roster.resolved_round:
@@ -356,7 +358,8 @@ class RoundMachine:
             self.completed_round, self.digest = roster.resolved_round, ""  # on in standby: no round waits for it
             return effects + self.advance()
         self.fetching = roster.resolved_round
-        return [*effects, FetchResult(round=roster.resolved_round, digest=roster.resolved_digest)]
+        resolved, digest = roster.resolved_round, roster.resolved_digest
+        return [*effects, FetchResult(round=resolved, digest=digest, bounds=roster.bounds)]
 
     def _deliver_next(self) -> list[Effect]:
         """Give the worker the next result, or let it train when it has caught up and this site is a member."""

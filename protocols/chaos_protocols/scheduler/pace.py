@@ -57,10 +57,11 @@ class Pace:
         """From which round on a planned change may begin: not yet contributed to here, not before the views already
         agreed, and far enough ahead that the entry is committed first (spec 6.6)."""
         roster = facts.roster
-        begun = max(facts.done_round, facts.contributed_round) if roster.started else facts.done_round
+        runs = roster.started and not any(roster.is_short(view) for view in roster.views[-1:])
+        begun = max(facts.done_round, facts.contributed_round) if runs else facts.done_round
         margin = 0
         held = roster.replication is not None and roster.replication.hold_s > 0.0  # rounds wait for that very change
-        if not held and roster.started and self.round_s is not None and self.round_s > 0:
+        if not held and runs and self.round_s is not None and self.round_s > 0:
             margin = min(MARGIN_ROUNDS_MAX, int(MARGIN_COMMITS * self.commit_s / self.round_s))
         known = roster.views[-1].first_round if roster.views else 1
         return max(begun + 1 + margin, known, 1)

@@ -108,11 +108,15 @@ def state_spec(items: Iterable[Item]) -> StateSpec:
     )
 
 
-def contribution_spec(float64_count: int, float32_count: int) -> ContributionSpec:
-    """The vector of a round: float64 numbers first, so that both parts are aligned without padding."""
+def contribution_spec(
+    float64_count: int, float32_count: int, bounded: Iterable[tuple[int, int]] = ()
+) -> ContributionSpec:
+    """The vector of a round: float64 numbers first, so that both parts are aligned without padding. `bounded`: see
+    `ContributionSpec`."""
     counts = (("float64", float64_count), ("float32", float32_count))
     segments = tuple(Segment(dtype=dtype, count=count) for dtype, count in counts if count)
-    return ContributionSpec(segments=segments, size_bytes=8 * float64_count + 4 * float32_count)
+    size_bytes = 8 * float64_count + 4 * float32_count
+    return ContributionSpec(segments=segments, size_bytes=size_bytes, bounded=tuple(bounded))
 
 
 def spec_digest(tensors: Iterable[TensorSpec]) -> str:
@@ -178,6 +182,18 @@ def spec_problem(state: StateSpec, contribution: ContributionSpec) -> str:
         return problem
     if contribution.encoding != (told := _told(state, FACT, FP32)):
         return f"the contribution is to travel in {contribution.encoding}, the state says {told}"
+    return _bounded_problem(contribution)
+
+
+def _bounded_problem(contribution: ContributionSpec) -> str:
+    """Each range lies behind the one before, within the vector, and has whole numbers of the type that lies there."""
+    wide = sum(8 * segment.count for segment in contribution.segments if segment.dtype == "float64")
+    before = 0
+    for start, stop in contribution.bounded:
+        items = all(edge % (8 if edge < wide else 4) == 0 for edge in (start, stop))
+        if not (before <= start < stop <= contribution.size_bytes and items):
+            return f"the contribution has no numbers at bytes {start} to {stop} that a bound could concern"
+        before = stop
     return ""
 
 

@@ -63,10 +63,13 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The vector averaged in a round: segments one behind the other without padding; float64 segments come first.
-    `encoding`: in which its float32 numbers travel between sites (since version 6)."""
+    `bounded` (since version 6): bytes [start, stop), ascending, whose numbers a bound of their norm concerns (gradients
+    and differences, not buffers nor notes); none: all do. `encoding`: in which its float32 numbers travel
+    between sites (since version 6)."""
 
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=16)]
     size_bytes: Bytes
+    bounded: Annotated[tuple[tuple[Bytes, Bytes], ...], msgspec.Meta(max_length=16)] = ()
     encoding: Encoding = FP32
 
 

@@ -12,12 +12,15 @@ RESTARTS_WITHIN_S = 3600.0
 
 
 class Crew:
-    """`restarts`: how many processes may be started for ones that died, within `RESTARTS_WITHIN_S`."""
+    """`places`: how many are started at once. `restarts`: how many processes may be started for ones that died, within
+    `RESTARTS_WITHIN_S`."""
 
-    def __init__(self, token: str, restarts: int) -> None:
-        self._token, self._restarts = token, restarts
+    def __init__(self, token: str, places: int, restarts: int) -> None:
+        self._token, self._places, self._restarts = token, places, restarts
         self._next = 0
-        self._restarts_s: list[float] = []
+        self._begun = False
+        self._restarts_s: dict[bool, list[float]] = {False: [], True: []}
+        """By whether the training had begun."""
         self.starting: set[int] = set()
         """Started, no hello yet."""
         self.present: set[int] = set()
@@ -33,12 +36,20 @@ class Crew:
         self.starting.add(worker)
         return worker
 
+    def begins(self) -> None:
+        """A plan is in force, from the first one on."""
+        self._begun = True
+
     def may_restart(self, now_s: float) -> bool:
-        """Whether one that died may be replaced; counts it if so."""
-        self._restarts_s = [at_s for at_s in self._restarts_s if at_s > now_s - RESTARTS_WITHIN_S]
-        if len(self._restarts_s) >= self._restarts:
+        """Whether one that died may be replaced; counts it if so. Until the training has begun nothing is lost with a
+        worker, not even with all of them: then each place may be filled anew that often."""
+        begun = self._begun
+        past_s = self._restarts_s[begun] = [
+            at_s for at_s in self._restarts_s[begun] if at_s > now_s - RESTARTS_WITHIN_S
+        ]
+        if len(past_s) >= self._restarts * (1 if begun else self._places):
             return False
-        self._restarts_s.append(now_s)
+        past_s.append(now_s)
         return True
 
     def refusal(self, worker: int, hello: GroupHello) -> str:

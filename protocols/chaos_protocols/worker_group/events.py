@@ -129,7 +129,7 @@ class KillWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TellWorker:
-    """SendMessage a message to a worker; messages to one worker arrive in order."""
+    """Send a message to a worker; messages to one worker arrive in order."""
 
     worker: int
     message: ControllerMessage

@@ -30,7 +30,7 @@ class WorkerGroupMachine:
         self.generation = 0
         self._effects: list[ev.Effect] = []
         self._now_s = 0.0
-        self._crew = Crew(settings.token, settings.restarts)
+        self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self._in_force: Plan | None = None
         """The plan that was last put in force: its workers hold the state. None: all hold it."""
         self._lost: set[int] = set()
@@ -230,6 +230,7 @@ class WorkerGroupMachine:
         self._change(GroupChange.READY)
         self.do(ev.SetGroupTimer(timer=ev.GroupTimer.BROKEN, after_s=None))
         self._in_force = self.plan
+        self._crew.begins()
         self._lost.clear()
         assert self._crew.hello is not None
         collector = self._steps.begin(self._crew.hello, self.training)

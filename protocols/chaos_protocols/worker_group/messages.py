@@ -110,25 +110,24 @@ class Stepped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seconds: Annotated[dict[str, float], msgspec.Meta(max_length=16)] = {}
 
 
-class StateWritten(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class _StillAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a worker that stands still, to what it was told to do with the state of this step."""
+
+    generation: Generation
+    step: Step
+
+
+class StateWritten(_StillAnswer, frozen=True, kw_only=True, tag=True):
     """The answer to `WriteState`."""
 
-    generation: Generation
-    step: Step
 
-
-class StateTaken(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class StateTaken(_StillAnswer, frozen=True, kw_only=True, tag=True):
     """The answer to `TakeState`."""
 
-    generation: Generation
-    step: Step
 
-
-class ResultMeasured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ResultMeasured(_StillAnswer, frozen=True, kw_only=True, tag=True):
     """The answer to `MeasureResult`. `squares`: of the layers whose lowest holder it is, as in `Reduced`."""
 
-    generation: Generation
-    step: Step
     squares: Annotated[tuple[tuple[Number, float], ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
 
 
@@ -214,29 +213,27 @@ class CommitStep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Afterwards copy these bytes of the state into the shared memory, where they are digested."""
 
 
-class Compute(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class _StillOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What workers that stand still are told to do with the state of this step."""
+
+    step: Step
+
+
+class Compute(_StillOrder, frozen=True, kw_only=True, tag=True):
     """Whoever holds: compute this step."""
 
-    step: Step
 
-
-class WriteState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class WriteState(_StillOrder, frozen=True, kw_only=True, tag=True):
     """Write the state of the layers whose lowest holder you are into the shared memory."""
 
-    step: Step
 
-
-class TakeState(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class TakeState(_StillOrder, frozen=True, kw_only=True, tag=True):
     """Take the state of your layers from the shared memory: it is that of this step. What was computed is void, and
     nothing is computed before `Compute`."""
 
-    step: Step
 
-
-class MeasureResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class MeasureResult(_StillOrder, frozen=True, kw_only=True, tag=True):
     """The result of a round lies in the shared memory: say the squares of your layers' part."""
-
-    step: Step
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):

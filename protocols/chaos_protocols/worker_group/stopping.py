@@ -40,14 +40,17 @@ class Stopping:
         self, holders: Set[int] | None, committed: int, *, shared: bool = False, torn: bool = False
     ) -> Resume | None:
         """With the last answer, the step to go on with and who must commit again first; asked once more when these
-        have, it names nobody. None while somebody is missing. `holders`: who has state (None: all). `shared`: see
-        `resume`. `torn`: a state was being taken over and is going to be, once more: steps say nothing.
+        have, it names nobody. None while somebody is missing. `holders`: who has state (None: all, and so does every
+        process that is started: nobody need be left). `shared`: see `resume`. `torn`: a state was being taken over and
+        is going to be, once more: steps say nothing.
 
         Raises `TornStep`, also where nobody with state is left.
         """
         if self.missing:
             return None
         if torn:
+            return Resume(step=committed + 1, again=frozenset())
+        if holders is None and not self._tags:
             return Resume(step=committed + 1, again=frozenset())
         tags = {w: tag for w, tag in self._tags.items() if holders is None or w in holders}
         found = resume(tags, committed, shared=shared)

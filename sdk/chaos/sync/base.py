@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from chaos.frameworks.base import Bytes, Framework, StateItem
 from chaos.sync.notes import Agreed
 from chaos_protocols.wire.worker import ContributionSpec
@@ -33,14 +36,59 @@ class Due(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """What the user's step says of itself. `samples`: behind its gradients, 1.0 where the user does not count.
-    `optimizers`: names of those that the gradients are for; None: all. `skip`: nothing is given. A mode that cannot do
+    `optimizers`: names of those that the gradients are for; None: all. `skip`: nothing is given. `counted`: how many
+    samples of shared data it is about. `idle`: there is nothing to compute, and a round is due. A mode that cannot do
     what is asked for raises ValueError."""
 
     samples: float = 1.0
     optimizers: tuple[str, ...] | None = None
     skip: bool = False
+    counted: int = 0
+    idle: bool = False
     wants_to_end: bool = False
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class SharedData(Protocol):
+    """Data that sites share, as a mode sees it: float64 numbers of each round, from which all learn the same
+    (`chaos.data`)."""
+
+    @property
+    def items(self) -> Sequence[StateItem]:
+        """What of it is shared state."""
+        ...
+
+    @property
+    def count(self) -> int:
+        """How many numbers a round carries."""
+        ...
+
+    def facts(self) -> Sequence[str]: ...
+
+    def stepped(self, samples: int) -> bool:
+        """The user's step is about so many samples. Whether its gradient counts."""
+        ...
+
+    def write(self, numbers: NDArray[np.float64]) -> None:
+        """What this site says in the next round."""
+        ...
+
+    def withheld(self) -> None:
+        """What was written is not given."""
+        ...
+
+    def settle(self, numbers: NDArray[np.float64]) -> int:
+        """A round was applied, in which all said this, averaged. How many samples are done with it."""
+        ...
+
+    def resolve(self) -> None:
+        """The shared state was loaded from elsewhere, or the round under way is void."""
+        ...
+
+
+IDLE_WEIGHT = 2.0**-10
+"""Of a site that gives no gradients, but says something of shared data. What others give is divided by their share of
+the weight, so nothing is lost by it."""
 
 
 class SyncSession(Protocol):
@@ -95,6 +143,10 @@ class SyncSession(Protocol):
         this site had computed for it is void."""
         ...
 
+    def withheld(self) -> None:
+        """What `contribute` wrote holds a number that is not finite, and is not given."""
+        ...
+
     def name_at(self, start: int) -> str:
         """What lies at this byte of the vector, for people (`the gradient of 'layer.weight'`)."""
         ...
@@ -118,6 +170,7 @@ class SyncMode(Protocol):
         """What must be equal on all sites, in words (`sync: DiLoCo every=50 ...`); none for `EveryStep`."""
         ...
 
-    def start(self, framework: Framework) -> SyncSession:
-        """At `register`. Raises ValueError where this training cannot be averaged in this way."""
+    def start(self, framework: Framework, data: SharedData | None = None) -> SyncSession:
+        """At `register`; `data`: what sites share of it. Raises ValueError where this training cannot be averaged
+        in this way."""
         ...

@@ -9,13 +9,14 @@ step: its moments are not fed with zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
-from chaos.sync.base import Due, Part
-from chaos.sync.notes import Agreed, NotesLayout, RoundNote, out_of_phase
-from chaos.sync.runs import Run, runs_of, slot_at
+from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
+from chaos.sync.notes import Agreed, NotesLayout, Numbers, RoundNote, out_of_phase
+from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
 from chaos_protocols.wire.state_spec import MODE, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -39,32 +40,44 @@ class EveryStep:
             return ()  # as sites of releases from before notes
         return (f"{MODE}every step, with notes; metrics {sorted(self._metrics)}",)
 
-    def start(self, framework: Framework) -> EveryStepSession:
-        layout = NotesLayout(framework.optimizers, self._metrics) if self._notes else None
-        return EveryStepSession(framework, layout, self.facts())
+    def start(self, framework: Framework, data: SharedData | None = None) -> EveryStepSession:
+        layout = NotesLayout(framework.optimizers, self._metrics) if self._notes or data is not None else None
+        return EveryStepSession(framework, layout, self.facts(), data)
 
 
 class EveryStepSession:
     """The vector: notes, gradients of float64 parameters, buffers (all float64), then all other gradients
     (float32)."""
 
-    def __init__(self, framework: Framework, notes: NotesLayout | None = None, facts: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        notes: NotesLayout | None = None,
+        facts: Sequence[str] = (),
+        data: SharedData | None = None,
+    ) -> None:
+        """`data` needs `notes`."""
         self._framework = framework
-        self._notes = notes
-        self._notes_bytes = 8 * notes.count if notes is not None else 0
+        self._notes, self._data = notes, data
+        self._notes_count = notes.count if notes is not None else 0
+        self._notes_bytes = 8 * (self._notes_count + (data.count if data is not None else 0))
         self._runs = runs_of(framework.slots, self._notes_bytes)
         self._part = Part()
         self._gave: RoundNote | None = None
         """To the round that is not applied yet."""
         self.agreed: Agreed | None = None
         self.notice = ""
-        self.items: Sequence[StateItem] = [*framework.items, *(fact_item(fact(text)) for text in facts)]
+        shared = data.items if data is not None else ()
+        texts = (*facts, *(data.facts() if data is not None else ()))
+        self.items: Sequence[StateItem] = [*framework.items, *shared, *(fact_item(fact(text)) for text in texts)]
         float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
         float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
-        self.contribution: ContributionSpec = contribution_spec(float64 + self._notes_bytes // 8, float32)
+        self.contribution: ContributionSpec = contribution_spec(
+            float64 + self._notes_bytes // 8, float32, bounded_of(self._runs)
+        )
 
     def check(self, part: Part) -> None:
-        if self._notes is None and part != Part(samples=part.samples, skip=part.skip):
+        if self._notes is None and part != Part(samples=part.samples, skip=part.skip, idle=part.idle):
             raise ValueError(
                 "step(optimizers=...), should_stop() and report() need notes in the rounds: "
                 "register(..., sync=EveryStep(notes=True)), on all sites"
@@ -74,24 +87,30 @@ class EveryStepSession:
 
     def stepped(self, part: Part) -> Due:
         self.check(part)
-        self._part = part
+        counts = self._data is None or self._data.stepped(part.counted)
+        self._part = part if counts and not part.idle else replace(part, skip=True)
         return Due.ROUND
 
     def contribute(self, vector: Bytes) -> float:
-        if self._part.skip:
+        if self._part.skip and self._data is None:
             self._gave = None
             return 0.0
         if self._notes is None:
             for run in self._runs:
                 self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
             return self._part.samples
-        note = self._gave = self._note(self._part)
-        self._notes.write(note, vector[: self._notes_bytes].view(np.float64))
+        note = self._note(self._part)
+        self._gave = note if self._data is None else None  # sites that have run out of data are in no other phase
+        self._say(note, vector[: self._notes_bytes].view(np.float64))
+        if self._part.skip:
+            self._framework.discard()
         for run in self._runs:
             self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
             for start, stop in _of_others(run, note.optimizers):
                 vector[start:stop] = 0
-        return self._part.samples
+            if self._part.skip and run.kind is SlotKind.PARAMETER:
+                vector[run.start : run.stop] = 0
+        return IDLE_WEIGHT if self._part.skip else self._part.samples
 
     def average(self, vector: Bytes) -> None:
         for run in self._runs:
@@ -104,7 +123,7 @@ class EveryStepSession:
                 self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
             self._framework.optimizer_step(round)
             return
-        self.agreed = agreed = self._notes.read(vector[: self._notes_bytes].view(np.float64))
+        self.agreed = agreed = self._learn(vector[: self._notes_bytes].view(np.float64))
         self.notice = out_of_phase(self._gave, agreed, round) if self._gave is not None else ""
         self._gave = None
         for run in self._runs:
@@ -113,6 +132,12 @@ class EveryStepSession:
 
     def skip(self, round: int) -> None:
         self._framework.discard()
+        if self._data is not None:
+            self._data.resolve()
+
+    def withheld(self) -> None:
+        if self._data is not None:
+            self._data.withheld()
 
     def name_at(self, start: int) -> str:
         slot = slot_at(self._runs, start)
@@ -121,13 +146,14 @@ class EveryStepSession:
     def apply_alone(self, round: int) -> bool:
         if self._part.skip:
             self._framework.discard()
-            return False
+            if self._data is None:
+                return False
         if self._notes is None:
             self._framework.optimizer_step(round)
             return True
-        numbers = np.zeros(self._notes.count)
-        self._notes.write(self._note(self._part), numbers)
-        self.agreed = agreed = self._notes.read(numbers)
+        numbers = np.zeros(self._notes_bytes // 8)
+        self._say(self._note(self._part), numbers)
+        self.agreed = agreed = self._learn(numbers)
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
         return True
 
@@ -135,6 +161,20 @@ class EveryStepSession:
         """Gradients belong to the step that is being computed: nothing is kept from round to round."""
         self._gave, self.notice = None, ""
         self._framework.settle()
+        if self._data is not None:
+            self._data.resolve()
+
+    def _say(self, note: RoundNote, numbers: Numbers) -> None:
+        assert self._notes is not None
+        self._notes.write(note, numbers[: self._notes_count])
+        if self._data is not None:
+            self._data.write(numbers[self._notes_count :])
+
+    def _learn(self, numbers: Numbers) -> Agreed:
+        assert self._notes is not None
+        if self._data is not None:
+            self._data.settle(numbers[self._notes_count :])
+        return self._notes.read(numbers[: self._notes_count])
 
     def _note(self, part: Part) -> RoundNote:
         assert self._notes is not None
@@ -142,7 +182,7 @@ class EveryStepSession:
         chosen = by_name(known, part.optimizers) if part.optimizers is not None else known
         self._notes.check(part.metrics)
         return RoundNote(
-            optimizers=frozenset(chosen),
+            optimizers=frozenset() if part.skip else frozenset(chosen),
             wants_to_end=part.wants_to_end,
             metrics=part.metrics,
         )

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from chaos.frameworks.base import Bytes, Framework, Slot, SlotKind, StateItem, What, by_name, fact_item
-from chaos.sync.base import Due, Part
+from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.outer import Numbers, OuterSGD
-from chaos.sync.runs import Run, runs_of, slot_at
+from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.wire.state_spec import MODE, Item, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
@@ -61,9 +61,9 @@ class DiLoCo:
     def facts(self) -> Sequence[str]:
         return (f"{MODE}{self._named()}" + (f" metrics={sorted(self._metrics)}" if self._metrics else ""),)
 
-    def start(self, framework: Framework) -> LocalStepsSession:
+    def start(self, framework: Framework, data: SharedData | None = None) -> LocalStepsSession:
         layout = NotesLayout((), self._metrics)
-        return LocalStepsSession(framework, self.every, self.outer, layout, self.facts())
+        return LocalStepsSession(framework, self.every, self.outer, layout, self.facts(), data)
 
     def _named(self) -> str:
         return f"DiLoCo every={self.every} outer={self.outer}"
@@ -129,11 +129,19 @@ class LocalStepsSession:
     (float32)."""
 
     def __init__(
-        self, framework: Framework, every: int, outer: OuterSGD, notes: NotesLayout, facts: Sequence[str]
+        self,
+        framework: Framework,
+        every: int,
+        outer: OuterSGD,
+        notes: NotesLayout,
+        facts: Sequence[str],
+        data: SharedData | None = None,
     ) -> None:
         self._framework, self._every, self._outer, self._notes = framework, every, outer, notes
+        self._data = data
         self._local = framework.local_training()
-        self._notes_bytes = 8 * notes.count
+        self._notes_count = notes.count + (data.count if data is not None else 0)
+        self._notes_bytes = 8 * self._notes_count
         self._runs = runs_of(framework.slots, self._notes_bytes)
         self._anchors = {run.start: self._anchor_of(run) for run in self._runs if run.kind is SlotKind.PARAMETER}
         self._phase = _Phase()
@@ -142,13 +150,15 @@ class LocalStepsSession:
         self.notice = ""
         # The mode comes first: of two sites that differ in it, that is what either is told.
         self.items: Sequence[StateItem] = [
-            *(fact_item(fact(text)) for text in facts),
+            *(fact_item(fact(text)) for text in (*facts, *(data.facts() if data is not None else ()))),
+            *(data.items if data is not None else ()),
             *(item for anchor in self._anchors.values() for item in self._anchor_items(anchor)),
             *self._local.items,
         ]
         float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
         float32 = sum(slot.count for slot in framework.slots if slot.summed_as != "float64")
-        self.contribution: ContributionSpec = contribution_spec(float64 + notes.count, float32)
+        numbers = float64 + self._notes_count
+        self.contribution: ContributionSpec = contribution_spec(numbers, float32, bounded_of(self._runs))
 
     @property
     def steps(self) -> int:
@@ -170,12 +180,15 @@ class LocalStepsSession:
                 f"the samples of this phase are {phase.samples + part.samples:g}, above {WEIGHT_MAX:g}; step(samples=) "
                 "takes how many samples are behind one step"
             )
-        phase.steps += 1
         phase.wants_to_end = part.wants_to_end
         phase.metrics.update(part.metrics)
-        if part.skip:
+        if part.idle:
+            return Due.ROUND
+        phase.steps += 1
+        counts = self._data is None or self._data.stepped(part.counted)
+        if part.skip or not counts:
             self._framework.discard()
-            why = "the script skips it"
+            why = "the script skips it" if part.skip else "others have its samples now"
         else:
             names = part.optimizers
             chosen = by_name(self._local.optimizers, names) if names is not None else self._local.optimizers
@@ -190,10 +203,13 @@ class LocalStepsSession:
 
     def contribute(self, vector: Bytes) -> float:
         phase = self._phase
-        if not phase.samples:
+        if not phase.samples and self._data is None:
             return 0.0
         note = RoundNote(optimizers=frozenset(), wants_to_end=phase.wants_to_end, metrics=phase.metrics)
-        self._notes.write(note, vector[: self._notes_bytes].view(np.float64))
+        numbers = vector[: self._notes_bytes].view(np.float64)
+        self._notes.write(note, numbers[: self._notes.count])
+        if self._data is not None:
+            self._data.write(numbers[self._notes.count :])
         for run in self._runs:
             part = vector[run.start : run.stop]
             self._framework.read(What.VALUE, run.slots, part)
@@ -201,18 +217,21 @@ class LocalStepsSession:
             if anchor is not None:
                 live = part.view(anchor.values.dtype)
                 np.subtract(anchor.values, live, out=live)
-        return phase.samples
+        return phase.samples or IDLE_WEIGHT
 
     def average(self, vector: Bytes) -> None:
         """The mean of the differences is no gradient: there is nothing to show."""
 
     def apply(self, vector: Bytes, round: int) -> None:
-        self.agreed = agreed = self._notes.read(vector[: self._notes_bytes].view(np.float64))
+        numbers = vector[: self._notes_bytes].view(np.float64)
+        self.agreed = agreed = self._notes.read(numbers[: self._notes.count])
+        trained = self._data is None or self._data.settle(numbers[self._notes.count :]) > 0
         self.notice = self._left_out(round)
         for run in self._runs:
             part, anchor = vector[run.start : run.stop], self._anchors.get(run.start)
-            if anchor is not None:
+            if anchor is not None and trained:
                 self._outer.step(anchor.values, anchor.kept, part.view(anchor.values.dtype))
+            if anchor is not None:
                 part = anchor.bytes
             self._framework.write(What.VALUE, run.slots, part)
         changed = {id(slot) for slot in self._local.finish(round, self._every, agreed.metrics)}
@@ -225,6 +244,12 @@ class LocalStepsSession:
         self.notice = self._left_out(round)
         self._go_back()
         self._begin(self._round)
+        if self._data is not None:
+            self._data.resolve()
+
+    def withheld(self) -> None:
+        if self._data is not None:
+            self._data.withheld()
 
     def name_at(self, start: int) -> str:
         if start < self._notes_bytes:
@@ -244,6 +269,8 @@ class LocalStepsSession:
         self.notice = ""
         self._go_back()
         self._begin(round)
+        if self._data is not None:
+            self._data.resolve()
 
     # ---- within
 

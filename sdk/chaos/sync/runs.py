@@ -35,6 +35,12 @@ def runs_of(slots: Sequence[Slot], start: int) -> list[Run]:
     return runs
 
 
+def bounded_of(runs: Iterable[Run]) -> list[tuple[int, int]]:
+    """Bytes of gradients, or differences, of parameters: what a bound of the norm concerns. A running mean, or a
+    counter, has its own size."""
+    return [(run.start, run.stop) for run in runs if run.kind is SlotKind.PARAMETER and run.start < run.stop]
+
+
 def slot_at(runs: Iterable[Run], byte: int) -> Slot:
     """Whose number lies at this byte of the vector."""
     run = next(run for run in runs if run.start <= byte < run.stop)

@@ -6,12 +6,14 @@ How the sums of a step come about is another's affair: `together` executes a str
 from __future__ import annotations
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from time import perf_counter
 
 import torch
 
+from chaos.worker_group.data import Loader
 from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.line import ControlLine
 from chaos.worker_group.memory import RunMemory
@@ -19,15 +21,19 @@ from chaos.worker_group.moving import move, pair
 from chaos.worker_group.session import Applied, Computed, Training, update
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.worker_group.messages import (
+    VERSION,
     CommitStep,
     Compute,
     Go,
+    GroupHello,
+    LayerReport,
     MeasureResult,
     PeerLost,
     PlanOrder,
     PlanReady,
     Reduced,
     ResultMeasured,
+    RunSpecs,
     ScriptFailed,
     StateTaken,
     StateWritten,
@@ -49,6 +55,36 @@ AT_A_GATE: tuple[type[CommitStep | Compute | WriteState | TakeState | MeasureRes
     MeasureResult,
 )
 """What a worker takes that has the sums of a step, or holds."""
+
+
+def greeting(
+    line: ControlLine,
+    loader: Loader,
+    reports: tuple[LayerReport, ...],
+    *,
+    digest: str,
+    clip_norm: float | None = None,
+    vectors: Vectors | None = None,
+) -> GroupHello:
+    """A worker's first message. `digest`: of what is trained; `vectors`: of a run of institutions."""
+    samples = float(loader.micro_batches * loader.micro_batch_size)
+    run = None
+    if vectors is not None:
+        run = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=samples)
+    workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return GroupHello(
+        version=VERSION,
+        token=line.token,
+        worker=line.worker,
+        torch=str(torch.__version__),
+        model=digest,
+        layers=reports,
+        micro_batches=loader.micro_batches,
+        micro_batch_size=loader.micro_batch_size,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
+        clip_norm=clip_norm,
+        run=run,
+    )
 
 
 class InGroup(ABC):

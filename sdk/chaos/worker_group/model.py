@@ -18,13 +18,14 @@ from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
+from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
 from chaos.worker_group.vectors import LayerVectors, Vectors
-from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport, RunSpecs
+from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,24 +212,8 @@ class ParallelModel:
             )
             for layer, seconds in zip(self.layers, self._measured.layers, strict=True)
         )
-        workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return GroupHello(
-            version=VERSION,
-            token=line.token,
-            worker=line.worker,
-            torch=str(torch.__version__),
-            model=digest_of(self.layers, facts),
-            layers=reports,
-            micro_batches=loader.micro_batches,
-            micro_batch_size=loader.micro_batch_size,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
-            clip_norm=self._clip_norm,
-            run=None if self._vectors is None else self._specs(self._vectors, loader),
-        )
-
-    def _specs(self, vectors: Vectors, loader: Loader) -> RunSpecs:
-        samples = loader.micro_batches * loader.micro_batch_size
-        return RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=float(samples))
+        digest = digest_of(self.layers, facts)
+        return greeting(line, loader, reports, digest=digest, clip_norm=self._clip_norm, vectors=self._vectors)
 
     def close(self) -> None:
         """No further step: tell the others, if the training is not over by itself."""

@@ -76,6 +76,9 @@ class LayersSession:
     def skip(self, round: int) -> None:
         self.given = None
 
+    def withheld(self) -> None:
+        """Nothing of it is kept."""
+
     def name_at(self, start: int) -> str:
         return f"the gradient of layer {self._layers[self._vectors.layer_at(start)].name}"
 

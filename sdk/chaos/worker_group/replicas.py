@@ -195,6 +195,9 @@ class SummedSession:
         self._session.skip(round)
         self.given = None
 
+    def withheld(self) -> None:
+        self._session.withheld()
+
     def apply_alone(self, round: int) -> bool:
         raise AssertionError("alone, the steps of a replicated model are its own (ReplicaAlone)")
 
@@ -238,7 +241,8 @@ class ReplicaTogether(InGroup):
         self._whole = training.whole
         self._built: tuple[PlanOrder, Groups] | None = None
         self._computing: ReplicaRun | None = None
-        self._handed_s = 0.0
+        self._handed_s = self._turned_s = 0.0
+        """When the script was dealt its micro-batch, and when the forward pass was over."""
 
     @property
     def round(self) -> int:
@@ -262,7 +266,10 @@ class ReplicaTogether(InGroup):
             if run is None or self.line.stopping:
                 raise GenerationEnded
             run.take(loss)
-            run.seconds["backward"] += perf_counter() - self._handed_s
+            now_s = perf_counter()
+            turned_s = max(self._handed_s, self._turned_s)  # no forward pass was seen: all is told as backward
+            run.seconds["forward"] += turned_s - self._handed_s
+            run.seconds["backward"] += now_s - turned_s
             if not run.due:
                 self._close_step(run)
         except (GenerationEnded, GroupFailed) as error:
@@ -271,6 +278,8 @@ class ReplicaTogether(InGroup):
             self.line.leave()
 
     def doing(self, work: Work) -> None:
+        if work is Work.BACKWARD:
+            self._turned_s = perf_counter()
         self.line.doing(work)
 
     def _dealt(self) -> tuple[int, int] | None:

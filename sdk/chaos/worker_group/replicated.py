@@ -17,7 +17,8 @@ from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.worker_group.data import Loader
 from chaos.worker_group.layers import digest_of
-from chaos.worker_group.line import GroupEnded
+from chaos.worker_group.life import greeting
+from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.model import WorkersEnded
 from chaos.worker_group.replicas import (
     ReplicaAlone,
@@ -29,7 +30,7 @@ from chaos.worker_group.replicas import (
 )
 from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel, WholeVectors
-from chaos_protocols.worker_group.messages import VERSION, GroupHello, LayerReport, RunSpecs
+from chaos_protocols.worker_group.messages import GroupHello, LayerReport
 from chaos_protocols.worker_group.suspicion import Work
 
 GUESSED_FORWARD_S, GUESSED_BACKWARD_S = 0.001, 0.002
@@ -196,7 +197,7 @@ class Replicated:
         training = WholeTraining(loader=self._loader, whole=self._whole)
         if "CHAOS_WORKER_GROUP" in os.environ:
             together = ReplicaTogether(training, os.environ, self._vectors)
-            together.line.send(self._hello(together.line.token, together.line.worker, self._loader))
+            together.line.send(self._hello(together.line, self._loader))
             self._replica = together
         elif self._others is not None:
             self._replica = ReplicaWithOthers(training, *self._others)
@@ -204,7 +205,7 @@ class Replicated:
             self._replica = ReplicaAlone(training)
         return self._replica
 
-    def _hello(self, token: str, worker: int, loader: Loader) -> GroupHello:
+    def _hello(self, line: ControlLine, loader: Loader) -> GroupHello:
         whole, vectors = self._whole, self._vectors
         assert whole is not None
         report = LayerReport(
@@ -218,23 +219,8 @@ class Replicated:
             activation_bytes=0,
             output_bytes=0,
         )
-        samples = loader.micro_batches * loader.micro_batch_size
-        specs = None
-        if vectors is not None:
-            specs = RunSpecs(state=vectors.state, contribution=vectors.contribution, weight=float(samples))
-        workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        return GroupHello(
-            version=VERSION,
-            token=token,
-            worker=worker,
-            torch=str(torch.__version__),
-            model=digest_of([whole], (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed)),
-            layers=(report,),
-            micro_batches=loader.micro_batches,
-            micro_batch_size=loader.micro_batch_size,
-            memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
-            run=specs,
-        )
+        digest = digest_of([whole], (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed))
+        return greeting(line, loader, (report,), digest=digest, vectors=vectors)
 
 
 class MicroBatches:

@@ -101,8 +101,8 @@ class LayerVectors(Vectors):
                 stop = start + layer.gradient_size * dtype.itemsize
                 self._places[layer.index] = _Place(start, stop, dtype)
                 start = stop
-        counts = [sum(layer.gradient_size for layer in group) for group in (wide, narrow)]
-        self.contribution = contribution_spec(*counts)
+        float64, float32 = (sum(layer.gradient_size for layer in group) for group in (wide, narrow))
+        self.contribution = contribution_spec(float64, float32)
 
     def give(self, vector: Bytes, layer: int, mean: torch.Tensor) -> None:
         """Write a layer's mean gradient into the vector."""

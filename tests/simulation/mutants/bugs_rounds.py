@@ -234,4 +234,11 @@ ROUNDS = (
         ),
         breaks=(2, 4),
     ),
+    Bug(
+        name="a site counts with whatever weight its script says",
+        patches=(
+            Patch(f"{ROUNDS_MODULE}._contribute", "weight = self.roster.bounds.weighed(part[0])", "weight = part[0]"),
+        ),
+        breaks=(3,),
+    ),
 )

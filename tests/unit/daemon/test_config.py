@@ -58,6 +58,8 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
         3,
         "off",
     )
+    assert config.start_sites == 3, "as many as rounds wait for"
+    assert load_config(write(tmp_path, "start_sites = 2")).min_sites == 1
     assert [(peer.site, peer.address) for peer in config.peers] == [(ONE, "[::1]:7400")]
     assert config.settings.beat_s == config.heartbeat_interval_s == 0.5
     assert config.settings.failure_timeout_s == 2.0

@@ -86,3 +86,5 @@ def test_status_tells_what_a_round_should_take_beside_what_it_takes() -> None:
     )
     young = AveragingStatus(trees=1, rate_bytes_per_s=1e6, predicted_s=None, took_s=None, reason="one tree")
     assert _averaging(young) == "averaged along one tree, 8.0 Mbit/s (one tree)"
+    coded = msgspec.structs.replace(young, encoding="int8", relative_error=0.0163)
+    assert _averaging(coded) == "averaged along one tree, 8.0 Mbit/s, in int8 (relative error 0.016) (one tree)"

@@ -75,6 +75,9 @@ class LocalStepsSession:
         vector.view(np.float64)[...] = self.anchor - self._live()
         return self._samples
 
+    def withheld(self) -> None:
+        """Nothing hangs on it."""
+
     def average(self, vector: Bytes) -> None:
         """The mean of the differences is no gradient: there is nothing to show."""
 

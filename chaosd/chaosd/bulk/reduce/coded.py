@@ -109,6 +109,16 @@ class CodedVector:
             np.multiply(part, np.float32(weight), out=part)
         return part
 
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """Of the vector itself."""
+        return self._chunks
+
+    def plain(self, index: int, data: Bytes) -> Bytes:
+        """The numbers that these bytes, of this chunk, stand for (of the mean, where it is encoded), as bytes; valid
+        until the next call of this or `decoded`."""
+        return self.decoded(index, data, 1.0).view(np.uint8) if self.codes(index) else data
+
     def is_finite(self, index: int, data: Bytes) -> bool:
         """Whether all numbers are that these bytes, of this chunk, stand for."""
         chunk = self._chunks[index]

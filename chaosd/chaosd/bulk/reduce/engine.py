@@ -39,6 +39,7 @@ from chaos_protocols.rounds.reduce import (
     RoundReduced,
     SendBulk,
 )
+from chaos_protocols.wire.bounds import UNBOUNDED
 from chaos_protocols.wire.bulk import (
     STREAM_AVERAGING,
     BulkHeader,
@@ -77,6 +78,7 @@ class ReduceEngine:
             STREAM_AVERAGING,
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
         )
+        self.bounds = UNBOUNDED  # of the run, to be set before `open` and `fetch_result`
         self.vectors: VectorMemory | None = None
         self._own = OwnPart()
         self._memory: RoundMemory | None = None
@@ -90,7 +92,6 @@ class ReduceEngine:
 
     def configure(self, spec: ContributionSpec, contribution: memoryview) -> None:
         """A worker said what is averaged and where its part lies (exactly `spec.size_bytes` bytes of the arena).
-
         Another spec than before drops all results and the open round. What waited for the first spec goes on now.
         """
         if contribution.nbytes != spec.size_bytes:
@@ -104,8 +105,7 @@ class ReduceEngine:
             call()
 
     def keep_contribution(self, round_number: int) -> None:
-        """The worker said that its part of a round lies in the arena: it is that round's, whoever comes after it. Of a
-        round whose result is here nothing is kept."""
+        """Its part of a round lies in the arena: it is that round's, whoever comes next, until its result is here."""
         if self.held(round_number) is None:
             self._own.keep(round_number)
 
@@ -126,7 +126,7 @@ class ReduceEngine:
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
-        memory = vectors.new_round(self._site, tag, plan, member)
+        memory = vectors.new_round(self._site, tag, plan, member, self.bounds)
         try:
             counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
@@ -141,11 +141,10 @@ class ReduceEngine:
         if any(waiting == tag for waiting, _ in self._deferred):
             self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check)))
             return
-        memory = self._memory
-        if memory is None or memory.tag != tag:
+        if (memory := self._memory) is None or memory.tag != tag:
             return
-        if has_bytes:
-            memory.own = self._own.of(tag.round)
+        if has_bytes and not memory.give(self._own.of(tag.round)):
+            weight, has_bytes = 0.0, False  # it is not finite, and no script has looked
         self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check))
 
     def stop(self, tag: Tag) -> None:
@@ -163,37 +162,38 @@ class ReduceEngine:
         return found.numbers() if (found := self.held(round_number)) is not None else None
 
     def not_finite(self, round_number: int) -> tuple[SiteId, ...] | None:
-        """Of a result that is here, and that nobody may apply: whose sums were not finite when they came here (this
-        site's own among them; none: only the result shows it). None: it is finite, or not here."""
+        """Of a result that is here and not finite: whose sums were not (this site's own among them; none: only the
+        result shows it). None: it is finite, or not here."""
         found = self.held(round_number)
         return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
+
+    def bounded(self, round_number: int) -> tuple[bool, float]:
+        """Whether a result that is here keeps to the run's bounds; the norm of this site's part, if it was clipped."""
+        found = self.held(round_number)
+        return (found.is_bounded(), found.clipped) if found is not None else (True, 0.0)
 
     def checks(self, round_number: int) -> tuple[tuple[SiteId, bytes], ...]:
         """What the sites said of their states in that round, if its result was averaged here."""
         return found.checks if (found := self.held(round_number)) is not None else ()
 
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
-        """The worker needs no result of a round below; the newest few stay for neighbours. Those of rounds above
-        `after_round` belong to a history that the run has given up."""
+        """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
         if self.vectors is not None:
             self._forget(self.vectors, self.vectors.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:
         """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""
         holders = tuple(holders)
-        vectors = self.vectors
-        if vectors is None:
+        if (vectors := self.vectors) is None:
             rounds = [one for one in self._deferred if one[0] is not None]
             self._deferred = [*rounds, (None, partial(self.fetch_result, round_number, digest, holders))]
             return
-        here = vectors.results.get(round_number)
-        if here is not None and here.digest == digest:
+        if (here := self.held(round_number)) is not None and here.digest == digest:
             self._tell(self._events.result_fetched, round_number, digest)
             return
-        wanted = self._fetching
-        if wanted is None or (wanted.result.round, wanted.digest) != (round_number, digest):
+        if (wanted := self._fetching) is None or (wanted.result.round, wanted.digest) != (round_number, digest):
             self._end_fetch()
-            self._fetching = vectors.new_fetch(round_number, digest)
+            self._fetching = vectors.new_fetch(round_number, digest, self.bounds)
         self._run(self._exchange.fetch(round_number, digest, chunk_count=len(vectors.chunks), holders=holders))
 
     # -- links and frames ----------------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class ReduceEngine:
                 return b"" if isinstance(message, ChunkUp) and message.empty else None
             self._begin(site, place, 0)  # right for an empty vector only
         incoming = self._arrivals.complete(site, (self._memory, self._fetching))
-        return None if incoming is None else incoming.memory.arrived(incoming.place, incoming.buffer)
+        return None if incoming is None else incoming.memory.arrived(incoming.place, incoming.buffer, site, message)
 
     # -- effects -------------------------------------------------------------------------------------------------------
 

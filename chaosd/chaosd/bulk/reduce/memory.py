@@ -30,16 +30,21 @@ from chaos_protocols.rounds.reduce import (
     lay_out,
 )
 from chaos_protocols.state.result_log import results_max
-from chaos_protocols.wire.bulk import ChunkDown, ReduceHeader
+from chaos_protocols.wire.bounds import Bounds
+from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultData
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds
 from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.reduce.results import Result, Results
 from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, divide, is_finite, weighted_sum
 
 SCRATCH_BYTES_MAX = 64 << 20
 """For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
+
+DataHeader = ChunkUp | ChunkDown | ResultData
+"""Of a frame with a chunk."""
 
 CHUNKS_IN_FLIGHT_MIN = 2
 """One that is summed, one that arrives."""
@@ -60,6 +65,7 @@ class RoundMemory:
     """For chunks as they travel; in fp32 the same."""
     result: Result
     site: SiteId
+    bounds: RoundBounds
     own: Bytes | None = None
     _partials: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     _scratch: dict[tuple[int, int, SiteId], Buffer] = field(default_factory=dict)
@@ -67,6 +73,12 @@ class RoundMemory:
     def placed(self, tree: int, chunk: int) -> Chunk:
         """As it travels."""
         return self.result.coded.places[self.layout.index(tree, chunk)]
+
+    def give(self, own: Bytes) -> bool:
+        """This site's part, clipped where it is too long. False: it does not count (`RoundBounds.look_at`)."""
+        counts = self.bounds.look_at(own, self.layout.chunks)
+        self.own, self.result.clipped = own if counts else None, self.bounds.clipped
+        return counts
 
     def size_bytes(self, place: Place) -> int:
         assert not isinstance(place, FetchedRef)
@@ -81,9 +93,15 @@ class RoundMemory:
         buffer = self.coded_pool.take()
         return buffer, buffer.view(0, chunk.size_bytes)
 
-    def arrived(self, place: Place, buffer: Buffer) -> bytes:
-        """The chunk is there; takes over the receiver's hold. The hash of a chunk of the result; others have none."""
-        assert not isinstance(place, FetchedRef)
+    def arrived(self, place: Place, buffer: Buffer, site: SiteId, message: DataHeader) -> bytes:
+        """The chunk is there; takes over the receiver's hold. The hash of a chunk of the result; others have none.
+        Raises RemoteProtocolError where it does not keep to the bounds; then it is let go."""
+        assert not isinstance(place, FetchedRef) and not isinstance(message, ResultData)
+        try:
+            self.bounds.judge(site, message, self.layout.index(place.tree, place.chunk), buffer, self.result.coded)
+        except RemoteProtocolError:
+            buffer.release()
+            raise
         if isinstance(place, ResultRef):
             buffer.release()
             return self.result.look(self.layout.index(place.tree, place.chunk))
@@ -111,7 +129,7 @@ class RoundMemory:
             raise LocalProtocolError(f"round {self.tag.round} has a weight but no contribution")
         target = self.scratch_pool.take()
         children = [self._scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
-        own = self.own[chunk.start : chunk.stop].view(chunk.dtype) if self.own is not None else None
+        own = self.bounds.clip(self.own[chunk.start : chunk.stop], chunk) if self.own is not None else None
         total = target.numbers(0, chunk.size_bytes, chunk.dtype)
         weighted_sum(total, own if effect.weight is not None else None, effect.weight, self._parts(effect, children))
         if not is_finite(total):
@@ -189,9 +207,9 @@ class FetchMemory:
         chunk = self.result.coded.places[place.index]
         return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
 
-    def arrived(self, place: Place, buffer: Buffer) -> bytes:
-        """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest at the
-        end."""
+    def arrived(self, place: Place, buffer: Buffer, site: SiteId, message: DataHeader) -> bytes:
+        """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest, and
+        judged, at the end."""
         assert isinstance(place, FetchedRef)
         found = self.result.look(place.index)
         buffer.release()
@@ -262,11 +280,12 @@ class VectorMemory:
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
 
-    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool) -> RoundMemory:
+    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool, bounds: Bounds) -> RoundMemory:
         """For a tag that opens."""
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
-        result = self._new_result(tag.round)
+        kept = RoundBounds(bounds, self.spec)
+        result = self._new_result(tag.round, kept.limit)
         self.coded.begin(tag.round, member=member)
         return RoundMemory(
             tag=tag,
@@ -275,11 +294,12 @@ class VectorMemory:
             coded_pool=self._coded_pool,
             result=result,
             site=site,
+            bounds=kept,
         )
 
-    def new_fetch(self, round_number: int, digest: str) -> FetchMemory:
+    def new_fetch(self, round_number: int, digest: str, bounds: Bounds) -> FetchMemory:
         """For a result that is fetched."""
-        return FetchMemory(digest=digest, result=self._new_result(round_number))
+        return FetchMemory(digest=digest, result=self._new_result(round_number, RoundBounds(bounds, self.spec).limit))
 
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
@@ -287,7 +307,8 @@ class VectorMemory:
 
     def hold(self, result: Result) -> list[int]:
         """A result is whole, and right. Returns the rounds that had to go for it."""
-        self.coded.held(result.round, finite=not result.odd_chunks)
+        applied = not result.odd_chunks and result.is_bounded()
+        self.coded.held(result.round, finite=applied)
         return self.results.add(result)
 
     def drop(self, before_round: int, after_round: int | None) -> list[int]:
@@ -327,5 +348,6 @@ class VectorMemory:
         most = CHUNKS_IN_FLIGHT_MAX * self.scratch.size_bytes // self._coded_pool.size_bytes
         return max(CHUNKS_IN_FLIGHT_MIN, min(most, fitting))
 
-    def _new_result(self, round_number: int) -> Result:
-        return Result(round=round_number, buffer=self.vectors.take(), coded=self.coded, hashes=[b""] * len(self.chunks))
+    def _new_result(self, round_number: int, limit: NormLimit | None) -> Result:
+        hashes = [b""] * len(self.chunks)
+        return Result(round=round_number, buffer=self.vectors.take(), coded=self.coded, hashes=hashes, limit=limit)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import fsum
 
 import numpy as np
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import RetainedRounds
 from chaos_protocols.wire.encodings import FP32
+from chaosd.bulk.reduce.bounds import NormLimit
 from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
 
@@ -17,7 +19,8 @@ from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
 class Result:
     """The whole vector of a round, as it travels; `hashes`: of its chunks, in the order of the vector; `odd_chunks`:
     those that hold a number that is not finite; `culprits`: whose sums were not, when they were added up here;
-    `checks`: of the sites' states."""
+    `checks`: of the sites' states; `limit`: of its norm; `squares`: of its chunks; `clipped`: norm of this site's part
+    where it was clipped."""
 
     round: int
     buffer: Buffer
@@ -27,6 +30,13 @@ class Result:
     odd_chunks: set[int] = field(default_factory=set)
     culprits: set[SiteId] = field(default_factory=set)
     checks: tuple[tuple[SiteId, bytes], ...] = ()
+    limit: NormLimit | None = None
+    squares: dict[int, float] = field(default_factory=dict)
+    clipped: float = 0.0
+
+    def is_bounded(self) -> bool:
+        """Whether it is no longer than the run allows."""
+        return self.limit is None or self.limit.is_kept(fsum(self.squares.values()), self.buffer.array, self.coded)
 
     def look(self, index: int) -> bytes:
         """A chunk lies there: note whether it is finite. Its hash."""
@@ -34,6 +44,9 @@ class Result:
         found = self.hashes[index] = chunk_hash(self.buffer.view(place.start, place.stop))
         finite = self.coded.is_finite(index, self.buffer.array[place.start : place.stop])
         (self.odd_chunks.discard if finite else self.odd_chunks.add)(index)
+        if self.limit is not None:
+            data = self.coded.plain(index, self.buffer.array[place.start : place.stop])
+            self.squares[index] = self.limit.square(data, self.coded.chunks[index])
         return found
 
     def numbers(self) -> memoryview:

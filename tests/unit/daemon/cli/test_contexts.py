@@ -143,13 +143,13 @@ def test_up_makes_a_founder_that_waits_for_a_second_site_and_tells_how_that_join
 ) -> None:
     told = run("up", tmp_path / "a", "--name", "Cleveland", "--run", "heart").output
     (config,) = started
-    assert (config.name, config.run, config.bootstrap, config.min_sites) == ("Cleveland", "heart", True, 2)
+    assert (config.name, config.run, config.bootstrap, config.start_sites) == ("Cleveland", "heart", True, 2)
     assert config == load_config(tmp_path / "a" / "chaosd.toml")
     (line,) = [line for line in told.splitlines() if "chaosd up" in line]
     words = line.split()[2:]
     run("up", tmp_path / "b", *words)
     joiner = started[1]
-    assert (joiner.bootstrap, joiner.min_sites, joiner.run) == (False, 1, "heart")
+    assert (joiner.bootstrap, joiner.start_sites, joiner.run) == (False, 1, "heart")
     assert [f"{peer.name}={peer.site}@{peer.address}" for peer in joiner.peers] == [words[-1]]
     assert load_config(tmp_path / "b" / "chaosd.toml").peers == joiner.peers
 
@@ -159,7 +159,7 @@ def test_up_starts_the_site_that_is_made_and_keeps_its_file(tmp_path: Path, star
     before = (tmp_path / "a" / "chaosd.toml").read_text()
     run("up", "--page", "127.0.0.1:7481")
     assert (tmp_path / "a" / "chaosd.toml").read_text() == before
-    assert started[0].min_sites == 1 and started[1].data_dir == started[0].data_dir
+    assert started[0].start_sites == 1 and started[1].data_dir == started[0].data_dir
     assert [one.page for one in started] == ["", "127.0.0.1:7481"]
 
 

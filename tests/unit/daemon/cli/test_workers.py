@@ -16,6 +16,7 @@ from chaos_protocols.worker_group.suspicion import Reading, Work
 from chaosd.cli.app import app
 from chaosd.cli.options import EXIT_FAILED
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, Board, GroupView
+from chaosd.worker_group.history import Happened, StepPaces
 
 
 @pytest.fixture
@@ -31,7 +32,10 @@ def written(folder: Path) -> GroupView:
     bench.train()
     board = Board(folder, "python train.py")
     readings = {worker: Reading(count=1, work=Work.BACKWARD, peer=-1, beat=1) for worker in range(5)}
-    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings)
+    paces = StepPaces()
+    for at_s, kind, fields in ((0.0, "plan", {"step_s": 0.18}), (1.0, "step", {}), (1.2, "step", {})):
+        paces.take(Happened(at_s=at_s, kind=kind, reason="", fields=fields))
+    board.write(bench.machine, {worker: 100 + worker for worker in range(6)}, readings, paces)
     return msgspec.json.decode((folder / BOARD_NAME).read_bytes(), type=GroupView)
 
 
@@ -46,6 +50,7 @@ def test_each_worker_has_its_layers_and_what_it_is_there_for(folder: Path) -> No
 def test_the_command_shows_them_as_a_table_and_as_json(folder: Path) -> None:
     written(folder)
     shown = CliRunner().invoke(app, ["workers"])
+    assert "a step: 200 ms measured, 180 ms expected" in shown.output and "-10.0%" in shown.output
     assert shown.exit_code == 0 and "waits for a place" in shown.output and "backward" in shown.output
     (view,) = json.loads(CliRunner().invoke(app, ["workers", "--json"]).output)
     assert view["pid"] == os.getpid() and len(view["workers"]) == 6

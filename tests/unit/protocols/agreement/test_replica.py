@@ -25,6 +25,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import elect
 from chaos_protocols.agreement.commands import (
     AddSite,
     RetryRound,
+    decode_roster,
     encode_command,
     encode_roster,
 )
@@ -41,6 +42,7 @@ from chaos_protocols.wire.control import (
     LinkRequest,
     RaftEnvelope,
 )
+from chaos_protocols.wire.versions import SPOKEN, Versions
 
 
 def test_an_entry_without_a_command_as_every_new_leader_appends_it_changes_nothing() -> None:
@@ -113,6 +115,15 @@ def test_a_run_begins_with_its_founder_alone_which_schedules_at_once() -> None:
     bench = Bench(A, roster)
     bench.wait(0.1)
     assert bench.machine.scheduler.leading
+
+
+def test_a_founder_that_says_below_how_many_rounds_wait_is_joined_by_those_that_know_of_it() -> None:
+    facts = SiteFacts(site=A, name="site a", address="a:1", public_key=b"", incarnation=1, run="hearts", floor_sites=2)
+    roster = bootstrap_roster(facts, PLANNER, "ab" * 16)
+    assert roster.floor_sites == 2 and "install" in roster.version_problem(Versions(oldest=2, newest=5))
+    assert not roster.version_problem(SPOKEN)
+    for views in (roster.views, ()):
+        assert decode_roster(encode_roster(msgspec.structs.replace(roster, views=views))).floor_sites == 2
 
 
 def test_what_a_journal_names_beyond_its_snapshot_is_known_for_dialling() -> None:

@@ -318,3 +318,37 @@ def test_an_unlisted_pair_is_an_error_and_not_silence() -> None:
     bench = GroupBench()
     with pytest.raises(LocalProtocolError, match="a worker group that is forming cannot be told: everybody is ready"):
         bench.machine._change(GroupChange.READY)
+
+
+def test_all_workers_that_die_while_the_first_plan_is_built_are_started_anew_so_often_and_no_oftener() -> None:
+    bench = GroupBench(restarts=2)
+    for turn in range(3):
+        bench.form()
+        if bench.phase is GroupPhase.ENDED:
+            break
+        bench.plan()
+        bench.taken(ev.AskPlanner)
+        for worker in sorted(bench.machine.present):
+            bench.lose(worker)
+        assert bench.phase is GroupPhase.DECIDING or turn == 2
+        assert len([e for e in bench.effects if isinstance(e, ev.StartWorker)]) == (4 if turn < 2 else 0)
+        assert bench.asked is not None
+        bench.feed(ev.NoPlanMade(asked=bench.asked.asked, reason="no worker is here", hopeless=False))
+    assert turn == 2 and "no worker is here. No further worker is on its way" in ended(bench)
+
+
+def test_after_the_beginning_restarts_are_counted_afresh_and_all_together() -> None:
+    bench = GroupBench(restarts=2)
+    bench.form()
+    bench.plan()
+    bench.lose(0)
+    (again,) = bench.taken(ev.StartWorker)
+    bench.say(again.worker, hello(again.worker))
+    for worker in (1, 2, 3):
+        bench.stopped(worker, 0)
+    bench.plan()
+    bench.ready()
+    bench.taken(ev.StartWorker)
+    for worker in (1, 2, 3):
+        bench.lose(worker)
+    assert len(bench.taken(ev.StartWorker)) == 2

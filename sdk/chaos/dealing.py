@@ -1,0 +1,51 @@
+"""A script whose samples are dealt by a sampler (`chaos.data`), and the rounds in which it has none."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from chaos.sync import Due
+
+if TYPE_CHECKING:
+    from chaos.data import ElasticSampler
+
+
+class Dealing(ABC):
+    """A part of the Coordinator."""
+
+    def __init__(self) -> None:
+        self._has_sampler = False
+
+    @abstractmethod
+    def capture_exit_event(self) -> bool:
+        """True once something asks this script to end."""
+
+    @abstractmethod
+    def _stepped(
+        self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
+    ) -> Due | None:
+        """What is due now; None: this site is out of the run."""
+
+    @abstractmethod
+    def _make_round(self) -> bool:
+        """What follows on `Due.ROUND`."""
+
+    def _deal_by(self, sampler: ElasticSampler) -> None:
+        self._has_sampler = True
+        sampler.take_part_by(self._round_without_data)
+
+    def _counted(self, samples: int | None, *, skip: bool) -> int:
+        """How many samples of the sampler a step is about."""
+        if not self._has_sampler:
+            return 0
+        if samples is None and not skip:
+            raise ValueError("with a sampler say how many of its samples a step is about: step(samples=len(batch))")
+        return samples or 0
+
+    def _round_without_data(self) -> bool:
+        """For a sampler that has nothing for this site at the moment. False: the script is to end."""
+        if self.capture_exit_event() or self._stepped(None, None, idle=True) is None:
+            return False
+        return self._make_round()
