@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from tests.simulator.oracles_agreement import AgreementOracle
+from tests.simulator.oracles_agreement import AgreementOracle, Promises
 from tests.simulator.violation import NotPromised, Violation
 
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
@@ -24,7 +24,7 @@ class _Disk:
 
 
 class _Run:
-    """Three voters and their disks. `commits`: an entry is written by these nodes, and the first counts it as committed."""
+    """Three voters and their disks. `commits`: these nodes write an entry, and the first counts it as committed."""
 
     def __init__(self) -> None:
         self.nodes = {site: SimpleNamespace(site=site, name=site, disk=_Disk()) for site in VOTERS}
@@ -48,7 +48,7 @@ class _Run:
     def leads(self, site: SiteId, *, term: int) -> None:
         node: Any = self.nodes[site]
         for voter in VOTERS:
-            self.oracle.promises.setdefault(voter, SimpleNamespace(votes={})).votes[term] = site  # type: ignore[arg-type]
+            self.oracle.promises.setdefault(voter, Promises()).votes[term] = site
         self.oracle._elected(node, self._core(node.disk, term=term))
 
     def _core(self, disk: _Disk, *, term: int) -> Any:
