@@ -67,8 +67,19 @@ def test_a_daemon_without_bounds_is_named_and_put_out_and_the_others_go_on(tmp_p
         star(cluster, next(site for site in cluster.sites if site.name == middle))
         for number, site in enumerate(cluster.sites, start=1):
             site.start(program=[sys.executable, str(BOUNDLESS)] if site is va else None)
-            train(site, number, extra=("--times", "1e20", "--from", "30") if site is va else ())
+            train(
+                site,
+                number,
+                gate=30 if site is va else 0,
+                extra=("--times", "1e20", "--from", "30") if site is va else (),
+            )
         honest = (cleveland, hungary)
+
+        def all_vote() -> bool:
+            return all(sum(one.voter for one in site.client.status().sites) == 3 for site in honest)
+
+        wait_for(all_vote, "two of three are a majority", limit_s=60)
+        (va.folder / "go").touch()
 
         def seen() -> bool:
             told = [event for site in honest for event in site.events("refused") if event.subject in va.identity.site]

@@ -94,4 +94,26 @@ LATEST = (
         ),
         test="test_outsiders:test_a_site_that_hears_its_leader_by_way_of_outsiders_alone_dials_the_sites_of_the_run",
     ),
+    Undone(
+        row=80,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.catch_up:CatchUp.promoted",
+                "outbox.facts.site and self._rounds.worker_round is not None",
+                "outbox.facts.site",
+            ),
+        ),
+        test="test_catch_up:test_no_round_waits_for_a_state_that_was_lost_before_the_promotion_was_agreed",
+    ),
+    Undone(
+        row=81,
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.waits:WaitsWatch._note_waits",
+                "site in counting and _is_missing(report, newest)",
+                "_is_missing(report, newest)",
+            ),
+        ),
+        test="test_waits:test_a_member_that_counts_from_a_later_round_on_is_not_waited_for",
+    ),
 )

@@ -23,6 +23,7 @@ from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
+from tests.simulator.violation import NotPromised
 from tests.simulator.world import World
 
 __all__ = ["Nemesis", "Trial", "all_are_members", "begin", "build", "revive", "run_seed", "run_trial"]
@@ -224,6 +225,16 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
         world = build(trial.seed, trial.sites, verbose=verbose, late_s=until_s)
     Nemesis(world, until_s=until_s, mean_s=trial.mean_s, only=trial.only)
     visit(world, always=trial.guest)
+    try:
+        _play(trial, world)
+    except NotPromised as end:
+        world.tell(f"!! the judgement ends: {end}")
+    return world
+
+
+def _play(trial: Trial, world: World) -> None:
+    """The trouble, and what must be well after it."""
+    until_s = trial.until_s
     for beat in range(
         int(trial.heal_s + DARK_S) // 2
     ):  # a leave asked for in the trouble may end late: all are willing
@@ -242,7 +253,6 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
         world.oracles.fail(8, "rounds do not go on after the faults ended")
     one_falls_silent(world)
-    return world
 
 
 def begin_anew(world: World) -> None:

@@ -29,6 +29,9 @@ LIE = "a lie"
 MEANS_S = (0.005, 0.05, 0.3)
 """Between two of its words, by the seed: a flood, and words that are few enough to come at any moment."""
 ARRIVES_S = (0.5, 4.0)
+LOOKS_MAX = 8
+"""A scheduler looks for what is over once an event, and may then take several steps: what it does of itself ends after
+two or three events."""
 
 
 def visit(world: World, *, always: bool = False) -> None:
@@ -74,10 +77,9 @@ def hear(node: Node, event: Any) -> None:
         node.handle(event)
         return
     generation, guest = node._generation, event.envelope.source
-    node.handle(events.LinkProgressed(site=node.site, connections=()))  # type: ignore[arg-type]
-    if generation != node._generation or node.machine is None:
+    before = _at_rest(node, guest)
+    if before is None:
         return
-    before = believed(node, guest)
     node.handle(event)
     if generation != node._generation or node.machine is None:
         return
@@ -88,6 +90,20 @@ def hear(node: Node, event: Any) -> None:
             11, f"{node.name} believes a guest's {type(event.envelope.message).__name__}: {changed}"
         )
     _is_bounded(node, guest)
+
+
+def _at_rest(node: Node, guest: str) -> tuple[Any, ...] | None:
+    """What it believes when it has done all that any event would have it do; None: it has ended over that."""
+    generation, before = node._generation, None
+    for _ in range(LOOKS_MAX):
+        node.handle(events.LinkProgressed(site=node.site, connections=()))  # type: ignore[arg-type]
+        if generation != node._generation or node.machine is None:
+            return None
+        now = believed(node, guest)
+        if now == before:
+            break
+        before = now
+    return before
 
 
 def believed(node: Node, guest: str) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
 from tests.simulator.oracles_standing import StandingOracle
 from tests.simulator.strays import OLDER
-from tests.simulator.violation import Violation
+from tests.simulator.violation import NotPromised, Violation
 
 if TYPE_CHECKING:
     from tests.simulator.averaging import Result
@@ -45,7 +45,7 @@ class Oracles:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rounds = RoundsOracle(self.fail, world.nodes)
-        self.agreement = AgreementOracle(self.fail, world.nodes, self._committed)
+        self.agreement = AgreementOracle(self.fail, self.end, world.nodes, self._committed)
         self.rounds.roster_at = self.agreement.roster_at
         self.admission = AdmissionOracle(self.fail, self.agreement)
         self.replays = ReplayOracle(self.fail)
@@ -57,6 +57,10 @@ class Oracles:
     def fail(self, number: int, text: str) -> NoReturn:
         where = f"seed {self.world.seed}, at {self.world.now_s:.3f} s"
         raise Violation(number, text, where, self.world.story[-STORY_LINES:])
+
+    def end(self, reason: str) -> NoReturn:
+        """Nothing is promised from here on."""
+        raise NotPromised(reason)
 
     @property
     def newest(self) -> Roster | None:

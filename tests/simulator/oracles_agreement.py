@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tests.simulator.node import Node
 
     Fail = Callable[[int, str], NoReturn]
+    End = Callable[[str], NoReturn]
 
 ENTRIES_KEPT = 1024
 
@@ -47,8 +48,11 @@ class Promises:
 class AgreementOracle:
     """`log`: every entry that any site counted as committed; `roster`: what follows from it, applied here."""
 
-    def __init__(self, fail: Fail, nodes: dict[str, Node], committed: Callable[[int, Any, Roster], None]) -> None:
-        self._fail, self._nodes, self._on_commit = fail, nodes, committed
+    def __init__(
+        self, fail: Fail, end: End, nodes: dict[str, Node], committed: Callable[[int, Any, Roster], None]
+    ) -> None:
+        """`end`: what happened is outside of what is promised."""
+        self._fail, self._end, self._nodes, self._on_commit = fail, end, nodes, committed
         self.leader_of_term: dict[int, str] = {}
         self.log: dict[int, LogEntry] = {}
         self.committed_in: dict[int, int] = {}
@@ -61,6 +65,10 @@ class AgreementOracle:
         self._pending: dict[str, tuple[int, int]] = {}
         self.promises: dict[str, Promises] = {}
         self._written: dict[str, dict[int, LogEntry]] = {}
+        self._older: dict[str, Any] = {}
+        """The disks of machines that were copied, by site."""
+        self._on_older = 0
+        """From this entry on a majority has what was committed only if such a disk counts; 0: it has all."""
 
     # -- a process begins
 
@@ -82,6 +90,12 @@ class AgreementOracle:
             self.configuration = disk.snapshot.configuration
             self.roster_at[self.roster.epoch] = self.roster
             self._on_commit(self.last, None, self.roster)
+
+    def copied(self, node: Node) -> None:
+        """The machine of `node` is copied: what its daemon writes from now on the copy has not. Until all have heard of
+        the newer start the older one leads and acknowledges, and what it made or acknowledged then is lost if the copy
+        helps to elect a scheduler without it. No voter can see that (docs/security.md): there the judgement ends."""
+        self._older[node.site] = node.disk
 
     # -- what leaves a site, and what it writes
 
@@ -221,6 +235,8 @@ class AgreementOracle:
             if entry is None or self.committed_in[index] >= core.term:
                 continue
             if core.log.term_at(index) != entry.term:
+                if 0 < self._on_older <= index:
+                    self._end(f"entry {index} was committed with the journal of a daemon that had been copied before")
                 self._fail(1, f"{node.name} leads term {core.term} without entry {index}, which is committed")
 
     def _overlap(self, node: Node, configurations: list[Configuration]) -> None:
@@ -245,26 +261,34 @@ class AgreementOracle:
                 continue
             if index <= self.last:
                 continue  # part of the founder's snapshot
-            lacking = self._quorum(core, entry, before)
-            if lacking and not final:
+            lacking = self._quorum(core, entry, before, older=False)
+            on_older = bool(lacking and self._older) and not self._quorum(core, entry, before, older=True)
+            if lacking and not on_older and not final:
                 return index - 1
-            if lacking:
+            if lacking and not on_older:
                 self._fail(1, f"{node.name} counts entry {index} as committed; {lacking}")
+            self._on_older = (self._on_older or index) if on_older else 0  # who has an entry has all before it
             self.log[index], self.committed_in[index], self.last = entry, core.term, index
             self._apply(entry)
         return int(core.commit_index)
 
-    def _quorum(self, core: Any, entry: LogEntry, before: int) -> str:
+    def _quorum(self, core: Any, entry: LogEntry, before: int, *, older: bool) -> str:
         """Committed means: on the disks of a majority of the voters (thesis 3.6), in a configuration of this step. What
-        lacks; empty if nothing does."""
+        lacks; empty if nothing does. `older`: the disks of machines that were copied count for their sites."""
         lacking = ""
         for configuration in core.log.configurations_since(max(before, core.log.base_index)):
             voters = configuration.voters
-            there = [one for one in voters if holds(self._nodes[one].disk, entry.index, entry.term)]
+            there = [one for one in voters if self._has(one, entry, older=older)]
             if len(there) >= len(voters) // 2 + 1:
                 return ""
             lacking = f"of the voters {voters} only {there} hold it"
         return lacking
+
+    def _has(self, site: str, entry: LogEntry, *, older: bool) -> bool:
+        disks = [self._nodes[site].disk]
+        if older and site in self._older:
+            disks.append(self._older[site])
+        return any(holds(disk, entry.index, entry.term) for disk in disks)
 
     def _apply(self, entry: LogEntry) -> None:
         if entry.configuration is not None:

@@ -1,8 +1,8 @@
 """Who stands says why, and for whom: nothing waits in silence (invariant 8).
 
 Judged from what was done, not from what a machine believes: when no round was done for a while, every site that takes
-part and was awake all the time has, or had until a moment ago, a reason to tell its user; and whom it names has not
-given its part, or has given it a moment ago.
+part and was awake all the time has, or had until a moment ago, a reason to tell its user; and whom it names counts in
+that round, and has not given its part, or has given it a moment ago.
 """
 
 from __future__ import annotations
@@ -104,6 +104,11 @@ class StandingOracle:
         for wait in machine.participation.waits.waited_for:
             if wait.reason not in ("", BEHIND):
                 continue  # it has given, and that does not arrive
+            running, newest = machine.rounds.running, self._world.oracles.newest
+            view = newest.view_of(running.round) if newest is not None and running is not None else None
+            asked = view is not None and running is not None and view.epoch == running.epoch
+            if asked and view is not None and wait.site not in view.members and wait.seconds > TOLD_OF_S:
+                self._fail(8, f"{node.name} says that it waits for {wait.site}, which does not count in that round")
             given = self._gave_s.get(wait.site)
             if given is not None and given[0] == machine.rounds.running and now_s - given[1] > TOLD_OF_S:
                 self._fail(8, f"{node.name} says that it waits for {wait.site}, which has given its part")

@@ -96,6 +96,7 @@ def copy_machine(world: World, node: Node) -> Node:
     fresh.disk.incarnation += LATER
     world.tell(f"!! the machine of {node.name} is copied, and the copy started")
     node.stray, node.name = OLDER, f"{node.name} (older)"
+    world.oracles.agreement.copied(node)
     world.nodes[node.site] = fresh
     fresh.start()
     fresh.start_worker()

@@ -9,3 +9,7 @@ class Violation(AssertionError):
     def __init__(self, invariant: int, text: str, where: str, story: list[str]) -> None:
         self.invariant, self.text, self.where = invariant, text, where
         super().__init__("\n".join([f"invariant {invariant}: {text}", where, *story]))
+
+
+class NotPromised(Exception):
+    """What has happened is outside of what is promised, so nothing after it can be judged; what went before held."""

@@ -122,7 +122,7 @@ class CatchUp:
         reason = f"round {first} waits for it, {limit_s:g} s at most"
         name = record.name if record is not None else command.site
         outbox.record("scale-out", name, "it could not catch up with the run by itself", "", None, reason)
-        if command.site == outbox.facts.site:
+        if command.site == outbox.facts.site and self._rounds.worker_round is not None:  # or the state was lost since
             self._held_round, self._deadline_s = first, None
             self._rounds.needed_in(first)
 

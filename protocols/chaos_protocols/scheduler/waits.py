@@ -132,7 +132,9 @@ class WaitsWatch:
         if newest.round != self._round:
             self._since.clear()
             self._round, self._named = newest.round, frozenset()
-        missing = [site for site, report in reports.items() if _is_missing(report, newest)]
+        view = self._facts.roster.view_of(newest.round)
+        counting = view.members if view is not None else ()  # who was promoted since counts from a later round on
+        missing = [site for site, report in reports.items() if site in counting and _is_missing(report, newest)]
         self._since = {site: self._since.get(site, now_s) for site in missing}
         return newest
 

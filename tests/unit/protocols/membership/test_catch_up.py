@@ -214,6 +214,18 @@ def test_nobody_waits_for_a_worker_that_is_gone() -> None:
     assert not [one for one in records(bench.out, "scale-out") if one.outcome == "failed"]
 
 
+def test_no_round_waits_for_a_state_that_was_lost_before_the_promotion_was_agreed() -> None:
+    """It asked to be waited for, and the state is lost, before the run says yes (seed 10180 of the simulator)."""
+    bench = waiting()
+    first = bench.machine.rounds.completed_round + 2
+    assert bench.machine.rounds.running is not None
+    bench.handle(events.ResultMissed(tag=bench.machine.rounds.running))
+    bench.taken()
+    bench.agreed(PromoteSite(site=D, views=views(bench, first, add_member=D), waits=True))
+    bench.alive(0.5)
+    assert [(one.tag.round, one.weight) for one in of(bench.taken(), Contribute)] == [(first, 0.0)]
+
+
 def test_every_site_records_for_whom_a_round_waits() -> None:
     bench = Follower(B, roster_of(A, B, learners=(D,)))
     hello(bench)

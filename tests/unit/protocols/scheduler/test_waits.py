@@ -100,6 +100,20 @@ def test_a_site_in_standby_or_of_a_release_that_does_not_say_is_not_waited_for()
     assert not told(bench, 6.0, b=report(gave=True), c=report(gave=False, active=False), d=silent)
 
 
+def test_a_member_that_counts_from_a_later_round_on_is_not_waited_for() -> None:
+    """Promoted while the round before stands, it trains, and has nothing to give yet (seed 10180 of the simulator)."""
+    bench = scheduler(A, B, C, D)
+    roster = bench.machine.roster
+    (view,) = roster.views
+    now = msgspec.structs.replace(view, members=(A, B, C), listeners=(D,))
+    later = msgspec.structs.replace(view, first_round=2)
+    bench.machine.replica.install(msgspec.structs.replace(roster, views=(now, later)))
+    gave = {"b": report(gave=True), "d": report(gave=False)}
+    assert not told(bench, SETTINGS.straggler_min_s + 2.0, c=report(gave=True), **gave)
+    found = told(bench, SETTINGS.waits_told_s + 1.0, c=report(gave=False), **gave)
+    assert [one.site for one in found[-1][1].waits] == [C]
+
+
 def test_nobody_is_waited_for_while_all_compute_unless_that_takes_far_too_long() -> None:
     bench = scheduler(A, B, C)
     none = {"b": report(gave=False), "c": report(gave=False)}
