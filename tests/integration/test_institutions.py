@@ -220,7 +220,8 @@ async def test_workers_wait_for_their_daemon_and_go_on_with_the_next_one(tmp_pat
         await asyncio.to_thread(many.start)
         ran = await training
         await ended(process)
-    assert ran.failed == "" and len(ran.of("run-joined")) == 2 and len(ran.of("run-lost")) == 1, ran.happened
+    assert ran.failed == "" and len(ran.of("run-joined")) == 2, ran.happened
+    assert ran.of("run-lost"), "once or twice: the killed daemon's listening socket may end after its connections"
     assert len(ran.of("plan")) == 1, "no worker was touched"
     agree(of_group(ran), told(one), rounds=rounds)
 
