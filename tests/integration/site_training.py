@@ -1,8 +1,9 @@
 """A small training for several workers of one site, with faults at chosen places: what `test_worker_group` runs.
 
-TRAINING: arguments of `train` as JSON, and `digests`, a file for those of all layers after each step (of a worker that
-has all). FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
-the place in that step (for `building` and `moving`: in that generation), by its own hand.
+TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
+all); `hold`, a step and a file: after the step the training waits for the file. FAULTS: `worker:step:where[:signal]`,
+several with `;`. A fault of a worker strikes once, at the first call of the place in that step (for `building` and
+`moving`: in that generation), by its own hand.
 """
 
 from __future__ import annotations
@@ -174,8 +175,11 @@ def main() -> None:
         _plant(fault)
     given = json.loads(os.environ.get("TRAINING", "{}"))
     written = given.pop("digests", "")
+    hold, file = given.pop("hold", (0, ""))
 
     def after(model: Any, report: Any) -> None:
+        while report.step == hold and not os.path.exists(file):
+            time.sleep(0.01)
         if written:
             with open(written, "a", encoding="utf-8") as out:
                 digests = [digest for _, digest in sorted(model.digests().items())]

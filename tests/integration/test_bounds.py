@@ -33,7 +33,7 @@ def star(cluster: Cluster, middle: Site) -> None:
             bootstrap=number == 0,
             trust=cluster.sites,
             peers=[middle] if site is not middle else [],
-            min_sites=3,
+            start_sites=3,
             exit_with_worker=True,
             failure_timeout_s=cluster.failure_timeout_s,
             extra=[EXTRA],

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.integration.site_training import STEPS
 from tests.rigs.worker_group import Ran, alone, train
 
 from chaos_planner.pipelines.plans.layout import Policy
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.history import Happened
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +71,22 @@ async def test_a_spare_takes_the_place_of_a_lost_worker(tmp_path: Path, where: s
 
 
 async def test_a_restarted_process_gets_its_state_from_its_peers_and_its_place_back(tmp_path: Path) -> None:
-    ran = await train(tmp_path, dp=2, pp=2, restarts=1, faults="1:1:forward", policies=[Policy.REROUTE, Policy.RESTART])
+    is_here = tmp_path / "is-here"
+
+    def watch(_: Controller, entry: Happened) -> None:
+        if entry.kind == "worker-came" and entry.fields["worker"] == 4:  # the first that was started later
+            is_here.touch()
+
+    ran = await train(
+        tmp_path,
+        dp=2,
+        pp=2,
+        restarts=1,
+        faults="1:1:forward",
+        policies=[Policy.REROUTE, Policy.RESTART],
+        environment={"TRAINING": json.dumps({"hold": (STEPS - 2, str(is_here))})},
+        watch=watch,
+    )
     check(ran, plans=len(ran.policies))
     assert set(ran.policies[1:]) <= {"reroute", "spare"}, "a process that starts quickly is there before the answer"
     assert ran.of("plan")[-1].fields["shape"] == ran.of("plan")[0].fields["shape"]

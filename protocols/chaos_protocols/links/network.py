@@ -11,7 +11,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.liveness import LinkTable
-from chaos_protocols.links.refusals import FOR_GOOD, Refusals
+from chaos_protocols.links.refusals import FOR_GOOD, NEWER_LINK_S, Refusals
 from chaos_protocols.links.router import Router
 from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.links.steps import Steps
@@ -83,16 +83,21 @@ class Network:
         """Somebody was not let in. An older start of a site whose newer one is linked here: that one hears it, so that
         its operator looks for the other machine (spec 2.16)."""
         news, site = self.refusals.refused(event), event.site
-        if news and event.why.cause is Cause.REFUSED_START and self.links.is_up(site):
-            newest = self.links.neighbours[site].incarnation
-            self.tell(site, OlderStartRefused(older_than=newest, reason=event.why.text))
+        if news and self.links.is_up(site):
+            self._tell_of_older_start(site, event.why, self.links.neighbours[site].incarnation)
+
+    def _tell_of_older_start(self, site: SiteId, why: Why, newest: int) -> None:
+        if why.cause is Cause.REFUSED_START:
+            self.tell(site, OlderStartRefused(older_than=newest, reason=why.text))
 
     def link_up(self, event: events.LinkUp) -> None:
-        """A connection is ready."""
-        self.refusals.admitted(event.site)
+        """A connection is ready. Its hello may have had an older start refused before all of its streams were there."""
+        refusal = self.refusals.admitted(event.site)
         self.versions.heard(event.site, event.incarnation, event.versions, event.software)
         now_s = self._outbox.now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
+        if refusal is not None and now_s < refusal.last_s + NEWER_LINK_S:
+            self._tell_of_older_start(event.site, refusal.why, event.incarnation)
 
     def link_lost(self, event: events.LinkLost) -> None:
         """A connection broke."""

@@ -22,6 +22,9 @@ REFUSALS_TOLD_MAX = 32
 REFUSALS_WINDOW_S = 600.0
 """A site that is refused for one cause all the time is told so often."""
 
+NEWER_LINK_S = 10.0
+"""So long after an older start was refused the link with the newer one may come up for that one to hear of it."""
+
 
 @dataclass(slots=True)
 class Refusal:
@@ -64,9 +67,9 @@ class Refusals:
         """Those of sites that nobody here trusts, which an operator may let in; who tried last comes last."""
         return {site: one for site, one in self.sites.items() if one.why.cause is Cause.UNTRUSTED}
 
-    def admitted(self, site: SiteId) -> None:
-        """It has a link now, or may have one: what was before is over."""
-        self.sites.pop(site, None)
+    def admitted(self, site: SiteId) -> Refusal | None:
+        """It has a link now, or may have one: what was before is over, and is told here for the last time."""
+        return self.sites.pop(site, None)
 
     def _may_tell(self) -> bool:
         now_s = self._outbox.now_s

@@ -7,7 +7,7 @@ from tests.unit.protocols.one_site import A, B, Bench, C, D, records, roster_of,
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause
-from chaos_protocols.links.refusals import REFUSALS_WINDOW_S
+from chaos_protocols.links.refusals import NEWER_LINK_S, REFUSALS_WINDOW_S
 from chaos_protocols.membership.warnings import WARNINGS_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.starts import OlderStartRefused
@@ -81,6 +81,19 @@ def test_nobody_is_told_of_an_older_start_where_no_newer_one_has_a_link() -> Non
     bench = Bench(A, roster_of(A, B))
     refused(bench, B, OLDER)
     assert not sent(bench.taken(), OlderStartRefused)
+
+
+def test_a_newer_start_hears_what_was_refused_while_its_streams_came_up_and_nothing_older() -> None:
+    for passed_s, heard in ((0.5, [(B, OlderStartRefused(older_than=7, reason=OLDER.text))]), (NEWER_LINK_S, [])):
+        bench = Bench(A, roster_of(A, B))
+        refused(bench, B, OLDER)
+        bench.now_s += passed_s
+        bench.taken()
+        bench.up(B, incarnation=7)
+        assert sent(bench.taken(), OlderStartRefused) == heard
+    bench = Bench(A, roster_of(A, B))
+    refused(bench, B, OTHER_RUN)
+    assert not sent(bench.up(B, incarnation=7).taken(), OlderStartRefused), "for another cause"
 
 
 def test_who_hears_that_its_key_is_used_elsewhere_warns_and_goes_on() -> None:
