@@ -80,6 +80,8 @@ class Inbound:
             return []
         if ours.event_id:
             outbox.caused_by(ours.event_id)
+        if self._participation.client.is_trusted(ours.source):
+            network.saw_incarnation(ours.source, ours.incarnation)  # its own word: it made the envelope
         return self.deliver(ours.source, ours.message)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
@@ -95,10 +97,9 @@ class Inbound:
             case messages.Heartbeat():
                 if self._network.heard_beat(source, message):
                     participation.heard(source, message)
-            case messages.LinkStateAdvertisement(neighbour=site, incarnation=incarnation):
+            case messages.LinkStateAdvertisement():
                 if participation.client.is_trusted(source):
-                    self._network.versions.heard(site, incarnation, message.versions, message.software)
-                    self._network.saw_incarnation(site, incarnation)
+                    self._network.told_of(message)
                 self._network.overlay_changed()
             case messages.Goodbye(reason=reason):
                 self._network.links.goodbye_received(source, reason)

@@ -19,6 +19,7 @@ from tests.simulator.disk import JournalDisk
 from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
 from tests.simulator.keeping import keep_at_random
+from tests.simulator.liars import turn
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.strays import strays
@@ -225,6 +226,7 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
         world = build(trial.seed, trial.sites, verbose=verbose, late_s=until_s)
     Nemesis(world, until_s=until_s, mean_s=trial.mean_s, only=trial.only)
     visit(world, always=trial.guest)
+    turn(world)
     try:
         _play(trial, world)
     except NotPromised as end:

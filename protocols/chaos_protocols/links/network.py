@@ -30,7 +30,7 @@ class Network:
         self.refusals = Refusals(outbox)
         self.router = Router(facts.site, facts.public_key, facts.incarnation)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
-        """The newest start of each site's daemon that was seen, over whose link ever."""
+        """The newest start of each site's daemon that it has shown itself."""
         self.restarts_seen = 0
         """Grows with every newer start that is seen."""
         self.overlay_version = 0
@@ -43,6 +43,8 @@ class Network:
         """What each site speaks, as far as was heard."""
         self.rates: tuple[tuple[SiteId, float], ...] = ()
         """What this site's links carried lately in rounds."""
+        self._told_early: dict[SiteId, LinkStateAdvertisement] = {}
+        """Of sites of the roster: the last word of others on a start that has not been seen."""
         self._site = facts.site
         self._outbox = outbox
         self._replica = replica
@@ -210,7 +212,20 @@ class Network:
         return self.incarnations.get(site)
 
     def saw_incarnation(self, site: SiteId, incarnation: int) -> None:
-        """A link to this start of the site's daemon is there, here or elsewhere."""
+        """The site itself has shown that this start of its daemon is there: by a link, or in an envelope that it made
+        (spec 4.11)."""
         if incarnation > self.incarnations.get(site, 0):
             self.incarnations[site] = incarnation
             self.restarts_seen += 1
+            told = self._told_early.pop(site, None)
+            if told is not None:
+                self.told_of(told)
+
+    def told_of(self, report: LinkStateAdvertisement) -> None:
+        """A site of the run says what its neighbour speaks. Of a start that nobody knows of it is only remembered,
+        until the neighbour itself is heard with it."""
+        site, record = report.neighbour, self._replica.roster.record(report.neighbour)
+        if record is not None and report.incarnation > max(record.incarnation, self.incarnations.get(site, 0)):
+            self._told_early[site] = report
+        else:
+            self.versions.heard(site, report.incarnation, report.versions, report.software)

@@ -49,4 +49,15 @@ GUESTS = (
         breaks=(11,),
         guest=True,
     ),
+    Bug(
+        name="others say when a site was started again",
+        patches=(
+            Patch(
+                "chaos_protocols.links.network:Network.told_of",
+                "self._told_early[site] = report",
+                "self.saw_incarnation(site, report.incarnation)",
+            ),
+        ),
+        breaks=(8, 11),
+    ),
 )

@@ -27,6 +27,7 @@ from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, Sna
 from chaos_protocols.membership.scheduler_client import EPOCHS_AHEAD_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import LinkStateAdvertisement, Message, RaftEnvelope
+from chaos_protocols.wire.versions import NEWEST, Versions
 
 FAR = (1 << 53) - 1
 
@@ -252,3 +253,32 @@ def test_what_a_guest_says_of_a_members_daemon_is_forgotten_after_a_restart_too(
     told = LinkStateAdvertisement(neighbour=C, incarnation=FAR, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
     bench.hear(D, told)
     assert bench.machine.restarted_as(C) == 1
+
+
+def start_of(site: SiteId, incarnation: int, versions: Versions | None = None) -> LinkStateAdvertisement:
+    """Said of a link to that start of the site's daemon."""
+    return LinkStateAdvertisement(
+        neighbour=site, incarnation=incarnation, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=versions
+    )
+
+
+def test_a_members_word_restarts_nobody_else() -> None:
+    """One that is believed would lock the other out: its daemon never reaches that number (spec 4.11)."""
+    bench = Bench(A, roster_of(A, B, C), voters=(A,)).up(B, C)
+    bench.taken()
+    for incarnation in (2, FAR):
+        bench.hear(B, start_of(C, incarnation))
+        assert bench.machine.restarted_as(C) == 1
+    bench.wait(0.3)
+    record = bench.machine.roster.record(C)
+    assert record is not None and record.incarnation == 1
+
+
+def test_who_was_started_again_is_known_by_its_own_word_however_it_comes() -> None:
+    bench = Bench(A, roster_of(A, B, C), voters=(A,)).up(B)
+    older, newer = Versions(oldest=2, newest=3), Versions(oldest=2, newest=NEWEST)
+    bench.hear(B, start_of(C, 1, newer))
+    bench.hear(B, start_of(C, 2, older))
+    assert bench.machine.versions_of(C) == newer, "of a start that nobody knows of nothing is believed yet"
+    bench.hear(C, start_of(B, 1), by=B, incarnation=2)
+    assert bench.machine.restarted_as(C) == 2 and bench.machine.versions_of(C) == older

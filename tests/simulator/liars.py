@@ -1,0 +1,68 @@
+"""A member that lies about the starts of others: it advertises its own links as they are, but with numbers of its
+neighbours' daemons that there never were. One of eight runs has one.
+
+Judged here (invariant 11, for what is promised of a member): nobody ever believes in a start that a site has not made.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
+from chaos_protocols.wire.versions import SPOKEN
+from tests.simulator.guests import SEEDS_APART
+from tests.simulator.lies import AHEAD
+
+if TYPE_CHECKING:
+    from tests.simulator.node import Node
+    from tests.simulator.world import World
+
+LIAR = 5
+"""Of eight seeds this one has a lying member."""
+MEANS_S = (0.1, 0.5, 2.0)
+BEGINS_S = (1.0, 4.0)
+
+
+def turn(world: World) -> None:
+    """By the seed: one of the sites turns, or none."""
+    if world.seed % SEEDS_APART != LIAR:
+        return
+    rng = random.Random(f"liar/{world.seed}")
+    liar = rng.choice(list(world.nodes.values()))
+    world.schedule(rng.uniform(*BEGINS_S), lambda: _speak(world, liar, rng, rng.choice(MEANS_S)))
+
+
+def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
+    world.schedule(rng.expovariate(1 / mean_s), lambda: _speak(world, liar, rng, mean_s))
+    _judge(world)
+    near = sorted(site for site in liar.connections if site in {one.site for one in world.nodes.values()})
+    if not near or liar.machine is None or liar.stopped:
+        return
+    about = rng.choice(near)
+    there = next(one for one in world.nodes.values() if one.site == about)
+    lie = LinkStateAdvertisement(
+        neighbour=SiteId(about),
+        incarnation=min((1 << 53) - 1, there.disk.incarnation + rng.choice(AHEAD)),
+        up=True,
+        rtt_s=0.0,
+        rate_bytes_per_s=0.0,
+        reason="connected",
+        versions=SPOKEN,
+    )
+    machine = liar.machine
+    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie")
+    for neighbour in near:
+        world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
+
+
+def _judge(world: World) -> None:
+    """Nobody was made to believe in a start that never was."""
+    begun = {one.site: one.disk.incarnation for one in world.nodes.values()}
+    for node in world.nodes.values():
+        if node.machine is None:
+            continue
+        for site, incarnation in node.machine.network.incarnations.items():
+            if incarnation > begun.get(site, incarnation):
+                world.oracles.fail(11, f"{node.name} believes in start {incarnation} of {site}, which never was")
