@@ -15,6 +15,8 @@ ROSTERS = (
             ),
         ),
         breaks=(8,),
+        first=80,
+        seeds=160,
     ),
     Bug(
         name="the contribution of a removed site is accepted",
