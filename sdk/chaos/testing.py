@@ -26,7 +26,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -112,6 +112,10 @@ class LocalRun:
         """The last round that was averaged."""
         self._sites: list[_Site] = []
         self._came = 0
+        self._begun = False
+        """So many sites were here as training begins with."""
+        self._too_few = False
+        """Scripts have failed, and those that are left are fewer than training begins with."""
         self._ending = threading.Event()
         self._error: BaseException | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,10 +124,18 @@ class LocalRun:
         self._thread = threading.Thread(target=self._serve, name="chaos local run", daemon=True)
 
     def together(self, *scripts: Callable[[Path], Answer]) -> list[Answer]:
-        """Run each `script(socket)` in a thread of its own; what they return, in their order. Raises what the first of
-        them raised, when all have ended."""
+        """Run each `script(socket)` in a thread of its own; what they return, in their order. Raises what was raised
+        first, when all have ended. Where a script fails before training has begun, and too few are left for it to
+        begin, the others are refused."""
+        failed: list[BaseException] = []
         with ThreadPoolExecutor(len(scripts), thread_name_prefix="script") as pool:
             running = [pool.submit(script, self.socket) for script in scripts]
+            for one in as_completed(running):
+                if (error := one.exception()) is not None:
+                    failed.append(error)
+                    self._too_few = len(running) - len(failed) < self._sites_wanted
+        if failed:
+            raise failed[0]
         return [one.result() for one in running]
 
     def __enter__(self) -> LocalRun:
@@ -153,6 +165,7 @@ class LocalRun:
                         self._accept()
                     elif by_socket[ready] in self._sites:
                         self._read(by_socket[ready])
+                self._give_up_if_too_few()
                 self._average_if_complete()
         except BaseException as error:  # a defect here must not leave the scripts waiting
             self._error = error
@@ -195,11 +208,18 @@ class LocalRun:
             members[0].send(TakeSnapshot(round=self.round))  # asked again if it has gone on meanwhile
         elif len(self._sites) >= self._sites_wanted:
             first = self._sites[0]
-            first.member = True
+            first.member = self._begun = True
             if len(self._sites) == 1:
                 self._train(first)
             else:
                 first.send(TakeSnapshot(round=0))  # all begin with the state of the first one
+
+    def _give_up_if_too_few(self) -> None:
+        if self._begun or not self._too_few:
+            return
+        for site in list(self._sites):
+            site.send(WorkerRefused(reason=f"a script of this run failed before {self._sites_wanted} sites were here"))
+            self._drop(site)
 
     # ---- what a script says
 

@@ -47,7 +47,7 @@ def test_where_all_is_float64_nothing_would_be_encoded() -> None:
 def test_the_exact_encoding_leaves_no_trace() -> None:
     assert not facts("fp32")
     hello = hello_in("fp32")
-    assert hello.contribution == contribution_spec(0, 10) and hello.oldest == OLDEST
+    assert hello.contribution == contribution_spec(0, 10, ((0, 40),)) and hello.oldest == OLDEST
 
 
 def test_another_encoding_is_part_of_the_state_and_both_are_named() -> None:

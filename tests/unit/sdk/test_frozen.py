@@ -61,9 +61,10 @@ def trained(
 
 @pytest.mark.parametrize("sync", [EveryStep(), DiLoCo(every=2)], ids=["every step", "local steps"])
 def test_a_base_that_all_have_is_compared_and_no_byte_of_it_is_sent(sync: Any) -> None:
+    models = [model_of() for _ in range(2)]  # here: threads share the generator that draws them
     with LocalRun(sites=2) as run:
         first, second = run.together(
-            *(lambda socket: trained(socket, model_of(), frozen="compare", sync=sync) for _ in range(2))
+            *(lambda socket, model=model: trained(socket, model, frozen="compare", sync=sync) for model in models)
         )
     assert first == second
     with LocalRun(sites=1) as run:

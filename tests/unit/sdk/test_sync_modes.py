@@ -244,7 +244,6 @@ def test_a_worker_answers_what_its_daemon_asks_for(socket_file: Path, capfd: pyt
         applied = daemon.expect(ResultApplied)
         assert applied.digests is not None and applied.digests.array == "anchor.0"
         daemon.send(StateDiffered(round=1, array="anchor.0", reason="its state of round 1 is not that of 2 others"))
-        daemon.send(TrainFrom(round=2))
         daemon.expect(RoundContributed)
         daemon.apply(2)
 

@@ -90,6 +90,28 @@ def test_script_that_fails_drops_out_and_the_others_go_on() -> None:
     assert survivor.rounds == [1, 2, 3]
 
 
+def test_a_script_that_fails_before_all_are_there_leaves_nobody_waiting() -> None:
+    def fails(socket: Path) -> list[float]:
+        raise RuntimeError("no data")
+
+    told: list[str] = []
+
+    def waits(socket: Path) -> list[float]:
+        try:
+            return Script(1.0, 3)(socket)
+        except Refused as error:
+            told.append(str(error))
+            raise
+
+    with LocalRun(sites=2) as run, pytest.raises(RuntimeError, match="no data"):
+        run.together(waits, fails)
+    assert len(told) == 1 and "failed before 2 sites were here" in told[0]
+    enough = Script(1.0, 3)
+    with LocalRun(sites=1) as run, pytest.raises(RuntimeError, match="no data"):
+        run.together(enough, fails)
+    assert enough.rounds == [1, 2, 3]
+
+
 def test_another_model_is_refused() -> None:
     member = Script(1.0, 1)
     member.may_end.clear()
