@@ -61,8 +61,8 @@ class SchedulerClient:
 
     @property
     def is_lost(self) -> bool:
-        """None is known for a while, no way leads to it, or it is silent: a site takes its leader for one until the time
-        has passed that it has drawn, two election timeouts at most."""
+        """None is known for a while, no way leads to it, or it is silent: a site takes its leader for one until the
+        time has passed that it has drawn, two election timeouts at most."""
         outbox, replica = self._outbox, self._replica
         since_s = replica.raft.leader_lost_s
         if since_s is None and not replica.leads:

@@ -68,6 +68,8 @@ ROSTERS = (
             ),
         ),
         breaks=(9,),
+        first=100,
+        seeds=140,
     ),
     Bug(
         name="requests to leave are forgotten",
