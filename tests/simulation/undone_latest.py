@@ -116,4 +116,20 @@ LATEST = (
         ),
         test="test_waits:test_a_member_that_counts_from_a_later_round_on_is_not_waited_for",
     ),
+    Undone(
+        row=82,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.is_lost",
+                "if replica.raft.leader is None else replica.raft.leader_due_s",
+                "if replica.raft.leader is None else None",
+            ),
+            Patch(
+                "chaos_protocols.agreement.replica:RosterReplica.role_changed",
+                "min(now_s, self.raft.leader_due_s) if silent else now_s",
+                "now_s",
+            ),
+        ),
+        test="test_pause:test_a_member_says_in_bounded_time_that_its_scheduler_is_silent_whatever_time_it_has_drawn",
+    ),
 )

@@ -94,7 +94,9 @@ class RosterReplica:
     def role_changed(self, leader: SiteId | None, *, leads: bool, now_s: float) -> bool:
         """Whether this site got, or lost, the scheduler's role."""
         if leader is not None or self._knew_leader:
-            self.leader_seen_s = now_s
+            # One that fell silent was not lost when the timer ended that was drawn here, but when its word was due.
+            silent = leader is None and not self.leads
+            self.leader_seen_s = min(now_s, self.raft.leader_due_s) if silent else now_s
         self._knew_leader = leader is not None
         changed, self.leads = leads is not self.leads, leads
         return changed

@@ -61,12 +61,12 @@ class SchedulerClient:
 
     @property
     def is_lost(self) -> bool:
-        """None is known for a while, or no way leads to it: who has no vote takes its leader for one until an election
-        timeout has passed."""
+        """None is known for a while, no way leads to it, or it is silent: a site takes its leader for one until the
+        time has passed that it has drawn, two election timeouts at most."""
         outbox, replica = self._outbox, self._replica
         since_s = replica.raft.leader_lost_s
-        if since_s is None and replica.raft.leader is None:
-            since_s = replica.leader_seen_s
+        if since_s is None and not replica.leads:
+            since_s = replica.leader_seen_s if replica.raft.leader is None else replica.raft.leader_due_s
         return since_s is not None and outbox.now_s - since_s > outbox.settings.failure_timeout_s
 
     @property

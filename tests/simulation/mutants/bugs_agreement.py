@@ -63,6 +63,8 @@ AGREEMENT = (
             ),
         ),
         breaks=(1,),
+        first=110,
+        seeds=160,
     ),
     Bug(
         name="committed by one voter",

@@ -15,6 +15,8 @@ ROSTERS = (
             ),
         ),
         breaks=(8,),
+        first=80,
+        seeds=160,
     ),
     Bug(
         name="the contribution of a removed site is accepted",
@@ -66,6 +68,8 @@ ROSTERS = (
             ),
         ),
         breaks=(9,),
+        first=100,
+        seeds=140,
     ),
     Bug(
         name="requests to leave are forgotten",

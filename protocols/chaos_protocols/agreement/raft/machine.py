@@ -115,6 +115,11 @@ class RaftMachine:
         return self._core.leader_lost_s
 
     @property
+    def leader_due_s(self) -> float:
+        """Until then nothing needs to be heard of the leader: an election timeout after its last word."""
+        return self._core.leader_contact_s + self._core.settings.election_timeout_s
+
+    @property
     def commit_index(self) -> int:
         return self._core.commit_index
 

@@ -6,7 +6,21 @@ from typing import Any
 
 import pytest
 from tests.unit.protocols.follower import hello, to_worker, training_member
-from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, C, D, heartbeat, records, roster_of, sent
+from tests.unit.protocols.one_site import (
+    EPOCH,
+    MODEL,
+    SETTINGS,
+    A,
+    B,
+    Bench,
+    C,
+    D,
+    heartbeat,
+    moving,
+    records,
+    roster_of,
+    sent,
+)
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
@@ -120,6 +134,23 @@ def test_a_member_without_a_vote_says_soon_that_no_way_leads_to_its_scheduler() 
     bench.up(A)
     bench.alive(0.5)
     assert bench.machine.participation.pause.why() is None
+
+
+def test_a_member_says_in_bounded_time_that_its_scheduler_is_silent_whatever_time_it_has_drawn() -> None:
+    """One that has given up its role says nothing, and every link stands (seed 9873 of the simulator)."""
+    bench = training_member()
+    silent_s = SETTINGS.election_timeout_s + SETTINGS.failure_timeout_s
+    bench.machine.raft._core.elect_at(bench.now_s + 2 * SETTINGS.election_timeout_s)
+    for _ in range(round(2 * silent_s / 0.1)):
+        for site in bench.machine.links.up_sites():
+            bench.handle(moving(site))
+        bench.wait(0.1)
+        silent_s -= 0.1
+        if silent_s > 0.05:
+            assert bench.machine.participation.pause.why() is None, "an election would be over by then"
+        elif silent_s < -0.05:
+            assert why(bench).cause is Cause.ELECTION, "without a break, whether a leader is still known or not"
+    assert bench.machine.raft.leader is None
 
 
 def test_a_run_without_a_scheduler_is_no_run_without_a_founder() -> None:
