@@ -35,6 +35,8 @@ GUESTS = (
             ),
         ),
         breaks=(11,),
+        first=70,
+        seeds=110,
         guest=True,
     ),
     Bug(
