@@ -150,12 +150,14 @@ ROUNDS = (
     Bug(
         name="promoted before it is level",
         patches=(
-            Patch("chaos_protocols.membership.catch_up:CatchUp.report", "caught_up = rounds.caught_up", "level = True"),
+            Patch(
+                "chaos_protocols.membership.catch_up:CatchUp.report", "caught_up = rounds.caught_up", "caught_up = True"
+            ),
             # The second fence: whoever is promoted trains only when its worker has applied all that is here.
             Patch(f"{DELIVERY}.next", "if self._queue:", "if self._queue and not self.active:"),
             Patch(f"{DELIVERY}.may_train", "and self.caught_up(completed)", ""),
         ),
-        breaks=(4,),
+        breaks=(4, 8),
     ),
     Bug(
         name="a snapshot is taken in the update phase",
