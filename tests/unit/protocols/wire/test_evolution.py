@@ -345,7 +345,7 @@ def test_the_scheduler_refuses_a_joiner_that_cannot_read_the_roster_and_says_wha
 
 
 def test_a_member_that_was_restarted_with_a_newer_release_is_recorded_with_it() -> None:
-    """Here by its own handshake; of a site further away, by the report of its neighbour."""
+    """Here by its own handshake; of a site further away, by the report of its neighbour, once it was heard itself."""
     bench = leader_of(B, C)
     newer, newest = Versions(oldest=2, newest=NEWEST + 1), Versions(oldest=2, newest=NEWEST + 2)
     bench.handle(events.LinkUp(site=B, incarnation=2, address="b:1", versions=newer))
@@ -354,6 +354,9 @@ def test_a_member_that_was_restarted_with_a_newer_release_is_recorded_with_it() 
         neighbour=C, incarnation=5, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=newest
     )
     bench.hear(B, report, incarnation=2)
+    assert versions_in(bench, C)[0] == 1, "only C can say that it was started again (spec 4.11)"
+    own = msgspec.structs.replace(report, neighbour=B, incarnation=2, versions=newer)
+    bench.hear(C, own, by=B, incarnation=5)
     assert versions_in(bench, C) == (5, newest)
     stale = msgspec.structs.replace(report, incarnation=4, versions=BEFORE)
     bench.hear(B, stale, incarnation=2)
@@ -384,8 +387,11 @@ def test_the_release_of_a_site_is_known_to_all_that_hear_a_neighbour_of_it() -> 
         neighbour=C, incarnation=2, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="", versions=SPOKEN
     )
     bench.hear(A, msgspec.structs.replace(report, software="0.4.0"))
+    own = msgspec.structs.replace(report, neighbour=B, incarnation=1)
+    bench.hear(C, own, by=A, incarnation=2)
     assert (versions.software_of(A), versions.software_of(C)) == ("0.3.0", "0.4.0")
     bench.hear(A, report)  # of a reporter that does not know the field
     assert versions.software_of(C) == "0.4.0", "who does not say takes nothing back"
     bench.hear(A, msgspec.structs.replace(report, incarnation=3))
+    bench.hear(C, own, by=A, incarnation=3)
     assert versions.software_of(C) == "", "what its former start was is no answer"
