@@ -57,6 +57,11 @@ class Entering(ParallelSite, ABC):
         self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, sampler: ElasticSampler | None
     ) -> None:
         """Start the mode, and join the run where there is one. Raises what `Coordinator.register` raises."""
+        if clip_norm is not None:
+            raise ValueError(
+                "clip_norm= belongs to a model of parallelize(); a script that has all gradients clips their averages: "
+                "on_average=lambda update: torch.nn.utils.clip_grad_norm_(model.parameters(), ...)"
+            )
         if self._replicated is None:
             mode = sync or EveryStep()
             check_encoding(self._encoding, mode, allow_lossy=self._allow_lossy)
@@ -67,7 +72,7 @@ class Entering(ParallelSite, ABC):
         elif sampler is not None:
             raise ValueError("sampler= deals samples to scripts of one process; workers take coordinator.loader(...)")
         else:
-            session, alone = self._register_replicated(framework, clip_norm, sync, self._encoding)
+            session, alone = self._register_replicated(framework, sync, self._encoding)
         self._framework, self._session = framework, session
         if not alone:
             conversation = self._converse(session)

@@ -55,18 +55,13 @@ class ParallelSite:
         return model.of_a_run()
 
     def _register_replicated(
-        self, framework: Framework, clip_norm: float | None, sync: SyncMode | None, encoding: str
+        self, framework: Framework, sync: SyncMode | None, encoding: str
     ) -> tuple[SyncSession, bool]:
         """The session of this training, and whether this process has no daemon to speak with."""
         model = self._replicated
         assert model is not None
         exact_only(encoding, "replicate()")
         _check_sync(sync, "replicate()")
-        if clip_norm is not None:
-            raise ValueError(
-                "clip_norm= belongs to parallelize(); a replica has all gradients: on_average=lambda update: "
-                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...)"
-            )
         session = model.train_with(framework)
         if self._standalone:
             return session, True

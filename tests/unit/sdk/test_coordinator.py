@@ -127,6 +127,12 @@ def test_samples_must_be_positive(samples: int) -> None:
             line.step(samples=samples)
 
 
+def test_a_norm_that_nobody_would_keep_to_is_refused() -> None:
+    with chaos.Coordinator(standalone=True, verbose=False) as coordinator:
+        with pytest.raises(ValueError, match=r"clip_norm= belongs to a model of parallelize\(\).*clip_grad_norm_"):
+            coordinator.register(arrays={"w": np.zeros(2)}, apply=lambda mean, _: None, clip_norm=1.0)
+
+
 def test_misuse_is_explained() -> None:
     with Line(None) as line:
         with pytest.raises(ValueError, match=r"call coordinator\.register"):
