@@ -245,16 +245,24 @@ def _play(trial: Trial, world: World) -> None:
     dark_s = max(0.0, *(node.dark_until_s - world.now_s for node in world.nodes.values()))
     if not world.run_until(lambda: all_are_members(world), limit_s=dark_s + trial.heal_s):
         if not world.state_is_lost():
-            world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after the faults ended")
+            _not_live(world, f"not all sites are members {trial.heal_s:g} s after the faults ended")
         world.oracles.recovery.waits_as_it_must()
         world.lost_state = True
         begin_anew(world)
         if not world.run_until(lambda: all_are_members(world), limit_s=trial.heal_s):
-            world.oracles.fail(8, f"not all sites are members {trial.heal_s:g} s after an operator decided")
+            _not_live(world, f"not all sites are members {trial.heal_s:g} s after an operator decided")
     before = world.oracles.rounds_done
     if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
-        world.oracles.fail(8, "rounds do not go on after the faults ended")
+        _not_live(world, "rounds do not go on after the faults ended")
     one_falls_silent(world)
+
+
+def _not_live(world: World, what: str) -> None:
+    """Invariant 8 is broken, unless a member lies: one that says wrong things of its links can keep others out, and
+    stop the rounds (docs/security.md). Raises Violation or NotPromised."""
+    if world.liar:
+        raise NotPromised(f"{world.liar} is a member that lies, which can stop the run: {what}")
+    world.oracles.fail(8, what)
 
 
 def begin_anew(world: World) -> None:

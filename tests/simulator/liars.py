@@ -2,6 +2,8 @@
 neighbours' daemons that there never were. One of eight runs has one.
 
 Judged here (invariant 11, for what is promised of a member): nobody ever believes in a start that a site has not made.
+That all are members in the end is not judged where one lies: what it says of its own links can keep others out (seed
+1557 with five sites), and that is not promised (docs/security.md).
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def turn(world: World) -> None:
         return
     rng = random.Random(f"liar/{world.seed}")
     liar = rng.choice(list(world.nodes.values()))
+    world.liar = liar.name
     world.schedule(rng.uniform(*BEGINS_S), lambda: _speak(world, liar, rng, rng.choice(MEANS_S)))
 
 

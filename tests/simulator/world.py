@@ -44,6 +44,8 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.guests: set[str] = set()
         """Sites that are not of the run, and lie (`guests`)."""
+        self.liar = ""
+        """The member that lies, if one does (`liars`)."""
         self.compute_range_s = (0.02, 0.05)
         self.drift: dict[str, float] = {}
         self.lost_state = False
