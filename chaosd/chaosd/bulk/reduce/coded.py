@@ -26,8 +26,8 @@ ALIGNMENT_BYTES = 8
 
 
 class CodedVector:
-    """See the module. `chunks`: of the vector itself. `places`: of the chunks as they travel, in memory of `size_bytes`.
-    In fp32 these are the chunks themselves, and nothing is ever lost."""
+    """See the module. `chunks`: of the vector itself. `places`: of the chunks as they travel, in memory of
+    `size_bytes`. In fp32 these are the chunks themselves, and nothing is ever lost."""
 
     def __init__(self, spec: ContributionSpec, chunks: Sequence[Chunk], *, feedback: bool = True) -> None:
         """`feedback`: false only where its gain is measured."""
