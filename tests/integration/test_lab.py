@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 HEART = Path(__file__).resolve().parents[2] / "examples" / "heart"
-LIMIT_S = 100
+LIMIT_S = 240
 TWO_SITES = f"""
 name = "two"
 limit_s = {LIMIT_S}
@@ -51,7 +51,7 @@ def short() -> Iterator[Path]:
         for lab in started:
             if lab.poll() is None:
                 lab.terminate()
-            lab.communicate(timeout=30)
+            lab.communicate(timeout=90)
         started.clear()
 
 
@@ -180,7 +180,7 @@ def test_an_interrupted_lab_leaves_nothing_behind(short: Path, number: signal.Si
     lab = start(short, TWO_SITES.replace("STOP", "1000000"))
     await_sites(short, lab, 2)
     lab.send_signal(number)
-    text, _ = lab.communicate(timeout=30)
+    text, _ = lab.communicate(timeout=90)
     assert lab.returncode == 130, text
     assert "interrupted" in text and "Traceback" not in text
     assert leftovers(short) == []

@@ -24,7 +24,7 @@ from chaosd.cli.metrics import shipped
 MISSING = [name for name in ("promtool", "prometheus") if shutil.which(name) is None]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"{' and '.join(MISSING)} not installed (Debian: prometheus)")
 CASES = ROOT / "tests" / "integration" / "alarms_test.yml"
-COMMAND_S = 60
+COMMAND_S = 150
 
 
 def promtool(*words: object) -> str:
@@ -110,6 +110,6 @@ def ask(port: int, query: str) -> list[Any]:
 
 
 def fetch(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=90) as answer:
         body: bytes = answer.read()
     return body

@@ -90,7 +90,7 @@ def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None)
         api = LocalApi(Path(folder) / "api.sock", control, further=page.local_routes())
 
         def on_loop(work: Any) -> None:
-            asyncio.run_coroutine_threadsafe(work, loop).result(timeout=10)
+            asyncio.run_coroutine_threadsafe(work, loop).result(timeout=90)
 
         on_loop(api.start())
         on_loop(page.start())
@@ -100,7 +100,7 @@ def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None)
             on_loop(api.close())
             on_loop(page.close("the test is over"))
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=10)
+            thread.join(timeout=90)
             loop.close()
 
 

@@ -82,6 +82,6 @@ def test_the_scripts_of_the_tutorial_and_the_how_tos_run_as_they_stand(tmp_path:
         path.write_text(text, encoding="utf-8")
         arguments = ["0", "--alone"] if "--alone" in text else []
         done = subprocess.run(
-            [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=110, check=False
+            [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=150, check=False
         )
         assert done.returncode == 0 and done.stdout.strip(), done.stderr

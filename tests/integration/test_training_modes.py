@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import cluster_of, end_level, wait_for
 
@@ -13,7 +12,6 @@ TRIO = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
 EVERY = ["--every", "12"]
 
 
-@pytest.mark.timeout(180)
 def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> None:
     """Rounds of 12 steps. The third site first comes with another mode, then joins in the middle of a phase; the script
     of the second one is killed in the middle of another."""
@@ -46,7 +44,6 @@ def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> Non
         end_level(cluster)
 
 
-@pytest.mark.timeout(120)
 def test_a_long_phase_is_no_stall_for_a_joiner(tmp_path: Path) -> None:
     """Nothing is averaged for longer than a transfer may stand still: the joiner gets the state between two steps."""
     with cluster_of(tmp_path, dict(list(TRIO.items())[:2]), min_sites=1, failure_timeout_s=0.3) as cluster:

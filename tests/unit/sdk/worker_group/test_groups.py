@@ -15,7 +15,7 @@ from chaos.worker_group.line import GenerationEnded
 from chaos_protocols.worker_group.messages import StoreGet, StoreSet
 from chaos_protocols.worker_group.store import GroupStore
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Desk:
