@@ -86,7 +86,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def await_sites(short: Path, lab: subprocess.Popen[str], processes: int) -> None:
-    end_s = time.monotonic() + 60
+    end_s = time.monotonic() + 120
     while len(processes_of(short / "t")) < processes:
         assert lab.poll() is None, lab.communicate()[0]
         assert time.monotonic() < end_s, "the sites were not started"
@@ -135,7 +135,7 @@ site = "hungary"
 after_s = 1
 [checks]
 rounds_at_least = 60
-survivors_go_on_within_s = 15
+survivors_go_on_within_s = 60
 """
 
 
@@ -192,7 +192,7 @@ def test_what_a_killed_lab_left_is_removed_by_clean_and_what_runs_is_not_touched
     await_sites(short, lab, 2)
     assert "folder" not in clean(short)
     lab.kill()
-    lab.wait(10)
+    lab.wait(60)
     assert len(processes_of(short / "t")) >= 2, "a killed lab cannot end its sites"
     assert re.search(r"removed: folder \S+ of a lab that ended, \d+ processes of it", clean(short))
     assert leftovers(short) == []
