@@ -94,7 +94,7 @@ def test_an_unpinned_site_is_refused_logged_and_learns_nothing(tmp_path: Path) -
         wait_for(lambda: stranger.client.status().state == "joining", "the stranger's worker said hello")
         time.sleep(1.0)
         seen = stranger.client.status()
-        assert "refused" in stranger.daemon_log.read_text()
+        wait_for(lambda: "refused" in stranger.daemon_log.read_text(), "and the stranger knows")
         assert seen.sites == () and seen.round == 0 and seen.state == "joining"
         assert [site.name for site in host.client.status().sites] == ["cleveland"]
 

@@ -141,7 +141,7 @@ def test_sighup_takes_a_new_trust_over_and_names_what_it_does_not(cluster: Clust
     one.signal("daemon", signal.SIGHUP)
     wait_for(lambda: any(link.up for link in other.client.status().links), "the link is there")
     assert one.events("reload")[-1].reason == "taken over: trust"
-    assert not one.client.status().refused
+    wait_for(lambda: not one.client.status().refused, "nobody is refused any more")
 
 
 def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_next(cluster: Cluster) -> None:
@@ -158,4 +158,4 @@ def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_nex
     other.start()
     train(other, 2)
     wait_for(lambda: min(one.round(), other.round()) > waits + 3, "rounds go on")
-    assert not one.client.status().paused
+    wait_for(lambda: not one.client.status().paused, "and it says so")

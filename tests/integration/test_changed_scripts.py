@@ -31,7 +31,8 @@ def test_a_script_with_another_model_is_refused_and_everybody_else_trains_on(tmp
         assert (second.data_dir / "vector.msgpack").read_bytes() == vector
         before = first.round()
         wait_for(lambda: first.round() > before + 5, "the first trains on")
-        assert not first.client.status().paused and second.client.status().worker.phase == "standby"
+        wait_for(lambda: not first.client.status().paused, "and does not wait")
+        assert second.client.status().worker.phase == "standby"
         train(second, 2)
         wait_for(second.is_member, "with the right model it trains again")
         before = second.round()

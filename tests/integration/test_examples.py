@@ -58,7 +58,7 @@ def test_the_slurm_job_trains_with_a_member_and_leaves_at_slurms_signal(tmp_path
             member.trust(knocked[0], pending=True)
             wait_for(lambda: member.status().round > 5, "common rounds")
             job.send_signal(signal.SIGTERM)
-            assert job.wait(60) == 0, (tmp_path / "job.log").read_text()
+            assert job.wait(90) == 0, (tmp_path / "job.log").read_text()
             left = wait_for(lambda: [e for e in member.last_events(50) if e.kind == "scale-in"], "its leave")
             assert left[-1].outcome == "done"
         finally:

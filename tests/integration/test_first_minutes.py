@@ -100,8 +100,8 @@ def test_two_sites_train_after_three_commands_and_a_third_after_two_more_without
         told(user, "c", r"(waiting for the operator of A)")
         assert "done" in user.runs("accept", third[:8], "--config", "a/chaosd.toml")
         wait_for(lambda: clients["c"].status().state == "member", "the third takes part")
-        assert [len(clients[name].status().sites) for name in "abc"] == [3, 3, 3]
-        assert clients["a"].pending() == []
+        wait_for(lambda: all(len(clients[name].status().sites) == 3 for name in "abc"), "everybody knows of all")
+        wait_for(lambda: clients["a"].pending() == [], "nobody waits")
 
 
 def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Path) -> None:

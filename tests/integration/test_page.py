@@ -141,11 +141,16 @@ def test_the_page_equals_the_status_and_a_killed_daemon_is_shown_as_such(tmp_pat
     with cluster_of(tmp_path, {"Cleveland": "Cleveland"}, min_sites=1) as cluster:
         (site,) = cluster.sites
         site.start()
+        wait_for(lambda: site.client.status().paused, "it waits for a script")
         command = [sys.executable, "-m", "chaosd", "page", "--no-browser", "--config", str(site.config_path)]
         command += ["--address", f"127.0.0.1:{free_port()}"]
         url = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout.strip()
         window.open(url)
-        page = shown(window, "the page is live", lambda now: now["connection"] == "live" and now["events"])
+        page = shown(
+            window,
+            "the page is live, and has what the daemon has",
+            lambda now: now["connection"] == "live" and len(now["events"]) == len(site.events()) and now["paused"],
+        )
         command = [sys.executable, "-m", "chaosd", "status", "--json", "--config", str(site.config_path)]
         told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
         status = json.loads(told)

@@ -68,4 +68,4 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
                 assert told.strip() and "fail" not in told
         rounds = reader.sites["va"].status().round
         wait_for(lambda: reader.sites["va"].status().round > rounds + 5, "the others go on after the leave")
-        assert len(reader.sites["cleveland"].status().sites) == 2
+        wait_for(lambda: len(reader.sites["cleveland"].status().sites) == 2, "two are left")

@@ -11,6 +11,8 @@ from tests.rigs.site import Site, cluster_of, end_level, wait_for
 PAIR = {"cleveland": "Cleveland", "hungary": "Hungary"}
 FAILURE_TIMEOUT_S = 0.5
 """A round then waits 5 s for a script; the rounds here take a hundredth of that."""
+PATIENT_S = 4.0
+"""It is told for whom a round waits after 8 s: who only lacks a processor is not meant."""
 
 
 def causes(site: Site, kind: str) -> list[Any]:
@@ -47,7 +49,7 @@ def test_a_script_that_hangs_is_named_then_not_waited_for_and_catches_up(tmp_pat
 
 
 def test_a_nan_and_an_evaluation_cost_the_others_nothing(tmp_path: Path) -> None:
-    with cluster_of(tmp_path, PAIR, min_sites=2) as cluster:
+    with cluster_of(tmp_path, PAIR, min_sites=2, failure_timeout_s=PATIENT_S) as cluster:
         first, second = cluster.sites
         for site in cluster.sites:
             site.start()
