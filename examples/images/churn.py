@@ -23,7 +23,6 @@ from image_models import MODELS
 from learning_curves import SCHEDULES, Curve
 
 PICTURES_PER_SITE, BATCH = 160, 32
-RATES = {"resnet101": 0.02, "alexnet": 0.02, "vgg11": 0.05}
 
 
 def main() -> int:
@@ -33,6 +32,7 @@ def main() -> int:
     parser.add_argument("--epochs", type=int, default=40, help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=1, help="repeat with so many; the first is drawn (default 1)")
     parser.add_argument("--alike", action="store_true", help="shares with the classes alike (default: unlike)")
+    parser.add_argument("--lr", type=float, default=0.05, help="of SGD (default: %(default)s)")
     parser.add_argument("--test", type=int, default=500, help="test pictures to look at (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="picture of the curves (SVG)")
     parser.add_argument("--json", type=Path, help="file for the figures and curves")
@@ -63,7 +63,7 @@ def one_curve(model: str, schedule: str, seed: int, options: argparse.Namespace)
 def as_site(model: str, seed: int, options: argparse.Namespace, socket: Path, site: int, until_epoch: int) -> Curve:
     """What train.py does with these arguments."""
     words = ["--model", model, "--small", "--share", str(site), "--sites", "6", "--size", str(PICTURES_PER_SITE)]
-    words += ["--batch", str(BATCH), "--lr", str(RATES[model]), "--epochs", str(until_epoch), "--seed", str(seed)]
+    words += ["--batch", str(BATCH), "--lr", str(options.lr), "--epochs", str(until_epoch), "--seed", str(seed)]
     words += ["--quiet", "--test", str(options.test), "--socket", str(socket), *([] if options.alike else ["--unlike"])]
     return train.train(train.arguments().parse_args(words), say=lambda _: None)
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several sites on one machine would fight for its cores
 
@@ -22,7 +23,7 @@ from image_models import MODELS, new_model
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from chaos import ChaosError, Coordinator
+from chaos import ChaosError, Coordinator, Update
 from chaos.data import ElasticSampler
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -46,6 +47,10 @@ def train(options: argparse.Namespace, say: Callable[[str], object] = print) -> 
     pictures, test = load(options.data, "train"), load(options.data, "t10k")
     model = new_model(options.model, options.seed, small=options.small).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9, weight_decay=5e-4)
+
+    def clip(update: Update) -> None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of the average: the same at every site
+
     own = options.share is not None
     alike = {"model": options.model, "small": options.small, "pictures of its own": own}
     accuracy: dict[int, float] = {}
@@ -53,15 +58,18 @@ def train(options: argparse.Namespace, say: Callable[[str], object] = print) -> 
         if own:  # an epoch: every site goes once through its own pictures
             order = torch.Generator().manual_seed(options.share)
             loader = DataLoader(share_of(pictures, options), options.batch, True, generator=order, drop_last=True)
-            coordinator.register(model=model, optimizer=optimizer, rounds_per_epoch=len(loader), alike=alike)
             epochs: Coordinator | ElasticSampler = coordinator
+            dealt: dict[str, Any] = {"rounds_per_epoch": len(loader)}
         else:  # an epoch: every picture is trained on once, by some site
             epochs = ElasticSampler(len(pictures), options.batch, seed=options.seed)
             loader = DataLoader(pictures, batch_sampler=epochs)
-            coordinator.register(model=model, optimizer=optimizer, sampler=epochs, alike=alike)
+            dealt = {"sampler": epochs}
+        coordinator.register(model=model, optimizer=optimizer, on_average=clip, alike=alike, **dealt)
         epoch = epochs.epoch
         for inputs, wanted in over_and_over(loader):
             loss = cross_entropy(model(inputs.to(device)), wanted.to(device))
+            if not loss.isfinite():
+                raise ChaosError("the loss is not finite any more: the training has diverged; try a smaller --lr")
             loss.backward()
             if not coordinator.step(samples=len(wanted)):
                 break
@@ -112,7 +120,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--unlike", action="store_true", help="a share has more of some classes than of others")
     parser.add_argument("--epochs", type=int, default=20, help="of the run (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=32, help="pictures a step of this site (default: %(default)s)")
-    parser.add_argument("--lr", type=float, default=0.01, help="of SGD (default: %(default)s)")
+    parser.add_argument("--lr", type=float, default=0.05, help="of SGD (default: %(default)s)")
     parser.add_argument("--test", type=int, default=1000, help="test pictures to look at (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the beginning and of the shares; alike at all sites")
     parser.add_argument("--device", default="cpu", help="for example cuda (default: %(default)s)")
