@@ -50,7 +50,7 @@ def test_two_sites_that_share_pictures_go_through_them_once_an_epoch_with_equal_
     epochs = [re.findall(r"epoch (\d), round (\d+): accuracy ([\d.]+) %, state ([0-9a-f]{16})", one) for one in told]
     assert epochs[0] == epochs[1] and [epoch for epoch, *_ in epochs[0]] == ["1", "2"]
     rounds = int(epochs[0][1][1]) - int(epochs[0][0][1])
-    assert 16 <= rounds <= 20, "1,000 pictures, 32 a site and round: 16 rounds, and some at the end of an epoch"
+    assert 16 <= rounds < 32, "1,000 pictures, 32 a site and round, some rounds at the end of an epoch; alone: 32"
 
 
 @pytest.mark.timeout(2 * LIMIT_S)
