@@ -11,7 +11,7 @@ later.
 from __future__ import annotations
 
 import statistics
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -60,14 +60,23 @@ def play(script: Script, schedule: str, *, epochs: int, rounds_per_epoch: int) -
     """The curve of the site that is there all the time."""
     planned = stays(schedule, epochs)
     with LocalRun(sites=sum(not stay.begin for stay in planned)) as run:
-        curves = run.together(*(partial(_stay, run, script, stay, rounds_per_epoch) for stay in planned))
+        over = threading.Event()
+        curves = run.together(*(partial(_stay, run, script, stay, rounds_per_epoch, over) for stay in planned))
     return curves[0]
 
 
-def _stay(run: LocalRun, script: Script, stay: Stay, rounds_per_epoch: int, socket: Path) -> Curve:
+def _stay(
+    run: LocalRun, script: Script, stay: Stay, rounds_per_epoch: int, over: threading.Event, socket: Path
+) -> Curve:
+    """`over`: the site that is there all the time has ended, well or not; nobody else comes then."""
     while run.round < stay.begin * rounds_per_epoch:
-        time.sleep(LOOK_S)
-    return script(socket, stay.site, stay.end)
+        if over.wait(LOOK_S):
+            return {}
+    try:
+        return script(socket, stay.site, stay.end)
+    finally:
+        if not stay.site:
+            over.set()
 
 
 # ---- what the curves say
@@ -126,7 +135,8 @@ def draw(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, epochs: int, 
                 plot.axvline(event, color="grey", linewidth=0.6)
             plot.set_title(f"{model}: {title}", fontsize=9)
             plot.grid(True, alpha=0.3)
-            plot.legend(fontsize=7)
+            if plot.get_legend_handles_labels()[0]:
+                plot.legend(fontsize=7)
             if not column:
                 plot.set_ylabel(y, fontsize=8)
             if row == len(rows) - 1:
