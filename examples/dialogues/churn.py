@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ def main() -> int:
     parser.add_argument("--base", type=Path, required=True, help="folder with a GPT-2")
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
     parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
-    parser.add_argument("--seeds", type=int, default=1, help="repeat with so many; the first is drawn (default 1)")
+    parser.add_argument("--seeds", type=int, default=1, help="repeat with so many (default 1)")
     parser.add_argument("--mixed", action="store_true", help="all sites have a mixture of prompts (default: their own)")
     parser.add_argument("--test", type=int, default=128, help="pieces to test on (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="picture of the curves (SVG)")
@@ -43,11 +42,10 @@ def main() -> int:
             learning_curves.play(script, schedule, epochs=options.epochs, rounds_per_epoch=ROUNDS_PER_EPOCH)
             for script in scripts
         ]
-        ends = [learning_curves.end_of(curve) for curve in curves[schedule]]
-        print(f"{schedule:6} end {statistics.mean(ends):.4f} nats a token", flush=True)
+    for line in learning_curves.told(curves, options.epochs):
+        print(line)
     if options.out:
-        first = {"GPT-2, LoRA": {name: found[0] for name, found in curves.items()}}
-        learning_curves.draw(options.out, first, epochs=options.epochs, y="held out, nats a token")
+        learning_curves.draw(options.out, {"GPT-2, LoRA": curves}, epochs=options.epochs, y="held out, nats a token")
     if options.json:
         options.json.write_text(json.dumps(curves) + "\n", encoding="utf-8")
     return 0
