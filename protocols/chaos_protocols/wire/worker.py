@@ -66,7 +66,7 @@ class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
     `bounded` (since version 6): bytes [start, stop), ascending, whose numbers a bound of their norm concerns (gradients
     and differences, not buffers nor notes); none: all do. `encoding`: in which its float32 numbers travel
     between sites (since version 6). `parts` (since version 6): so many vectors of this form make up what is averaged,
-    in turn: round r carries the one of number (r - 1) mod `parts` (spec 9.40)."""
+    in turn: round r carries the one of number (r - 1) mod `parts` (spec 9.36)."""
 
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=16)]
     size_bytes: Bytes
@@ -130,7 +130,7 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The contribution to `round` lies in the arena, finite, with `weight` samples behind it, and stays there until the
     result was applied. The worker's state is still that of the end of `round - 1`; it waits for the result now, or goes
-    on with what is its own and applies the result when it next looks (spec 9.41)."""
+    on with what is its own and applies the result when it next looks (spec 9.37)."""
 
     round: Round
     weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]

@@ -80,11 +80,16 @@ class NormLimit:
         return steps <= float(GRID) * GRID
 
 
+def norm_limit(bounds: Bounds, spec: ContributionSpec) -> NormLimit | None:
+    """None: norms are not bounded."""
+    return NormLimit(bounds, spec) if bounds.norm_max else None
+
+
 class RoundBounds:
     """What one round of one site knows of it. `limit` None: norms are not bounded."""
 
     def __init__(self, bounds: Bounds, spec: ContributionSpec) -> None:
-        self.limit = NormLimit(bounds, spec) if bounds.norm_max else None
+        self.limit = norm_limit(bounds, spec)
         self.clipped = 0.0
         """Norm of this site's part, where it was longer than agreed; 0: it was not."""
         self._weight_max = bounds.weight_max
