@@ -28,7 +28,7 @@ OWN, WHOLE = "layer", "model"
 STARTED = "optimizer.started"
 
 
-class Run(NamedTuple):
+class ItemBytes(NamedTuple):
     """`size` bytes: from byte `own` of an item of a layer on, and from byte `at` of item `item` of the whole state."""
 
     item: int
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     size: int
 
 
-class Span(NamedTuple):
+class VectorSpan(NamedTuple):
     """Numbers of one tensor in the vector of a round."""
 
     start: int
@@ -87,7 +87,7 @@ class ModelLayout:
 
     def whole(self, layers: Sequence[Layer]) -> list[StateItem]:
         """The items of the whole state, of layers that are all held."""
-        parts: list[list[tuple[StateItem, list[Run]]]] = [[] for _ in self.items]
+        parts: list[list[tuple[StateItem, list[ItemBytes]]]] = [[] for _ in self.items]
         for layer, places in zip(layers, self.runs, strict=True):
             for entry, runs in zip(layer.items, places, strict=True):
                 for index in dict.fromkeys(run.item for run in runs):
@@ -103,16 +103,16 @@ class ModelLayout:
                 return slot.name
         raise ValueError(f"the vector has {end} bytes, and none at {start}")
 
-    def _spans(self) -> dict[str, Span]:
-        found: dict[str, Span] = {}
+    def _spans(self) -> dict[str, VectorSpan]:
+        found: dict[str, VectorSpan] = {}
         start = 0
         for slot in self.slots:
             dtype = torch.float64 if slot.summed_as == "float64" else torch.float32
-            found[slot.name] = Span(start, start + slot.size_bytes, dtype)
+            found[slot.name] = VectorSpan(start, start + slot.size_bytes, dtype)
             start += slot.size_bytes
         return found
 
-    def _runs(self, layer: Layer, entry: StateItem, called: dict[str, str]) -> Iterator[Run]:
+    def _runs(self, layer: Layer, entry: StateItem, called: dict[str, str]) -> Iterator[ItemBytes]:
         """Where one item of a layer lies. `called`: names of its tensors to those in the whole model."""
         own, size = entry.item.name, entry.get().size
         if entry.item.shape == FACT_SHAPE:
@@ -120,15 +120,15 @@ class ModelLayout:
                 raise _unlike(layer, own)
         elif own == STARTED:
             for at, parameter in enumerate(layer.stepped):
-                yield Run(self._at[STARTED], at, self._order[id(parameter)], 1)
+                yield ItemBytes(self._at[STARTED], at, self._order[id(parameter)], 1)
         elif _is_option(entry.item):
             if self._options.get(own) != entry.get().tobytes():
                 raise _unlike(layer, own)
-            yield Run(self._at[own], 0, 0, size)
+            yield ItemBytes(self._at[own], 0, 0, size)
         else:
             kept = own.removeprefix("optimizer.")
             tensor = max((name for name in called if kept == name or kept.startswith(f"{name}.")), key=len)
-            yield Run(self._at[own.replace(tensor, called[tensor], 1)], 0, 0, size)
+            yield ItemBytes(self._at[own.replace(tensor, called[tensor], 1)], 0, 0, size)
 
 
 def _unlike(layer: Layer, what: str) -> ValueError:
@@ -155,7 +155,7 @@ def _is_option(item: Item) -> bool:
     return item.shape != FACT_SHAPE and item.name.startswith("optimizer.group")
 
 
-def _composed(item: Item, parts: Sequence[tuple[StateItem, list[Run]]]) -> StateItem:
+def _composed(item: Item, parts: Sequence[tuple[StateItem, list[ItemBytes]]]) -> StateItem:
     """An item of the whole state from those of layers. Where several layers have the same bytes the last one's count,
     and all are loaded."""
     if item.shape == FACT_SHAPE:

@@ -15,7 +15,7 @@ import torch
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_buffers import checked, write_buffer
 from chaos.worker_group.layers import HeldPart, Layer
-from chaos.worker_group.layout import ModelLayout, Run
+from chaos.worker_group.layout import ItemBytes, ModelLayout
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -25,7 +25,7 @@ class Vectors(ABC):
 
     contribution: ContributionSpec
 
-    def __init__(self, items: Sequence[Item], places: Sequence[Sequence[Sequence[Run]]]) -> None:
+    def __init__(self, items: Sequence[Item], places: Sequence[Sequence[Sequence[ItemBytes]]]) -> None:
         """`items`: the whole state. `places`: for each part, where each of its items lies. Raises ValueError on names
         that are too long."""
         self.state = state_spec(items)

@@ -16,7 +16,7 @@ from chaos.frameworks.base import Bytes, Framework, SlotKind, in_vector_order
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.every_step import EveryStepSession
 from chaos.worker_group.layers import HeldPart
-from chaos.worker_group.layout import Run
+from chaos.worker_group.layout import ItemBytes
 from chaos.worker_group.vectors import Vectors
 
 
@@ -119,7 +119,7 @@ class WholeVectors(Vectors):
 
     def __init__(self, whole: WholeModel, session: EveryStepSession) -> None:
         items = [each.item for each in session.items]
-        places = [[Run(index, 0, 0, each.get().size)] for index, each in enumerate(session.items)]
+        places = [[ItemBytes(index, 0, 0, each.get().size)] for index, each in enumerate(session.items)]
         super().__init__(items, [places])
         self._whole, self.contribution = whole, session.contribution
 
