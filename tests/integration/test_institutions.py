@@ -23,14 +23,17 @@ from tests.integration.worker_group_child import worker
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 from tests.rigs.worker_group import SCRIPT, Forked, Ran, _context, train
 
+from chaos.frameworks.base import Bytes
 from chaos.worker_group.data import Loader
 from chaos.worker_group.interpreter import StepRun, Task
 from chaos.worker_group.layers import chain
+from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.measuring import measure
 from chaos.worker_group.others import Given, LayersSession
 from chaos.worker_group.session import pair_of, stream_of_one
 from chaos_planner.pipelines.plans.layout import Policy
 from chaos_protocols.streams import Share
+from chaos_protocols.wire.worker import ContributionSpec
 
 ROUNDS = 8
 SEEDS = (7, 11, 13)
@@ -49,13 +52,24 @@ def _pair(samples: Callable[[int], Any], number: int) -> tuple[Any, Any]:
     return pair_of(samples(number))
 
 
+def mean(given: Sequence[Bytes], contribution: ContributionSpec) -> Bytes:
+    """Of two vectors with equal weights: float64 first, then float32."""
+    edge = 8 * sum(each.count for each in contribution.segments if each.dtype == "float64")
+    found = given[0].copy()
+    for dtype, part in ((np.float64, slice(edge)), (np.float32, slice(edge, None))):
+        found[part].view(dtype)[:] = (given[0][part].view(dtype) + given[1][part].view(dtype)) / dtype(2)
+    return found
+
+
 @cache
 def reference() -> Digests:
     """Two sites' training in this process, without daemons, groups and faults."""
-    layers = chain(list(site_training.make_model()))
+    model = site_training.make_model()
+    layers = chain(list(model))
     for layer in layers:
         layer.train_with(site_training.make_optimizer)
-    session = LayersSession(layers, site_training.CLIP_NORM)
+    layout = ModelLayout(model, layers, site_training.make_optimizer, site_training.CLIP_NORM)
+    session = LayersSession(layers, layout, site_training.CLIP_NORM)
     loss = torch.nn.functional.cross_entropy
     tasks: list[tuple[Task, Loader]] = []
     for seed in SEEDS[:2]:
@@ -89,32 +103,32 @@ def reference() -> Digests:
             vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
             session.given = Given(run, loader.micro_batches, site_training.GLOBAL_BATCH)
             session.contribute(vector)
-            given.append(vector.view(np.float32))
-        session.apply(((given[0] + given[1]) / np.float32(2)).view(np.uint8), step + 1)
+            given.append(vector)
+        session.apply(mean(given, session.contribution), step + 1)
         found[step + 1] = [layer.digest() for layer in layers]
     return found
 
 
-def arguments(number: int, *, rounds: int, pace_s: float, digests: Path | None = None) -> str:
-    given = {"standalone": False, "steps": rounds, "seed": SEEDS[number], "pace_s": pace_s}
+def arguments(number: int, *, rounds: int, pace_s: float, digests: Path | None = None, **more: Any) -> str:
+    given = {"standalone": False, "steps": rounds, "seed": SEEDS[number], "pace_s": pace_s, **more}
     return json.dumps(given if digests is None else {**given, "digests": str(digests)})
 
 
-def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0, script: Path = SCRIPT) -> Forked:
+def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0, script: Path = SCRIPT, **more: Any) -> Forked:
     """A site of one process: an ordinary script beside its daemon."""
     site.start()
     environment = {
         "CHAOS_SOCKET": str(site.worker_socket),
         "OMP_NUM_THREADS": "1",
-        "TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, digests=site.folder / "digests"),
+        "TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, digests=site.folder / "digests", **more),
     }
     process = _context.Process(target=worker, args=(["python", "-u", str(script)], environment, {}))
     process.start()
     return Forked(process)
 
 
-def told(site: Site) -> Digests:
-    path = site.folder / "digests"
+def told(site: Site, file: str = "digests") -> Digests:
+    path = site.folder / file
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return dict(map(json.loads, lines))
 

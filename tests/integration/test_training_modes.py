@@ -9,24 +9,25 @@ from tests.integration.small_training import train
 from tests.rigs.site import cluster_of, end_level, wait_for
 
 TRIO = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
-EVERY = ["--every", "12"]
+STREAMING = ["--every", "36", "--fragments", "3", "--delay", "5", "--encoding", "int8"]
 
 
 def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> None:
-    """Rounds of 12 steps. The third site first comes with another mode, then joins in the middle of a phase; the script
-    of the second one is killed in the middle of another."""
+    """A round of a third of the model after every 12 steps, in 8 bits, taken over 5 steps later. The third site first
+    comes with another mode, then joins in the middle of a phase; the script of the second one is killed in the middle
+    of another."""
     with cluster_of(tmp_path, TRIO, min_sites=2, exit_with_worker=False) as cluster:
         first, second, third = cluster.sites
         for site in cluster.sites:
             site.start()
-        train(first, 1, extra=EVERY)
-        train(second, 2, extra=EVERY)
+        train(first, 1, extra=STREAMING)
+        train(second, 2, extra=STREAMING)
         wait_for(lambda: first.round() >= 3 and second.round() >= 3, "two sites train")
         train(third, 3, extra=["--every", "7"])
-        told = "'DiLoCo every=7 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)' here and 'DiLoCo every=12"
+        told = "'DiLoCo every=7 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)' here and 'DiLoCo every=36"
         wait_for(lambda: told in third.worker_log.read_text(), "both modes are named")
         wait_for(lambda: third.worker is not None and third.worker.poll() is not None, "the other mode is out")
-        train(third, 3, extra=EVERY)
+        train(third, 3, extra=STREAMING)
         wait_for(third.is_member, "the right one is in")
         came = third.round()
         wait_for(lambda: third.round() >= came + 2, "three sites train")
@@ -36,7 +37,7 @@ def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> Non
         wait_for(second.is_in_standby, "its daemon goes on with weight 0")
         went = first.round()
         wait_for(lambda: first.round() >= went + 2, "the others go on")
-        train(second, 2, extra=EVERY)
+        train(second, 2, extra=STREAMING)
         wait_for(second.is_member, "its script is back")
         back = second.round()
         wait_for(lambda: second.round() >= back + 4, "three sites train again")

@@ -35,12 +35,12 @@ NUMBERS = 5
 class Descent:
     """float64 weights that go down by their gradient at every local step; `own`: what `apply` keeps beside them."""
 
-    def __init__(self, path: Path | None, sync: SyncMode, *, start: float = 0.0) -> None:
+    def __init__(self, path: Path | None, sync: SyncMode, *, start: float = 0.0, reconnect_s: float = 0.0) -> None:
         self.weights = np.full(NUMBERS, start)
         self.own = np.zeros(NUMBERS)
         self.numbers: list[int] = []
         self.coordinator = Coordinator(
-            path, standalone=path is None, verbose=False, handle_signals=False, reconnect_s=0, sync=sync
+            path, standalone=path is None, verbose=False, handle_signals=False, reconnect_s=reconnect_s, sync=sync
         )
         try:
             self.coordinator.register(
@@ -57,7 +57,7 @@ class Descent:
         self.own += 1.0
         self.weights -= gradients["weights"]
 
-    def step(self, gradient: float, samples: int | None = None, *, skip: bool = False) -> bool:
+    def step(self, gradient: Any, samples: int | None = None, *, skip: bool = False) -> bool:
         self.coordinator.gradients["weights"][...] = gradient
         return self.coordinator.step(samples, skip=skip)
 
