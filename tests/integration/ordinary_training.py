@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from typing import Any
 
 import torch
 from tests.integration.replica_training import note
-from tests.integration.site_training import GLOBAL_BATCH, Points, make_model
+from tests.integration.site_training import GLOBAL_BATCH, Points, make_model, pause
 
 from chaos import Coordinator
 
@@ -40,7 +39,7 @@ def main() -> None:
             if not coordinator.step(samples=GLOBAL_BATCH):
                 break
             note(given["digests"], coordinator)
-            time.sleep(given["pace_s"])
+            pause(given["pace_s"], given.get("fast", ""))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """A small training for several workers of one site, with faults at chosen places: what `test_worker_group` runs.
 
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
-all); `hold`, a step and a file: after the step the training waits for the file. FAULTS: `worker:step:where[:signal]`,
-several with `;`. A fault of a worker strikes once, at the first call of the place in that step (for `building` and
+all); `hold`, a step and a file: after the step the training waits for the file; `pace_s` a round, until the file `fast`
+is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place in that step (for `building` and
 `moving`: in that generation), by its own hand.
 """
 
@@ -74,7 +74,13 @@ CLIP_NORM, GLOBAL_BATCH, MICRO_BATCH = 2.0, 16, 2
 
 
 def train(
-    after: Callable[[Any, Any], None], *, standalone: bool = True, steps: int = STEPS, seed: int = 7, pace_s: float = 0
+    after: Callable[[Any, Any], None],
+    *,
+    standalone: bool = True,
+    steps: int = STEPS,
+    seed: int = 7,
+    pace_s: float = 0,
+    fast: str = "",
 ) -> None:
     """`after(model, report)` is called after each step."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
@@ -85,7 +91,13 @@ def train(
         )
         for batch in loader:
             after(model, model.step(batch))
-            time.sleep(pace_s)
+            pause(pace_s, fast)
+
+
+def pause(pace_s: float, fast: str) -> None:
+    """Between two rounds, until the file `fast` is there: what the test waits for has come about."""
+    if not fast or not os.path.exists(fast):
+        time.sleep(pace_s)
 
 
 class Fault:

@@ -34,6 +34,8 @@ from chaos.worker_group.session import pair_of, stream_of_one
 from chaos_planner.pipelines.plans.layout import Policy
 from chaos_protocols.streams import Share
 from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.history import Happened
 
 ROUNDS = 8
 SEEDS = (7, 11, 13)
@@ -158,6 +160,16 @@ async def group(site: Site, number: int, *, rounds: int = ROUNDS, pace_s: float 
     return await train(site.folder, **options)
 
 
+def fast_when(tmp_path: Path, kind: str, **fields: int) -> Callable[[Controller, Happened], None]:
+    """Of what a group tells: from then on nobody has to give others the time to come."""
+
+    def watch(_: Controller, entry: Happened) -> None:
+        if entry.kind == kind and all(int(str(entry.fields[name])) == value for name, value in fields.items()):
+            (tmp_path / "fast").touch()
+
+    return watch
+
+
 def agree(digests: Digests, others: Digests, *, rounds: int) -> None:
     common = digests.keys() & others.keys()
     assert rounds in common, (sorted(digests), sorted(others))
@@ -192,10 +204,10 @@ async def test_a_joiner_of_several_workers_gets_the_state_of_a_site_of_several(t
     rounds = 60
     async with sites(tmp_path, ["one", "many", "late"], min_sites=2) as cluster:
         one, many, late = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1)
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.3, fast=str(tmp_path / "fast"))
         first = asyncio.create_task(group(many, 1, rounds=rounds))
         await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
-        second = await group(late, 2, rounds=rounds, dp=1, pp=2)
+        second = await group(late, 2, rounds=rounds, dp=1, pp=2, watch=fast_when(tmp_path, "round", sites=3))
         await ended(process)
         ran = await first
     assert ran.failed == second.failed == "", (ran.happened, second.happened)
@@ -210,8 +222,17 @@ async def test_a_stage_without_a_holder_comes_back_from_the_other_institution(tm
     rounds = 60
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1)
-        ran = await group(many, 1, rounds=rounds, dp=1, pp=2, restarts=1, faults="1:3:backward")
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.3, fast=str(tmp_path / "fast"))
+        ran = await group(
+            many,
+            1,
+            rounds=rounds,
+            dp=1,
+            pp=2,
+            restarts=1,
+            faults="1:3:backward",
+            watch=fast_when(tmp_path, "state-loaded"),
+        )
         await ended(process)
     assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
     loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
@@ -223,11 +244,13 @@ async def test_workers_wait_for_their_daemon_and_go_on_with_the_next_one(tmp_pat
     rounds = 60
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
         one, many = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1)
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.3, fast=str(tmp_path / "fast"))
         training = asyncio.create_task(group(many, 1, rounds=rounds))
         await asyncio.to_thread(wait_for, lambda: len(told(one)) > 3, "some rounds")
         await asyncio.to_thread(many.kill, "daemon")
         await asyncio.to_thread(many.start)
+        await asyncio.to_thread(wait_for, many.is_member, "it is back")
+        (tmp_path / "fast").touch()
         ran = await training
         await ended(process)
     assert ran.failed == "" and len(ran.of("run-joined")) == 2, ran.happened

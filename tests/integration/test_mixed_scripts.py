@@ -111,11 +111,16 @@ async def test_replicas_join_late_and_give_a_later_ordinary_script_the_state(tmp
     rounds = 120
     async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
         one, many, late = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1, script=ORDINARY)
+        process = await asyncio.to_thread(
+            spawn, one, 0, rounds=rounds, pace_s=0.3, fast=str(tmp_path / "fast"), script=ORDINARY
+        )
         await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
         replicas = asyncio.create_task(group(many, 1, rounds=rounds, dp=2, pp=1, script=REPLICAS))
         await asyncio.to_thread(wait_for, lambda: max(told(one)) > 5, "some rounds")
         third = await asyncio.to_thread(spawn, late, 2, rounds=rounds, script=ORDINARY)
+        await asyncio.to_thread(wait_for, lambda: told(late), "the third trains")
+        await asyncio.to_thread(wait_for, lambda: len(many.client.status().sites) == 3, "with the others")
+        (tmp_path / "fast").touch()
         await ended(process)
         await ended(third)
         ran = await replicas
@@ -133,7 +138,6 @@ def all_agree(one: Site, alone: Site, stages: Ran, *, rounds: int) -> None:
     agree(of_group(stages), told(alone, "digests-layers"), rounds=rounds)
 
 
-@pytest.mark.timeout(180)
 async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_path: Path) -> None:
     async with sites(tmp_path, ["one", "alone", "stages"], min_sites=3) as cluster:
         one, alone, stages = cluster.sites
@@ -147,17 +151,21 @@ async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_pa
     assert len(told(one)) == ROUNDS
 
 
-@pytest.mark.timeout(180)
 async def test_stages_get_the_state_of_an_ordinary_script_and_give_it_to_the_next(tmp_path: Path) -> None:
     rounds = 120
     async with sites(tmp_path, ["one", "stages", "alone", "late"], min_sites=1) as cluster:
         one, stages, alone, late = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1, script=ORDINARY, clip=False)
+        process = await asyncio.to_thread(
+            spawn, one, 0, rounds=rounds, pace_s=0.3, fast=str(tmp_path / "fast"), script=ORDINARY, clip=False
+        )
         await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
         second = asyncio.create_task(group(stages, 1, rounds=rounds, dp=1, pp=2, script=STAGES))
         third = await asyncio.to_thread(spawn, alone, 2, rounds=rounds, script=STAGES)
         await asyncio.to_thread(wait_for, lambda: told(alone), "a round of the third site")
         fourth = await asyncio.to_thread(spawn, late, 0, rounds=rounds, script=ORDINARY, clip=False)
+        await asyncio.to_thread(wait_for, lambda: told(late), "a round of the fourth site")
+        await asyncio.to_thread(wait_for, lambda: len(stages.client.status().sites) == 4, "with all others")
+        (tmp_path / "fast").touch()
         for each in (process, third, fourth):
             await ended(each)
         ran = await second
@@ -168,12 +176,14 @@ async def test_stages_get_the_state_of_an_ordinary_script_and_give_it_to_the_nex
     agree(told(late), told(one), rounds=rounds)
 
 
-@pytest.mark.timeout(180)
 async def test_stages_that_clip_are_refused_beside_an_ordinary_script(tmp_path: Path) -> None:
     async with sites(tmp_path, ["one", "stages"], min_sites=1) as cluster:
         one, stages = cluster.sites
-        process = await asyncio.to_thread(spawn, one, 0, rounds=40, pace_s=0.1, script=ORDINARY, clip=False)
+        process = await asyncio.to_thread(
+            spawn, one, 0, rounds=200, pace_s=0.3, fast=str(tmp_path / "fast"), script=ORDINARY, clip=False
+        )
         await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
-        ran = await group(stages, 1, rounds=40, dp=1, pp=2)
+        ran = await group(stages, 1, rounds=200, dp=1, pp=2)
+        (tmp_path / "fast").touch()
         await ended(process)
     assert "clip_norm: 2.0" in ran.failed, ran.happened
