@@ -215,7 +215,8 @@ class WorkerLoaded:
 class ReduceFinished:
     """The whole result of the tag's round is here. `finite` false: nobody applies it, and `culprits` are the sites
     whose sums were no finite numbers when they came here. `bounded` false: nobody applies it, it is longer than the run
-    allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not."""
+    allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not. `away`: how far from the
+    centre it was before it was drawn in to `clip_radius`; 0: there is none."""
 
     tag: Tag
     digest: str
@@ -225,6 +226,7 @@ class ReduceFinished:
     culprits: tuple[SiteId, ...] = ()
     bounded: bool = True
     clipped: float = 0.0
+    away: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

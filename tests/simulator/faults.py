@@ -50,6 +50,7 @@ CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 """Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
 all."""
 WEIGHT_BOUND = Bounds(weight_max=11.5)
+CLIPPED = Bounds(clip_radius=1.0)
 """Of a quarter of the runs: the second worker of a site says more."""
 DARK_S = max(BACK_WITHIN_S)
 ROUNDS_AFTERWARDS = 5
@@ -109,8 +110,9 @@ def build(seed: int, sites: int, *, verbose: bool = False, late_s: float = 10.0)
     for node in nodes:
         world.schedule(rng.uniform(0, 1.0), lambda node=node: begin(node))  # type: ignore[misc]
     _vary(world, random.Random(f"mix/{seed}"), late_s)
-    if random.Random(f"bounds/{seed}").random() < 0.25:
-        world.bounds = WEIGHT_BOUND
+    bounded = random.Random(f"bounds/{seed}").random()
+    if bounded < 0.5:
+        world.bounds = WEIGHT_BOUND if bounded < 0.25 else CLIPPED
     return world
 
 

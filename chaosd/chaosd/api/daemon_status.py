@@ -100,6 +100,9 @@ def _bounds(driver: Driver) -> BoundsStatus | None:
         weight_max=bounds.weight_max,
         clipped_rounds=kept.clipped_rounds,
         void_rounds=kept.void_rounds,
+        clip_radius=bounds.clip_radius,
+        drawn_in_rounds=kept.drawn_in_rounds,
+        away=kept.away,
     )
 
 

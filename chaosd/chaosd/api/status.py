@@ -128,12 +128,16 @@ class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class BoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the run allows a site to give to a round (0: anything); since this daemon began, rounds whose part from here
-    was clipped, and rounds whose result was too long, which nobody applied."""
+    was clipped, or drawn in (the last was so far `away` before), and rounds whose result was too long, which nobody
+    applied."""
 
     norm_max: float
     weight_max: float
     clipped_rounds: int
     void_rounds: int
+    clip_radius: float = 0.0
+    drawn_in_rounds: int = 0
+    away: float = 0.0
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

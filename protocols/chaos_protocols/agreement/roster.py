@@ -166,6 +166,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Every site that takes part in some round still to come: the roster's, and leavers until their last round."""
         return self._concerned
 
+    def last_rounds(self) -> tuple[int, ...]:
+        """Of those that have left, or were removed."""
+        return tuple(gone.last_round for gone in self.departed)
+
     def departure(self, site: SiteId, incarnation: int) -> Departure | None:
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
 

@@ -243,4 +243,15 @@ ROUNDS = (
         ),
         breaks=(3,),
     ),
+    Bug(
+        name="the first round of a view is clipped around a result that some of its sites have",
+        patches=(
+            Patch(
+                f"{ROUNDS_MODULE}._open",
+                "view.first_round <= self.completed_round",
+                "bool(self.digest)",
+            ),
+        ),
+        breaks=(3,),
+    ),
 )
