@@ -49,11 +49,8 @@ class Model:
 def new_model(seed: int) -> Model:
     """The same for the same seed: drawn uniformly within 1 / sqrt(inputs)."""
     random = np.random.RandomState(seed)
-    values = {}
-    for name, shape in SHAPES.items():
-        bound = 1 / np.sqrt(64.0)
-        values[name] = random.uniform(-bound, bound, size=shape).astype(np.float32)
-    return Model(values)
+    bound = 1 / np.sqrt(64.0)
+    return Model({name: random.uniform(-bound, bound, size=shape).astype(np.float32) for name, shape in SHAPES.items()})
 
 
 def save_pictures(path: Path) -> None:

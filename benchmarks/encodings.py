@@ -134,7 +134,7 @@ def average(
 
 
 def _numbers(coded: CodedVector, index: int) -> int:
-    return coded._chunks[index].size_bytes // 4
+    return coded.chunks[index].size_bytes // 4
 
 
 # ---- losses

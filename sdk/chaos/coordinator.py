@@ -73,7 +73,6 @@ class Coordinator(Dealing, Entering, CommonDecisions, Resting):
         line = DaemonLine(path=socket_path(socket), connect_s=connect_s, reconnect_s=reconnect_s, verbose=verbose)
         Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
         self._set_to_none = zero_grad_set_to_none
-        self._verbose = verbose
         self._sync = sync
         self._round = 0
         self._averaged_alone = self._noticed = False
@@ -366,7 +365,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Resting):
         return self._session
 
     def _say(self, text: str) -> None:
-        if text and self._verbose:
+        if text and self._line.verbose:
             print(f"chaos: {text}", file=sys.stderr, flush=True)
 
     def _end(self) -> bool:

@@ -171,17 +171,7 @@ async def test_links_that_break_change_no_bit() -> None:
     async def digests(breaks: bool) -> list[str]:
         rng = random.Random(5)
         async with running("int8") as rig:
-
-            async def break_links() -> None:
-                pairs = sorted({tuple(sorted(pair)) for pair in rig.network.directions})
-                while True:
-                    await asyncio.sleep(rng.random() * 0.01)
-                    one, other = rng.choice(pairs)
-                    rig.network.cut(one, other)
-                    await asyncio.sleep(rng.random() * 0.003)
-                    rig.network.connect(one, other)
-
-            breaking = asyncio.create_task(break_links()) if breaks else None
+            breaking = asyncio.create_task(rig.network.break_links(rng)) if breaks else None
             for number in range(1, 6):
                 await one_round(rig, number, dict.fromkeys(FOUR, 1.0))
             if breaking is not None:

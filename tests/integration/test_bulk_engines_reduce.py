@@ -44,16 +44,7 @@ async def test_links_that_break_again_and_again_change_no_result() -> None:
     for driver in rig.drivers.values():
         driver.configure()
 
-    async def break_links() -> None:
-        pairs = sorted({tuple(sorted(pair)) for pair in rig.network.directions})
-        while True:
-            await asyncio.sleep(rng.random() * 0.01)
-            one, other = rng.choice(pairs)
-            rig.network.cut(one, other)
-            await asyncio.sleep(rng.random() * 0.003)
-            rig.network.connect(one, other)
-
-    breaking = asyncio.create_task(break_links())
+    breaking = asyncio.create_task(rig.network.break_links(rng))
     for number in range(1, 6):
         await rig.round(Tag(epoch=1, round=number), CHAIN, dict.fromkeys(SITES[:4], 1.0), [])
     breaking.cancel()

@@ -3,13 +3,12 @@ that the others do not have."""
 
 from __future__ import annotations
 
-import itertools
 import signal
 from pathlib import Path
 
 import pytest
 from tests.integration.small_training import train
-from tests.rigs.site import Cluster, Site, cluster_of, wait_for
+from tests.rigs.site import Cluster, Site, cluster_of, end_level, wait_for
 
 from chaos_protocols.wire.encodings import FORMS, FP32
 
@@ -20,19 +19,6 @@ ROUNDS = 12
 
 def in_encoding(name: str) -> list[str]:
     return ["--encoding", name, "--numbers", str(NUMBERS)]
-
-
-def end_level(cluster: Cluster) -> dict[str, str]:
-    """All scripts leave; of every round that two have done the states are equal, bit for bit."""
-    for site in cluster.sites:
-        site.signal("worker", signal.SIGINT)
-    for site in cluster.sites:
-        wait_for(site.report_path.exists, f"{site.name}: report")
-    digests: list[dict[str, str]] = [site.read_report()["digests"] for site in cluster.sites]
-    for one, other in itertools.pairwise(digests):
-        common = set(one) & set(other)
-        assert len(common) > 3 and all(one[number] == other[number] for number in common)
-    return digests[0]
 
 
 def averaged_bytes(site: Site) -> float:

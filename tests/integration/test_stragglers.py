@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.small_training import train
-from tests.rigs.site import Cluster, Site, cluster_of, wait_for
+from tests.rigs.site import Site, cluster_of, end_level, wait_for
 
 PAIR = {"cleveland": "Cleveland", "hungary": "Hungary"}
 FAILURE_TIMEOUT_S = 0.5
 """A round then waits 5 s for a script; the rounds here take a hundredth of that."""
-
-
-def end_level(cluster: Cluster) -> None:
-    """Both scripts leave; of every round that both have done the states are equal, bit for bit."""
-    for site in cluster.sites:
-        site.signal("worker", signal.SIGINT)
-    for site in cluster.sites:
-        wait_for(site.report_path.exists, f"{site.name}: report")
-    one, other = (site.read_report()["digests"] for site in cluster.sites)
-    common = set(one) & set(other)
-    assert len(common) > 10 and all(one[number] == other[number] for number in common)
 
 
 def causes(site: Site, kind: str) -> list[Any]:
@@ -57,7 +45,7 @@ def test_a_script_that_hangs_is_named_then_not_waited_for_and_catches_up(tmp_pat
         assert len(causes(second, "transfer")) == 1, "but for its joining, by results alone"
         before = second.round()
         wait_for(lambda: second.round() > before + 5, "both train")
-        end_level(cluster)
+        end_level(cluster, over=10)
 
 
 @pytest.mark.timeout(120)
@@ -78,4 +66,4 @@ def test_a_nan_and_an_evaluation_cost_the_others_nothing(tmp_path: Path) -> None
         wait_for(second.is_member, "it goes on")
         before = second.round()
         wait_for(lambda: second.round() > before + 5, "both train")
-        end_level(cluster)
+        end_level(cluster, over=10)

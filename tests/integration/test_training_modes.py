@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.integration.small_training import train
-from tests.rigs.site import Cluster, cluster_of, wait_for
+from tests.rigs.site import cluster_of, end_level, wait_for
 
 TRIO = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
 EVERY = ["--every", "12"]
-
-
-def end_level(cluster: Cluster) -> None:
-    """All scripts leave; of every round that two have done the states are equal, bit for bit."""
-    for site in cluster.sites:
-        site.signal("worker", signal.SIGINT)
-    for site in cluster.sites:
-        wait_for(site.report_path.exists, f"{site.name}: report")
-    digests: list[dict[str, Any]] = [site.read_report()["digests"] for site in cluster.sites]
-    for one, other in itertools.pairwise(digests):
-        common = set(one) & set(other)
-        assert len(common) > 3 and all(one[number] == other[number] for number in common)
 
 
 @pytest.mark.timeout(180)

@@ -8,6 +8,7 @@ side, frame by frame.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -88,6 +89,16 @@ class MemoryNetwork:
                 if direction.task is not None:
                     direction.task.cancel()
                 self.engines[to].link_lost(source)
+
+    async def break_links(self, rng: random.Random) -> None:
+        """Until it is cancelled: one link after another is cut, and made again some milliseconds later."""
+        pairs = sorted({tuple(sorted(pair)) for pair in self.directions})
+        while True:
+            await asyncio.sleep(rng.random() * 0.01)
+            one, other = rng.choice(pairs)
+            self.cut(one, other)
+            await asyncio.sleep(rng.random() * 0.003)
+            self.connect(one, other)
 
     async def close(self) -> None:
         tasks = [direction.task for direction in self.directions.values() if direction.task is not None]

@@ -6,7 +6,9 @@ left behind.
 
 from __future__ import annotations
 
+import itertools
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -168,3 +170,17 @@ def cluster_of(
         raise
     finally:
         cluster.end()
+
+
+def end_level(cluster: Cluster, *, over: int = 3) -> dict[str, str]:
+    """All scripts leave; of every round that two have done, more than `over`, the states are equal, bit for bit.
+    Returns the first site's digests by round."""
+    for site in cluster.sites:
+        site.signal("worker", signal.SIGINT)
+    for site in cluster.sites:
+        wait_for(site.report_path.exists, f"{site.name}: report")
+    digests: list[dict[str, str]] = [site.read_report()["digests"] for site in cluster.sites]
+    for one, other in itertools.pairwise(digests):
+        common = set(one) & set(other)
+        assert len(common) > over and all(one[number] == other[number] for number in common)
+    return digests[0]

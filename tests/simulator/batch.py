@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from chaos_protocols.settings import CheckpointSettings
 from tests.simulator.faults import Trial, build, run_trial
 from tests.simulator.story import standings, tell
 from tests.simulator.violation import Violation
@@ -17,17 +18,20 @@ from tests.simulator.violation import Violation
 SEEDS_AT_ONCE = 4
 PROGRESS_S = 10.0
 ANY_ERROR = -1
+DEFAULT_CHECKPOINT = CheckpointSettings().checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`invariant`: the number that was broken; ANY_ERROR: something raised; 0: neither. `operator`: the state was lost,
-    and an operator had the run begin anew; what every site had after it."""
+    and an operator had the run begin anew; what every site had after it. `by_default`: sites kept checkpoints as where
+    nothing is configured."""
 
     trial: Trial
     invariant: int = 0
     told: str = ""
     operator: str = ""
+    by_default: bool = False
     virtual_s: float = 0.0
     strikes: tuple[int, ...] = ()
 
@@ -39,7 +43,7 @@ def sites_of(seed: int) -> int:
 def attempt(trial: Trial, *, verbose: bool = False) -> Outcome:
     """Run it, and say what came out; never raises for what the run did."""
     world = build(trial.seed, trial.sites, verbose=verbose, late_s=trial.until_s)
-    outcome = Outcome(trial=trial)
+    outcome = Outcome(trial=trial, by_default=world.settings.keep.checkpoint == DEFAULT_CHECKPOINT)
     try:
         run_trial(trial, world=world)
     except Violation as violation:
@@ -84,12 +88,13 @@ def attempt_all(trials: list[Trial], jobs: int) -> Iterator[Outcome]:
 def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) -> int:
     """Prints each failure with its replay command, those that needed an operator, and a summary. The exit status."""
     began_s = told_s = time.monotonic()
-    done = failed = 0
+    done = failed = by_default = 0
     virtual_s, decided = 0.0, list[Outcome]()
     interrupted = False
     try:
         for outcome in attempt_all(trials, jobs):
             done, virtual_s = done + 1, virtual_s + outcome.virtual_s
+            by_default += outcome.by_default
             if outcome.invariant:
                 failed += 1
                 print(f"{outcome.told.splitlines()[0]}\nreplay: {outcome.trial.command()}", flush=True)
@@ -108,7 +113,12 @@ def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) ->
     stopped = f"interrupted after {done} of {len(trials)}: " if interrupted else ""
     print(
         f"{stopped}{done} seeds, {failed} failed, the state lost for an operator to decide in {len(decided)} "
-        f"({100 * len(decided) / max(1, done):.2f} %), {virtual_s:.0f} virtual seconds "
+        f"({_percent(len(decided), done)}; with checkpoints as by default "
+        f"{_percent(sum(one.by_default for one in decided), by_default)}), {virtual_s:.0f} virtual seconds "
         f"in {took_s:.1f} s, {jobs} at a time"
     )
     return 130 if interrupted else int(failed > 0)
+
+
+def _percent(some: int, of: int) -> str:
+    return f"{100 * some / max(1, of):.2f} %"

@@ -105,7 +105,7 @@ class LiveFeed:
         self._viewers.add(viewer)
         from_id = max(after_id or 0, newest - BACKLOG_MAX)
         first = [_record(record) for record in self._source.events(from_id, BACKLOG_MAX)]
-        return viewer, [*first, self._status(), self._metrics()]
+        return viewer, [*first, _status(self._source.status()), self._metrics()]
 
     def leave(self, viewer: Viewer) -> None:
         """It looks no more."""
@@ -127,9 +127,10 @@ class LiveFeed:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                messages = self._news()
+                status = self._source.status()
+                messages = self._news(status)
                 if self._ticks % METRICS_EVERY_TICKS == 0:
-                    messages.append(await self._workers())
+                    messages.append(await self._workers(status.worker.pid))
             except Exception:  # the pages stand still, and say so; the training goes on
                 log.exception("the open pages cannot be told")
                 continue
@@ -137,27 +138,27 @@ class LiveFeed:
                 if not all(viewer.give(message) for message in messages):
                     self._viewers.discard(viewer)
 
-    def _news(self) -> list[Message]:
+    def _news(self, status: Status) -> list[Message]:
         records = self._source.events(self._told_id, RECORDS_A_TICK_MAX)
         if records:
             self._told_id = records[-1].id
         self._ticks += 1
-        messages = [*map(_record, records), self._status()]
+        messages = [*map(_record, records), _status(status)]
         return messages if self._ticks % METRICS_EVERY_TICKS else [*messages, self._metrics()]
-
-    def _status(self) -> Message:
-        return _message("status", msgspec.json.encode(self._source.status()))
 
     def _metrics(self) -> Message:
         lines = self._source.metrics().decode().splitlines()
         kept = [line for line in lines if line[:1] != "#" and "_bucket{" not in line and "_created" not in line]
         return _message("metrics", msgspec.json.encode("\n".join(kept)))
 
-    async def _workers(self) -> Message:
-        pid = self._source.status().worker.pid
+    async def _workers(self, pid: int | None) -> Message:
         found = [] if pid is None else await asyncio.to_thread(lambda: list(self._groups()))
         mine = next((group for group in found if group.pid == pid), None)
         return _message("workers", msgspec.json.encode(mine))
+
+
+def _status(status: Status) -> Message:
+    return _message("status", msgspec.json.encode(status))
 
 
 def _record(record: EventRecord) -> Message:

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key
+from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key, short
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
@@ -146,6 +146,11 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def record(self, site: SiteId) -> SiteRecord | None:
         return self._records.get(site)
+
+    def called(self, site: SiteId) -> str:
+        """Its name, for people; the beginning of its id where it is not in the roster."""
+        record = self._records.get(site)
+        return record.name if record is not None else short(site)
 
     def member_ids(self) -> tuple[SiteId, ...]:
         """Sites that are full members (not learners), ascending."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.events import ReduceFinished
-from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 
 STREAK_ENDS_AFTER = 100
@@ -101,9 +100,8 @@ class Bounded:
             return
         roster = self._replica.roster
         view = roster.view_of(round_number)
-        names = {one.site: one.name for one in roster.sites}
         roots = sorted({tree.root for tree in view.plan.trees}) if view is not None else []
-        told = ", ".join(names.get(root, short(root)) for root in roots)
+        told = ", ".join(roster.called(root) for root in roots)
         cause = f"the result is longer than the run allows; it was added up at {told or 'a site that is gone'}"
         self._record(
             f"round {round_number}", cause, "it is applied nowhere; the state stays. Again and again: chaosd ban"

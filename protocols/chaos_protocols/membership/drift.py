@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.notices import StatesDiffer
 from chaos_protocols.state.machine import WorkerState
@@ -20,8 +19,7 @@ class Drift:
 
     def found(self, differ: StatesDiffer) -> None:
         """Every site hears whose state differs, and in what."""
-        names = {record.site: record.name for record in self._replica.roster.sites}
-        subject = ", ".join(names.get(site, short(site)) for site in differ.outvoted)
+        subject = ", ".join(map(self._replica.roster.called, differ.outvoted))
         reason = (
             f"its state of round {differ.round} is not that of {len(differ.majority)} other site(s), "
             f"first in {differ.array!r}; it takes theirs (docs/sdk.md: what may differ, and what must not)"

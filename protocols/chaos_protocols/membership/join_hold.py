@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.causes import Cause, Why
-from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.wire.plans import ReplicationPlan
@@ -69,8 +68,7 @@ class JoinHold:
         return waited
 
     def _name(self, plan: ReplicationPlan) -> str:
-        record = self._replica.roster.record(plan.joiner)
-        return record.name if record is not None else short(plan.joiner)
+        return self._replica.roster.called(plan.joiner)
 
     def _let_go(self) -> None:
         if self._plan is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.scheduler_client import SchedulerClient
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.wire.waits import RoundWaits, SiteWait
@@ -123,8 +123,7 @@ class Waits:
 
     def name_of(self, site: str) -> str:
         """Of a site of the roster."""
-        record = self._replica.roster.record(SiteId(site))
-        return record.name if record is not None else short(site)
+        return self._replica.roster.called(SiteId(site))
 
 
 def _longest_s(waits: list[SiteWait]) -> float:

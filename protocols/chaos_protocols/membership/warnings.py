@@ -51,7 +51,7 @@ class Warnings:
         outbox = self._outbox
         if message.older_than != outbox.facts.incarnation:
             return
-        why = Cause.KEY_USED.told(site=self._name(source), reason=message.reason)
+        why = Cause.KEY_USED.told(site=self._replica.roster.called(source), reason=message.reason)
         before_s, _ = self.heard_of_copy.get(source, (float("-inf"), why))
         self.heard_of_copy[source] = (outbox.now_s, why)
         if outbox.now_s >= before_s + REFUSALS_WINDOW_S:
@@ -63,7 +63,7 @@ class Warnings:
         links, refusals = self._network.links, self._network.refusals
         for site, refusal in refusals.sites.items():
             if now_s < refusal.last_s + REFUSALS_WINDOW_S:
-                self._note(found, site, refusal.why, f"{self._name(site)}: ")
+                self._note(found, site, refusal.why, f"{self._replica.roster.called(site)}: ")
         for neighbour in links.neighbours.values():
             if neighbour.why is not None and not links.is_up(neighbour.site):
                 self._note(found, neighbour.site, neighbour.why, "")
@@ -85,7 +85,3 @@ class Warnings:
         matter = SAME_MATTER.get(why.cause, why.cause)
         if matter in MATTERS:
             found.setdefault((site, matter), f"{subject}{why.text}. What to do: {matter.value.remedy}")
-
-    def _name(self, site: SiteId) -> str:
-        record = self._replica.roster.record(site)
-        return record.name if record is not None else short(site)

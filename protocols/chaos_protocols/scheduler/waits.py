@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.reports import Reports
@@ -107,8 +107,7 @@ class WaitsWatch:
         roster, found = self._facts.roster, {}
         for site, report in reports.items() if tag is not None else ():
             if report.open == tag and report.unacknowledged_by:
-                record = roster.record(SiteId(report.unacknowledged_by))
-                name = record.name if record is not None else short(SiteId(report.unacknowledged_by))
+                name = roster.called(SiteId(report.unacknowledged_by))
                 found[site] = (now_s - report.unacknowledged_s, UNHEARD.format(name=name))
         return found
 

@@ -16,7 +16,6 @@ from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.membership.own import Membership
-from chaos_protocols.names import short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
@@ -265,10 +264,8 @@ class WorkerState:
             self.fetch.finished(plan)
 
     def _record_transfer(self, plan: ReplicationPlan, held_bytes: int) -> None:
-        names = {record.site: record.name for record in self._membership.roster.sites}
-        shares = "; ".join(
-            f"{names.get(part.source, short(part.source))} {part.stop - part.start:,}" for part in plan.ranges
-        )
+        called = self._membership.roster.called
+        shares = "; ".join(f"{called(part.source)} {part.stop - part.start:,}" for part in plan.ranges)
         reason = f"{plan.state_bytes:,} bytes of round {plan.round}, verified; planned from {shares}"
         if held_bytes:
             reason += f"; {held_bytes:,} were here already, and not sent"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,16 +26,16 @@ from chaos_protocols.worker_group.messages import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(ABC):
     """What is trained, the same on all workers."""
 
     loader: Loader
     clip_norm: float | None = None
 
     @property
+    @abstractmethod
     def parts(self) -> Sequence[HeldPart]:
         """What is held, in order."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

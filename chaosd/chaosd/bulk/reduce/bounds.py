@@ -74,12 +74,17 @@ class NormLimit:
         return steps <= float(GRID) * GRID
 
 
+def norm_limit(bounds: Bounds, spec: ContributionSpec) -> NormLimit | None:
+    """None: norms are not bounded."""
+    return NormLimit(bounds, spec) if bounds.norm_max else None
+
+
 class RoundBounds:
     """What one round of one site knows of it. `limit` None: norms are not bounded. `centre`: around what parts are
     clipped, where they are; None there: the last result is not here."""
 
     def __init__(self, bounds: Bounds, spec: ContributionSpec, centre: Centre | None = None) -> None:
-        self.limit = NormLimit(bounds, spec) if bounds.norm_max else None
+        self.limit = norm_limit(bounds, spec)
         self.centre = centre
         self.clipped = 0.0
         """Norm of this site's part, where it was longer than agreed; 0: it was not."""

@@ -26,8 +26,8 @@ ALIGNMENT_BYTES = 8
 
 
 class CodedVector:
-    """See the module. `places`: of the chunks as they travel, in memory of `size_bytes`. In fp32 these are the chunks
-    themselves, and nothing is ever lost."""
+    """See the module. `chunks`: of the vector itself. `places`: of the chunks as they travel, in memory of
+    `size_bytes`. In fp32 these are the chunks themselves, and nothing is ever lost."""
 
     def __init__(self, spec: ContributionSpec, chunks: Sequence[Chunk], *, feedback: bool = True) -> None:
         """`feedback`: false only where its gain is measured."""
@@ -35,23 +35,23 @@ class CodedVector:
         count_max = max((_count(chunk) for chunk in chunks), default=0)
         self._codec: Codec | None = codec_of(spec.encoding, count_max)
         self._feedback = feedback
-        self._chunks = tuple(chunks)
-        self.places, self.size_bytes = self._chunks, spec.size_bytes
+        self.chunks = tuple(chunks)
+        self.places, self.size_bytes = self.chunks, spec.size_bytes
         self.error: float | None = None
         """Of the last round that counts: what its encoding lost here, over what was encoded (norms)."""
         self._lost_squared = self._given_squared = 0.0
         if self._codec is None:
             return
-        self.places, self.size_bytes = _places(spec.encoding, self._chunks)
-        self._starts = _starts(self._chunks)
-        count = sum(_count(chunk) for chunk in self._chunks if chunk.dtype == "float32")
-        self._residuals = Residuals(len(self._chunks))
+        self.places, self.size_bytes = _places(spec.encoding, self.chunks)
+        self._starts = _starts(self.chunks)
+        count = sum(_count(chunk) for chunk in self.chunks if chunk.dtype == "float32")
+        self._residuals = Residuals(len(self.chunks))
         self._lost = tuple(np.zeros(count, dtype=np.float32) for _ in range(2))
         self._part = np.empty(count_max, dtype=np.float32)
 
     def codes(self, index: int) -> bool:
         """Whether this chunk is encoded."""
-        return self._codec is not None and self._chunks[index].dtype == "float32"
+        return self._codec is not None and self.chunks[index].dtype == "float32"
 
     # -- the transaction
 
@@ -103,16 +103,11 @@ class CodedVector:
     def decoded(self, index: int, data: Bytes, weight: float) -> Floats:
         """`weight` times the mean that came for this chunk; valid until the next call."""
         assert self._codec is not None
-        part: Floats = self._part[: _count(self._chunks[index])]
+        part: Floats = self._part[: _count(self.chunks[index])]
         self._codec.decode(data, part)
         with np.errstate(over="ignore", invalid="ignore"):
             np.multiply(part, np.float32(weight), out=part)
         return part
-
-    @property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """Of the vector itself."""
-        return self._chunks
 
     def plain(self, index: int, data: Bytes) -> Bytes:
         """The numbers that these bytes, of this chunk, stand for (of the mean, where it is encoded), as bytes; valid
@@ -121,8 +116,8 @@ class CodedVector:
 
     def is_finite(self, index: int, data: Bytes) -> bool:
         """Whether all numbers are that these bytes, of this chunk, stand for."""
-        chunk = self._chunks[index]
-        if self._codec is not None and chunk.dtype == "float32":
+        chunk = self.chunks[index]
+        if self._codec is not None and self.codes(index):
             return self._codec.is_finite(data, _count(chunk))
         return is_finite(data.view(chunk.dtype))
 
@@ -131,7 +126,7 @@ class CodedVector:
         if self._codec is None:
             out[:] = coded
             return
-        for chunk, place in zip(self._chunks, self.places, strict=True):
+        for chunk, place in zip(self.chunks, self.places, strict=True):
             if chunk.dtype == "float32":
                 self._codec.decode(coded[place.start : place.stop], out[chunk.start : chunk.stop].view(np.float32))
             else:

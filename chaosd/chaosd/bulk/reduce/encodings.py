@@ -8,6 +8,7 @@ blocks, Streaming DiLoCo (Douillard et al. 2025) for 4 bits between sites.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Protocol
 
@@ -80,7 +81,7 @@ class Fp16:
         return not (data.view(np.uint16) & 0x7C00 == 0x7C00).any()
 
 
-class _Blocks:
+class _Blocks(ABC):
     """Whole numbers of a few bits, and a scale for each `block` of them: the scales of all blocks come first."""
 
     def __init__(self, name: str, levels: int, count_max: int) -> None:
@@ -122,11 +123,13 @@ class _Blocks:
         if odd.any():
             numbers[odd] = 1  # times a scale that is no number
 
+    @abstractmethod
     def _pack(self, scaled: Floats, packed: Bytes) -> None:
-        raise NotImplementedError
+        """Whole numbers within the levels, to the bytes behind the scales."""
 
+    @abstractmethod
     def _unpack(self, packed: Bytes, out: Floats) -> None:
-        raise NotImplementedError
+        """Any bytes, to whole numbers."""
 
     def _parts(self, data: Bytes, count: int) -> tuple[Floats, Bytes]:
         """The scales, and what follows them."""

@@ -36,7 +36,7 @@ from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultDa
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
-from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds
+from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds, norm_limit
 from chaosd.bulk.reduce.centre import Centre
 from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.reduce.results import Result, Results
@@ -310,7 +310,7 @@ class VectorMemory:
 
     def new_fetch(self, round_number: int, digest: str, bounds: Bounds) -> FetchMemory:
         """For a result that is fetched."""
-        return FetchMemory(digest=digest, result=self._new_result(round_number, RoundBounds(bounds, self.spec).limit))
+        return FetchMemory(digest=digest, result=self._new_result(round_number, norm_limit(bounds, self.spec)))
 
     def finished(self, memory: RoundMemory) -> None:
         """The chunks of the tag can be asked for by their places in its trees."""
