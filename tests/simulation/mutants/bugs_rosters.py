@@ -158,7 +158,7 @@ ROSTERS = (
             ),
         ),
         breaks=(1, 2, 5, 8, 9),
-        seeds=400,
+        seeds=700,
     ),
     Bug(
         name="the log goes to a site that was never admitted",
