@@ -268,6 +268,7 @@ def standing_roster(world: WanWorld, sites: list[str], rng: random.Random) -> Ro
 def connect(world: WanWorld, one: Node, other: Node) -> None:
     """A link that came up long ago: both ends have it, and everybody has heard of it."""
     connection = world.network.connect(one.site, other.site, {one.site: 1, other.site: 1})
+    connection.processes = {one.site: one, other.site: other}
     for node, far in ((one, other), (other, one)):
         node.connections[far.site] = connection
         assert node.machine is not None and node.bulk is not None

@@ -319,7 +319,8 @@ class Driver:
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         self.bulk.link_lost(site, reason)
-        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason))
+        sent_away = self.conduct.was_sent_away(site)
+        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason, broke_a_rule=sent_away))
         self.metrics.links_up.set(len(self.machine.links.up_sites()))
 
     def control_received(self, site: SiteId, frame: bytes) -> float:

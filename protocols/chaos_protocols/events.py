@@ -60,9 +60,12 @@ class LinkUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLost:
+    """`broke_a_rule`: this site has closed it for that (spec 1.10)."""
+
     site: SiteId
     incarnation: int
     reason: str
+    broke_a_rule: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -357,8 +357,8 @@ class SiteMachine:
     def record(self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str) -> None:
         self.outbox.record(kind, subject, cause, outcome, started_s, reason)
 
-    def reachable(self) -> frozenset[SiteId]:
-        return self.network.reachable()
+    def reachable(self, *, sound: bool = False) -> frozenset[SiteId]:
+        return self.network.reachable(sound=sound)
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         return self.network.link_is_up(one, other)

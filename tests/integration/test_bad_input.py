@@ -17,7 +17,11 @@ import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import ROOT, Cluster, Site, cluster_of, environment, wait_for
 
+from chaosd.storage.journal.records import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, scan
+
 FRAMES = 2_000
+RECORDS = 3
+"""Whole ones in a journal before one of them is damaged."""
 MEMORY_GROWTH_BYTES_MAX = 64 << 20
 
 
@@ -52,15 +56,18 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 def test_a_corrupt_journal_stops_the_daemon_and_is_not_reset(tmp_path: Path) -> None:
+    """Its first record is damaged, and others follow: no write that a crash tore would look so."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         site = cluster.sites[0]
         site.start()
-        site.kill("daemon")
         journal = site.folder / "journal"
+        wait_for(lambda: len(scan(journal.read_bytes()).bodies) >= RECORDS, "it has written on")
+        site.kill("daemon")
         data = bytearray(journal.read_bytes())
-        data[len(data) // 3] ^= 0xFF
+        data[FILE_HEADER_BYTES + FRAME_HEADER_BYTES + 1] ^= 0xFF
         journal.write_bytes(data)
-        assert "journal" in start_fails(site)
+        said = start_fails(site)
+        assert "journal" in said and "damaged" in said
         assert journal.read_bytes() == bytes(data)
 
 

@@ -56,7 +56,7 @@ class Node:
         self.bulk: BulkEngines | None = None
         self.region: Region | None = None
         self.connections: dict[str, Any] = {}
-        self._hanging_up: Any = None
+        self.hanging_up: Any = None
         self.mailbox: list[Any] = []
         self.answers: dict[str, tuple[bool, str]] = {}
         self._timer = self._generation = self._workers = 0
@@ -141,12 +141,12 @@ class Node:
     def peer_broke_rules(self, site: str, reason: str, *, faulty: bool) -> None:
         """From the engines, as to the daemon's driver: the link is closed. `faulty`: a fault made it."""
         connection = self.connections.get(site)
-        if connection is None or connection is self._hanging_up:
+        if connection is None or connection is self.hanging_up:
             return  # what comes after a frame that was refused may well be out of order
         if not faulty:
             self.world.oracles.accused(self, site, reason)
         self.world.tell(f"{self.name}: {site} broke the rules: {reason}")
-        self._hanging_up = connection
+        self.hanging_up = connection
         self.later(0.0, lambda: self.world.hang_up(self, connection))
 
     def soon(self, event: Any) -> None:

@@ -206,6 +206,7 @@ class World:
             site=far,  # type: ignore[arg-type]
             incarnation=incarnation,
             reason=reason,
+            broke_a_rule=node.hanging_up is connection,
         )
         node.handle(lost)
 

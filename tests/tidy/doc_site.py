@@ -30,8 +30,9 @@ from chaosd.config.model import PeerConfig, SiteConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 GATHERED = ROOT / "build" / "docs"
+KINDS = ("md", "svg", "png", "ipynb")
 REFERENCE = GATHERED / "docs" / "reference"
-COPIED = ("*.md", "docs/**/*.md", "docs/**/*.svg", "docs/**/*.png", "examples/**/*.md", "examples/**/*.ipynb")
+COPIED = ("*.md", *(f"{folder}/**/*.{kind}" for folder in ("docs", "examples") for kind in KINDS))
 LICENCE = ROOT / "LICENSE"
 
 

@@ -43,6 +43,8 @@ class Network:
         """What each site speaks, as far as was heard."""
         self.rates: tuple[tuple[SiteId, float], ...] = ()
         """What this site's links carried lately in rounds."""
+        self._unsound: dict[SiteId, float] = {}
+        """Sites of the roster that broke a rule here: when they did, or when the link came up that they have since."""
         self._told_early: dict[SiteId, LinkStateAdvertisement] = {}
         """Of sites of the roster: the last word of others on a start that has not been seen."""
         self._site = facts.site
@@ -95,13 +97,18 @@ class Network:
         refusal = self.refusals.admitted(event.site)
         self.versions.heard(event.site, event.incarnation, event.versions, event.software)
         now_s = self._outbox.now_s
+        if event.site in self._unsound:
+            self._unsound[event.site] = now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
         if refusal is not None and now_s < refusal.last_s + NEWER_LINK_S:
             self._tell_of_older_start(event.site, refusal.why, event.incarnation)
 
     def link_lost(self, event: events.LinkLost) -> None:
         """A connection broke."""
-        now_s = self._outbox.now_s
+        now_s, roster = self._outbox.now_s, self._replica.roster
+        if event.broke_a_rule:
+            kept = {site: at_s for site, at_s in self._unsound.items() if roster.record(site) is not None}
+            self._unsound = {**kept, event.site: now_s}
         self._outbox.emit(self.links.link_lost(event.site, event.incarnation, event.reason, now_s=now_s))
 
     def dial_failed(self, event: events.DialFailed) -> None:
@@ -195,9 +202,14 @@ class Network:
         """Have a link to `site` from now on."""
         self._outbox.emit(self.links.want(site, address, now_s=self._outbox.now_s))
 
-    def reachable(self) -> frozenset[SiteId]:
-        """Sites of the roster to which a way is known."""
-        return self.router.overlay.reachable(self._replica.roster, self.links.up_sites())
+    def reachable(self, *, sound: bool = False) -> frozenset[SiteId]:
+        """Sites of the roster to which a way is known. `sound`: without those that broke a rule here, and have not kept
+        to them since for as long as a site that is cut off by it may need to find another way (spec 7.4)."""
+        found = self.router.overlay.reachable(self._replica.roster, self.links.up_sites())
+        if not sound or not self._unsound:
+            return found
+        before_s = self._outbox.now_s - 2 * self._outbox.settings.cut_off_s
+        return found - {site for site, at_s in self._unsound.items() if at_s > before_s}
 
     def link_is_up(self, one: SiteId, other: SiteId) -> bool:
         """As far as its ends have said, or this site sees."""

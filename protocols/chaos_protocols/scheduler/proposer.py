@@ -51,8 +51,9 @@ class Proposer:
 
     def quorum_in_reach(self, changed: Configuration | None) -> bool:
         """What cannot be committed is not appended: a configuration counts from then on, and one that leaves out a
-        voter who comes back would keep the run standing although a majority is there."""
-        reachable = self._host.reachable()
+        voter who comes back would keep the run standing although a majority is there. Who has just broken a rule here
+        will have its link closed again before it has agreed."""
+        reachable = self._host.reachable(sound=True)
         return all(
             sum(voter in reachable for voter in one.voters) >= majority(len(one.voters))
             for one in (self._host.configuration, changed or self._host.configuration)

@@ -48,6 +48,12 @@ def test_a_site_that_says_little_is_never_held(rig: Rig) -> None:
         rig.now_s += 1.1 / limits.GUEST_MESSAGES_PER_S
 
 
+def test_a_lost_link_tells_once_whether_it_was_closed_for_a_broken_rule(rig: Rig) -> None:
+    rig.conduct.broke_a_rule(MEMBER)
+    assert not rig.conduct.was_sent_away(GUEST)
+    assert rig.conduct.was_sent_away(MEMBER) and not rig.conduct.was_sent_away(MEMBER)
+
+
 def test_a_guest_that_breaks_rules_stays_outside_twice_as_long_each_time(rig: Rig) -> None:
     waits = []
     for _ in range(12):

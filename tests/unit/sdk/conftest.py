@@ -5,11 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.unit.sdk.line import ShortFolder
+
+FEEDER_ENDS_S = 30.0
+"""A limit for a loaded machine; one whose queue was never closed does not end, and its pipe is named."""
 
 
 @pytest.fixture
@@ -24,6 +28,11 @@ def nothing_left_open() -> Iterator[None]:
     before = descriptors()
     gc.freeze()  # what was there before is not looked through again after each test: it takes most of a second
     yield
+    for thread in threading.enumerate():
+        if (
+            thread.name == "QueueFeederThread"
+        ):  # a loader shuts its workers' queues, and leaves it to these to close them
+            thread.join(FEEDER_ENDS_S)
     gc.collect()
     gc.unfreeze()
     left = descriptors() - before

@@ -9,6 +9,7 @@ from tests.unit.protocols.one_site import (
     SETTINGS,
     A,
     B,
+    Bench,
     C,
     D,
     leader_of,
@@ -19,8 +20,10 @@ from tests.unit.protocols.one_site import (
 )
 from tests.unit.protocols.scheduler.scheduler_kit import (
     accepting,
+    acknowledge,
     alive,
     down,
+    elect,
     line,
     lose,
     refusing,
@@ -50,6 +53,27 @@ def test_a_site_whose_links_are_all_down_is_removed_and_the_round_resolved() -> 
     bench.hear(B, RoundStatusReply(epoch=bench.machine.roster.epoch, done_round=0, digest=""))
     assert not bench.machine.roster.resolving
     assert {one.kind for one in records(bench.out) if one.outcome == "done"} >= {"resolve", "scale-in"}
+
+
+def test_nobody_is_removed_with_the_vote_of_who_just_broke_a_rule_here() -> None:
+    """B, in the middle, has sent both others what they must refuse, and is back here first: were C removed with B's
+    vote, this site could never go on without B (spec 7.4)."""
+    middle = roster_of(A, B, C, links=(link(A, B), link(B, C)))
+    bench = Bench(A, middle, voters=(A, B, C)).up(B)
+    elect(bench)
+    last_index = bench.machine.raft.last_index
+    for _ in range(2):
+        bench.handle(events.LinkLost(site=B, incarnation=1, reason="broke the rules", broke_a_rule=True))
+        bench.up(B)
+        down(bench, B, C)
+        for _ in range(40):
+            alive(bench, B, seconds=0.1)
+            acknowledge(bench, B)
+        assert bench.machine.raft.last_index == last_index and bench.machine.scheduler.leading
+    for _ in range(40):
+        alive(bench, B, seconds=0.1)
+        acknowledge(bench, B)
+    assert bench.machine.roster.record(C) is None, "it has kept to the rules since"
 
 
 def test_a_link_that_is_reported_down_is_removed_after_the_grace() -> None:
