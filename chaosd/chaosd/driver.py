@@ -230,6 +230,7 @@ class Driver:
         bulk, arena = self.bulk, self.workers.arena
         match effect:
             case effects.OpenRound():
+                self.workers.under(effect.bounds)
                 bulk.reduce.bounds, bulk.reduce.centred = effect.bounds, effect.centred
                 bulk.reduce.open(effect.tag, effect.plan, effect.listeners, effect.member)
             case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
@@ -364,8 +365,7 @@ class Driver:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
         self.round_clock.finished(tag, self.now_s())
-        odd = self.bulk.reduce.not_finite(tag.round)
-        checks = self.bulk.reduce.checks(tag.round)
+        odd, checks = self.bulk.reduce.not_finite(tag.round), self.bulk.reduce.checks(tag.round)
         bounded, clipped, away = self.bulk.reduce.bounded(tag.round)
         found = partial(events.ReduceFinished, tag=tag, digest=digest, weights=weights, checks=checks)
         self.feed(found(finite=odd is None, culprits=odd or (), bounded=bounded, clipped=clipped, away=away))

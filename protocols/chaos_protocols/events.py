@@ -17,6 +17,7 @@ from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.versions import NEWEST, SPOKEN, Version, Versions
 from chaos_protocols.wire.worker import StateDigests
+from chaos_protocols.wishes import BansChanged, BoundsWanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +32,6 @@ class PeersChanged:
     """The configuration was read again; `peers` are the neighbours that it names now."""
 
     peers: tuple[tuple[SiteId, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BansChanged:
-    """Whom this site's operator wants out of the run."""
-
-    sites: tuple[SiteId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +356,7 @@ Event = (
     | LinkLost
     | PeersChanged
     | BansChanged
+    | BoundsWanted
     | DialFailed
     | SiteRefused
     | LinkProgressed

@@ -181,8 +181,6 @@ class RoundsOracle:
             self.given.pop(next(iter(self.given)))
         if (effect.weight > 0) != effect.has_bytes:
             self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, bytes: {effect.has_bytes}")
-        if not effect.weight <= (machine.roster.bounds.weight_max or effect.weight):
-            self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, more than is agreed")
         if token is None:
             return
         self._is_clipped_as_elsewhere(node, tag)
@@ -193,7 +191,7 @@ class RoundsOracle:
     def _is_clipped_as_elsewhere(self, node: Node, tag: Tag) -> None:
         """Spec 19.6: who gives clips its part around the same as all others that give to this tag."""
         assert node.bulk is not None and node.machine is not None
-        if not node.machine.roster.bounds.clip_radius or node.bulk.averaging.open_tag != tag:
+        if not node.machine.roster.bounds_of(tag.round).clip_radius or node.bulk.averaging.open_tag != tag:
             return
         centre = node.bulk.averaging.centre(tag)
         if centre == "":

@@ -92,7 +92,9 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
 
 
 def _bounds(driver: Driver) -> BoundsStatus | None:
-    bounds, kept = driver.machine.roster.bounds, driver.machine.participation.bounded
+    machine = driver.machine
+    bounds = machine.roster.bounds_of(machine.rounds.completed_round + 1)
+    kept = machine.participation.bounded
     if not bounds.any:
         return None
     return BoundsStatus(

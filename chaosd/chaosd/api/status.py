@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.probe import SeenSite
 
 
@@ -138,6 +139,17 @@ class BoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
     clip_radius: float = 0.0
     drawn_in_rounds: int = 0
     away: float = 0.0
+
+
+class RunBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run allows a site to give: `holds` in the next round, `agreed` from `from_round` on where that is
+    another, `wanted` by this site's operator. `members`: of whom more than half must want the same."""
+
+    holds: Bounds
+    agreed: Bounds | None
+    from_round: int
+    wanted: Bounds | None
+    members: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

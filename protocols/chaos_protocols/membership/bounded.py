@@ -6,7 +6,9 @@ end. Driven by `Participation`.
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.commands import Command, SetBounds
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.events import ReduceFinished
 from chaos_protocols.outbox import Outbox
 
@@ -52,13 +54,22 @@ class Bounded:
         self._clipped, self._drawn_in = _Streak(), _Streak()
         self._void_round = 0
 
-    def weighed(self, weight: float) -> None:
-        """The worker gives its part with this weight."""
-        counts = self._replica.roster.bounds.weighed(weight)
+    def weighed(self, round_number: int, weight: float) -> None:
+        """The worker gives its part of this round with this weight."""
+        counts = self._replica.roster.bounds_of(round_number).weighed(weight)
         heavy, self._heavy = self._heavy, counts < weight
         if self._heavy and not heavy:
             cause = f"a weight of {weight:g} is above weight_max"
             self._record(self._outbox.facts.name, cause, f"its parts count with {counts:g}")
+
+    def roster_changed(self, old: Roster, command: Command | None) -> None:
+        """Did the run agree on other bounds? `command` made the roster; None: a snapshot brought it."""
+        roster = self._replica.roster
+        by = command.by if isinstance(command, SetBounds) else ()
+        if old.epoch and (roster.bounds, roster.bounds_from) != (old.bounds, old.bounds_from) and roster.bounds_from:
+            reason = f"{roster.bounds} from round {roster.bounds_from} on, {roster.bounds_before} before"
+            names = ", ".join(one.name for one in roster.sites if one.site in by) or "more than half of the members"
+            self._record(roster.run, f"the operators of {names} want other bounds", reason)
 
     def left_out(self, round_number: int) -> None:
         """Its part of this round would be clipped around a result that is not here."""
@@ -67,7 +78,7 @@ class Bounded:
 
     def reduced(self, event: ReduceFinished) -> None:
         """The result of a round is here."""
-        bounds = self._replica.roster.bounds
+        bounds = self._replica.roster.bounds_of(event.tag.round)
         self.clipped_rounds += bool(event.clipped)
         cause = f"the norm of its part of round {event.tag.round} was {event.clipped:.4g}"
         reason = f"clipped to norm_max, {bounds.norm_max:g}"

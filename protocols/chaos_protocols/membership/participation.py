@@ -111,6 +111,7 @@ class Participation:
         state.follow_agreed(roster)
         self.catch_up.promoted(command)
         self.hold.roster_changed()
+        self.bounded.roster_changed(old, command)
         if membership.in_roster:
             if state.fetch.is_called_off(roster):
                 state.fetch.cancel()
@@ -234,7 +235,7 @@ class Participation:
         """Its part of a round lies in the arena, or it gives nothing."""
         self.absence.spoke()
         self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
-        self.bounded.weighed(event.weight)
+        self.bounded.weighed(event.round, event.weight)
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
     def worker_paused(self, event: events.ScriptPaused) -> None:

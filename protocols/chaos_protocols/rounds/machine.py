@@ -319,7 +319,7 @@ class RoundMachine:
             return self._stop()
         effects: list[Effect] = []
         tag = Tag(epoch=view.epoch, round=self.completed_round + 1)
-        bounds = self.roster.bounds
+        bounds = self.roster.bounds_of(tag.round)
         centred = bool(bounds.clip_radius) and view.first_round <= self.completed_round  # all of it have that result
         if self.running != tag:
             effects += self._stop()
@@ -347,7 +347,7 @@ class RoundMachine:
         if centred and part[1] and not self.digest:
             self.notices.append(NothingToClipAround(round=tag.round))
             part = (0.0, False)
-        weight = self.roster.bounds.weighed(part[0])
+        weight = self.roster.bounds_of(tag.round).weighed(part[0])
         return [Contribute(tag=tag, weight=weight, has_bytes=part[1], check=self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
@@ -362,7 +362,7 @@ class RoundMachine:
             return effects + self.advance()
         self.fetching = roster.resolved_round
         resolved, digest = roster.resolved_round, roster.resolved_digest
-        return [*effects, FetchResult(round=resolved, digest=digest, bounds=roster.bounds)]
+        return [*effects, FetchResult(round=resolved, digest=digest, bounds=roster.bounds_of(resolved))]
 
     def _deliver_next(self) -> list[Effect]:
         """Give the worker the next result, or let it train when it has caught up and this site is a member."""

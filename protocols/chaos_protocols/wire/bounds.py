@@ -43,6 +43,10 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it matters which numbers of a vector are gradients."""
         return bool(self.norm_max or self.clip_radius)
 
+    def __str__(self) -> str:
+        told = [f"{name} = {value:g}" for name in self.__struct_fields__ if (value := getattr(self, name))]
+        return ", ".join(told) or "no bounds"
+
     @property
     def any(self) -> bool:
         """Whether one of them is on."""
