@@ -200,7 +200,7 @@ class WorkerSessions:
         """Rounds are done under these from now on: a script that does not say which of its numbers they concern would
         take over results that all others leave out."""
         old = self.session is not None and self.session.hello.versions.newest < BOUNDS_SINCE
-        if old and bounds.concerns_numbers:
+        if old and self.connected and bounds.concerns_numbers:
             self._server.refuse(CANNOT_BOUND.format(bounds=bounds))
             self.worker_lost("its release does not say which of its numbers the run's bounds concern")
 
