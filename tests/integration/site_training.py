@@ -2,8 +2,8 @@
 
 TRAINING: arguments of `train` as JSON; `digests`, a file for those of all layers after each step (of a worker that has
 all); `hold`, a step and a file: after the step the training waits for the file; `pace_s` a round, until the file `fast`
-is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of the place in that step (for `building` and
-`moving`: in that generation), by its own hand.
+is there. FAULTS: `worker:step:where[:signal]`, several with `;`. A fault of a worker strikes once, at the first call of
+the place in that step (for `building` and `moving`: in that generation), by its own hand.
 """
 
 from __future__ import annotations

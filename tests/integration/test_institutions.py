@@ -104,7 +104,7 @@ def reference() -> Digests:
             run.run()
             vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
             session.given = Given(run, loader.micro_batches, site_training.GLOBAL_BATCH)
-            session.contribute(vector)
+            session.contribute(vector, step + 1)
             given.append(vector)
         session.apply(mean(given, session.contribution), step + 1)
         found[step + 1] = [layer.digest() for layer in layers]
