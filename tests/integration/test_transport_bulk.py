@@ -8,7 +8,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.rigs.transport import LOOPS, Site, close, linked, run, until
+from tests.rigs.transport import LOOPS, Site, close, link, linked, run, until
 
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX
 from chaosd.transport import LinkClosed, LinkUsageError
@@ -77,7 +77,9 @@ def test_unwanted_payloads_are_discarded_and_the_stream_goes_on(loop_kind: str, 
 
 def test_a_refused_payload_costs_its_stream_alone_and_a_dial_restores_it(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        a, b = await linked(tmp_path)
+        # so many on purpose: a busy machine looks like a long way, for which there would be more
+        a, b = (Site(tmp_path, name, bulk_streams=2) for name in "ab")
+        await link(a, b)
         await a.transport.send_bulk(b.id, 1, b"refuse", bytes(100_000))
         await until(lambda: a.events.bulk_losses and b.events.bulk_losses)
         assert "this test takes no such payload" in b.events.bulk_losses[0][1]

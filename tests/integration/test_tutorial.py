@@ -13,15 +13,20 @@ from tests.tidy.test_docs import blocks
 PAGES = {"tutorial": ROOT / "docs" / "tutorial.md", "fine-tune": ROOT / "docs" / "how-to" / "fine-tune.md"}
 
 
-@pytest.mark.parametrize(("page", "scripts"), [("tutorial", 3), ("fine-tune", 1)])
-def test_the_scripts_of_a_page_run_as_they_stand(tmp_path: Path, page: str, scripts: int) -> None:
-    texts = blocks(PAGES[page], "python")
-    assert len(texts) == scripts
-    for number, text in enumerate(texts):
-        path = tmp_path / f"script{number}.py"
-        path.write_text(text, encoding="utf-8")
-        arguments = ["0", "--alone"] if "--alone" in text else []
-        done = subprocess.run(
-            [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=200, check=False
-        )
-        assert done.returncode == 0 and done.stdout.strip(), done.stderr
+SCRIPTS = {"tutorial": 3, "fine-tune": 1}
+
+
+def test_no_script_is_left_out() -> None:
+    assert {page: len(blocks(path, "python")) for page, path in PAGES.items()} == SCRIPTS
+
+
+@pytest.mark.parametrize(("page", "number"), [(page, one) for page, count in SCRIPTS.items() for one in range(count)])
+def test_a_script_runs_as_it_stands(tmp_path: Path, page: str, number: int) -> None:
+    text = blocks(PAGES[page], "python")[number]
+    path = tmp_path / "script.py"
+    path.write_text(text, encoding="utf-8")
+    arguments = ["0", "--alone"] if "--alone" in text else []
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.simulation.mutants.planting import Bug, Patch, planted
+from tests.simulation.mutants.planting import Bug, Patch, changed, planted
 from tests.simulator.drifting import drift
 from tests.simulator.faults import begin
 from tests.simulator.node import Node
@@ -94,6 +94,12 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_patch_of_every_fault_still_applies(name: str) -> None:
+    assert changed((FAULTS[name],))
+
+
+@pytest.mark.mutants
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_in_the_rule_that_finds_drift_does_not_go_unnoticed(name: str) -> None:
     """Planted bugs of spec 11.14 to 11.17; the other planted bugs are looked for where nothing drifts."""

@@ -62,7 +62,7 @@ def test_a_daemon_takes_the_files_that_it_may_have_and_says_when_they_are_too_fe
 
     def told(hard: int) -> list[str]:
         ended = subprocess.run(
-            [sys.executable, "-c", code.format(hard=hard)], capture_output=True, text=True, timeout=60, check=True
+            [sys.executable, "-c", code.format(hard=hard)], capture_output=True, text=True, timeout=150, check=True
         )
         return ended.stdout.splitlines()
 

@@ -49,6 +49,6 @@ def test_a_wrong_file_of_shapes_is_refused_with_file_and_field(tmp_path: Path, t
 def test_a_lab_daemon_that_cannot_start_ends_with_2_and_a_word(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "chaosd.toml").write_text('data_dir = "data"\n')
     command = [sys.executable, "-m", "chaos_lab.daemon", *words]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
     assert result.returncode == 2 and "none.toml: there is no such file" in result.stderr, result.stderr
     assert "Traceback" not in result.stderr

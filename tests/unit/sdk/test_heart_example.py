@@ -85,7 +85,7 @@ def test_script_alone_gives_the_model_of_plain_torch(heart: Any, tmp_path: Path)
         ],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -109,7 +109,7 @@ def test_script_without_a_daemon_explains_itself_without_a_traceback(tmp_path: P
         [sys.executable, str(FOLDER / "train.py"), "--hospital", "Hungary", "--socket", str(tmp_path / "none")],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     assert done.returncode == 1
@@ -131,7 +131,7 @@ def test_the_comparison_tells_the_common_model_from_each_alone_and_draws_it(hear
     assert "the best of the five in 2 of 2 seeds" in told and "all together" in told
     command = [sys.executable, str(FOLDER / "compare.py"), "--rounds", "5", "--seeds", "1"]
     picture = tmp_path / "heart.png"  # by a process of its own: matplotlib keeps its fonts open
-    subprocess.run([*command, "--png", str(picture)], check=True, capture_output=True, timeout=100)
+    subprocess.run([*command, "--png", str(picture)], check=True, capture_output=True, timeout=250)
     assert picture.read_bytes().startswith(b"\x89PNG")
     alone = compare.trained({"Cleveland": heart[0].load("Cleveland")[0]}, 3, seed=1)
     again = compare.trained({"Cleveland": heart[0].load("Cleveland")[0]}, 3, seed=1)

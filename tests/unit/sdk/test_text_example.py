@@ -58,7 +58,7 @@ def test_two_sites_end_with_one_state_and_have_learnt(text: Any) -> None:
             )
             for site in range(2)
         ]
-        told = [script.communicate(timeout=100)[0] for script in scripts]
+        told = [script.communicate(timeout=250)[0] for script in scripts]
     found = [LINE.search(one) for one in told]
     assert all(script.returncode == 0 for script in scripts) and all(found), told
     assert found[0][0] == found[1][0] and found[0][1] == "12", "the same round, loss and state"  # type: ignore[index]

@@ -51,6 +51,12 @@ class Model:
             site.take_state_of(self.sites[0])
         self.sites.append(site)
 
+    def has_room(self) -> bool:
+        """For one more, beside those that have no place yet; the places of who has died are taken for some rounds."""
+        ledger = self.sites[0].sampler.ledger
+        without = sum(ledger.place_of(site.sampler._token) is None for site in self.sites)
+        return len(self.sites) < 6 and len(ledger.free_places()) > without
+
     def until_all_have_a_place(self) -> None:
         """Two that have drawn the same free place draw again in the next round."""
         for _ in range(100):
@@ -149,7 +155,7 @@ def test_no_sample_is_lost_or_done_twice_however_sites_come_and_go(
     model = Model(samples, batch, ahead)
     model.join()
     for kind, first, second in events:
-        if kind == "join" and len(model.sites) < 6:
+        if kind == "join" and model.has_room():
             model.join()
         elif kind == "leave" and len(model.sites) > 1:
             model.sites.pop(first % len(model.sites))
