@@ -1,8 +1,10 @@
 """A training process for the benchmark `streaming`: steps of a set time, in DiLoCo, and when each was done.
 
-`python -m benchmarks.streaming_worker --socket PATH --numbers N --every H --fragments F --delay D --step-s S --times T`.
-A step computes nothing and takes S seconds; its gradient is the same everywhere. After each step a line goes to the file
-T: unix time, steps of the run, rounds. Ends with the daemon.
+`python -m benchmarks.streaming_worker --socket PATH --numbers N --every H --fragments F --delay D
+--step-s S --times T`
+
+A step computes nothing and takes S seconds; its gradient is the same everywhere. After each step a line goes to the
+file T: unix time, steps of the run, rounds. Ends with the daemon.
 """
 
 from __future__ import annotations
