@@ -106,7 +106,11 @@ class LocalStepsSession:
         self._under_way: _UnderWay | None = None
         self._to_merge: int | None = None
         """The part whose result is in the anchor, and not yet in the live parameters."""
+        longest = max(window.stop - window.start for window in self._fragments.windows) if plan.delay else 0
+        self._merging: Bytes = np.zeros(longest, dtype=np.uint8)
         self._given_part = 0
+        self._own: dict[int, Bytes] = {}
+        """Memory for this site's own parameters, once the common model was shown."""
         self._common: list[tuple[Anchor, Bytes]] | None = None
         """While the common model is in the parameters: this site's own."""
         self.agreed: Agreed | None = None
@@ -260,7 +264,7 @@ class LocalStepsSession:
             if (anchor := self._anchors.get(id(window.run))) is None:
                 continue
             piece, kind = window.pieces[part], anchor.values.dtype.type
-            live: Bytes = np.empty(piece.stop - piece.start, dtype=np.uint8)
+            live = self._merging[: piece.stop - piece.start]
             self._fragments.read(self._framework, piece, live)
             values = live.view(anchor.values.dtype)
             values -= anchor.part(piece)
@@ -315,8 +319,10 @@ class LocalStepsSession:
         if self._common is not None:
             raise ValueError("the common model is in the parameters already")
         self._common = []
-        for anchor in self._anchors.values():
-            own: Bytes = np.empty(anchor.bytes.size, dtype=np.uint8)
+        for key, anchor in self._anchors.items():
+            if key not in self._own:
+                self._own[key] = np.zeros(anchor.bytes.size, dtype=np.uint8)
+            own = self._own[key]
             self._framework.read(What.VALUE, anchor.run.slots, own)
             self._common.append((anchor, own))
             self._framework.write(What.VALUE, anchor.run.slots, anchor.bytes)

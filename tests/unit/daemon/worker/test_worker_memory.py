@@ -1,4 +1,4 @@
-"""A script whose encoding needs more memory in the daemon than the machine has left is turned away, with the figures."""
+"""A script whose encoding needs more memory in the daemon than there is left is turned away, with the figures."""
 
 from __future__ import annotations
 
