@@ -15,7 +15,7 @@ from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.fragments import Fragments
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.outer import OuterSGD
-from chaos.sync.pace import Pace
+from chaos.sync.pace import LocalPace
 from chaos.sync.runs import runs_of
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.wire.state_spec import contribution_spec, fact
@@ -91,7 +91,7 @@ class LocalStepsSession:
                 "own are among them, and the sites would differ: leave it out, and take the common model where it is "
                 "wanted: `with coordinator.common_model(): ...`"
             )
-        self._pace = Pace(plan.steps, by_time=plan.by_time)
+        self._pace = LocalPace(plan.steps, by_time=plan.by_time)
         notes_count = notes.count + self._pace.count + (data.count if data is not None else 0)
         self._notes_bytes = 8 * notes_count
         self._data_at = notes.count + self._pace.count

@@ -28,7 +28,7 @@ SECONDS_MIN, SECONDS_MAX = 1e-3, 1e6
 """Of a phase: what is beyond is no measurement."""
 
 
-class Pace:
+class LocalPace:
     """Of one site. `steps`: of a phase, and of the run's clock. `position`: where that stands, 0 to `steps`."""
 
     def __init__(self, steps: int, *, by_time: bool, clock: Callable[[], float] = time.monotonic) -> None:

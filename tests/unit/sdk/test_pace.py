@@ -11,7 +11,7 @@ from chaos import DiLoCo, LocalSGD
 from chaos.frameworks import NumpyFramework
 from chaos.state import State
 from chaos.sync import Due, LocalStepsSession, Part
-from chaos.sync.pace import SECONDS_MAX, SECONDS_MIN, Pace
+from chaos.sync.pace import SECONDS_MAX, SECONDS_MIN, LocalPace
 
 EVERY = 12
 
@@ -91,7 +91,7 @@ def test_a_site_whose_speed_changes_is_followed_and_a_long_step_is_not_made_up_f
 
 def test_a_site_that_is_slower_than_a_phase_makes_one_step() -> None:
     now_s = 0.0
-    pace = Pace(4, by_time=True, clock=lambda: now_s)
+    pace = LocalPace(4, by_time=True, clock=lambda: now_s)
     pace.seconds = 2.0
     pace.begin()
     now_s = 50.0
@@ -141,7 +141,7 @@ def test_schedules_go_by_the_clock_of_the_run() -> None:
 
 
 def test_numbers_that_make_no_sense_change_nothing() -> None:
-    pace = Pace(10, by_time=True)
+    pace = LocalPace(10, by_time=True)
     for numbers in ((0.0, 0.0), (np.nan, 1.0), (np.inf, 1.0), (-1.0, 1.0), (1.0, np.nan), (1.0, -2.0), (1e308, 1e-308)):
         pace.read(np.array(numbers))
         assert pace.seconds == 0.0
