@@ -179,7 +179,7 @@ def test_a_joiner_at_any_local_step_begins_at_the_anchor(after: int) -> None:
             return site.weights.tolist()
 
     def joiner(socket: Path) -> list[float]:
-        assert came.wait(20)
+        assert came.wait(60)
         with Descent(socket, DiLoCo(every=5, outer=OuterSGD(lr=0.5, momentum=0.5)), start=77.0) as site:
             assert site.coordinator.round == 1
             # one round of 5.0 with lr 0.5, momentum 0.5: v = 5, a = -0.5 * (5 + 0.5 * 5)
@@ -315,10 +315,10 @@ def test_another_mode_is_refused_and_both_are_named() -> None:
         def first(socket: Path) -> None:
             with Descent(socket, modes[0]):
                 began.set()
-                assert done.wait(20)
+                assert done.wait(60)
 
         def second(socket: Path) -> None:
-            assert began.wait(20)
+            assert began.wait(60)
             try:
                 with Descent(socket, modes[1]):
                     pass
