@@ -190,7 +190,7 @@ class RestorePoint:
 
     def _is_of_the_run(self, one: Candidate) -> bool:
         """Whether rounds of this run can be in it: they are in no state of a site that never was in it. An operator may
-        know better (spec 13.9)."""
+        know better (spec 13.10)."""
         roster, site = self._facts.roster, one.record.site
         return not one.round or roster.record(site) is not None or any(gone.site == site for gone in roster.departed)
 
