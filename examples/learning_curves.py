@@ -11,12 +11,12 @@ later.
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from chaos.testing import LocalRun
 
@@ -60,77 +60,120 @@ def play(script: Script, schedule: str, *, epochs: int, rounds_per_epoch: int) -
     """The curve of the site that is there all the time."""
     planned = stays(schedule, epochs)
     with LocalRun(sites=sum(not stay.begin for stay in planned)) as run:
-        curves = run.together(*(partial(_stay, run, script, stay, rounds_per_epoch) for stay in planned))
+        over = threading.Event()
+        curves = run.together(*(partial(_stay, run, script, stay, rounds_per_epoch, over) for stay in planned))
     return curves[0]
 
 
-def _stay(run: LocalRun, script: Script, stay: Stay, rounds_per_epoch: int, socket: Path) -> Curve:
+def _stay(
+    run: LocalRun, script: Script, stay: Stay, rounds_per_epoch: int, over: threading.Event, socket: Path
+) -> Curve:
+    """`over`: the site that is there all the time has ended, well or not; nobody else comes then."""
     while run.round < stay.begin * rounds_per_epoch:
-        time.sleep(LOOK_S)
-    return script(socket, stay.site, stay.end)
+        if over.wait(LOOK_S):
+            return {}
+    try:
+        return script(socket, stay.site, stay.end)
+    finally:
+        if not stay.site:
+            over.set()
 
 
 # ---- what the curves say
 
 
+def told(curves: Mapping[str, Sequence[Curve]], epochs: int) -> Iterator[str]:
+    """Lines of a table. `curves`: by schedule, one for each seed. Figures are the mean over seeds (least to most)."""
+    ends = {name: [end_of(curve) for curve in found] for name, found in curves.items()}
+    for name, found in ends.items():
+        yield f"{name:8} at the end {_over_seeds(found)}"
+    for name, other in (("out", "5"), ("in", "4"), ("churn", "6"), ("6", "4")):
+        if name in ends and other in ends:
+            less = [one - two for one, two in zip(ends[name], ends[other], strict=True)]
+            yield f"{name:8} at the end less {other} {_over_seeds(less)}"
+    for name, found in curves.items():
+        for event in events(name, epochs):
+            yield f"{name:8} change at epoch {event} {_over_seeds([change_at(curve, event) for curve in found])}"
+    fixed = [curve for name, found in curves.items() if name.isdigit() for curve in found]
+    if fixed:
+        yield f"the same at other epochs where nobody comes or goes: up to {usual_change(fixed):.4g}"
+
+
 def end_of(curve: Curve) -> float:
-    """The mean of the last fifteenth of the run."""
+    """The mean of the last tenth of the run."""
     values = [curve[epoch] for epoch in sorted(curve)]
-    return statistics.mean(values[-max(1, len(values) // 15) :])
+    return statistics.mean(values[-max(1, len(values) // 10) :])
+
+
+def events(schedule: str, epochs: int) -> list[int]:
+    """After which epochs somebody comes or goes."""
+    found = {epoch for stay in stays(schedule, epochs) for epoch in (stay.begin, stay.end)}
+    return sorted(found - {0, epochs})
 
 
 def change_at(curve: Curve, epoch: int) -> float:
-    """From the mean of the three epochs before an event to that of the three after it."""
-    before, after = range(epoch - 2, epoch + 1), range(epoch + 1, epoch + 4)
-    return statistics.mean(curve[one] for one in after if one in curve) - statistics.mean(
-        curve[one] for one in before if one in curve
+    """From the mean of the two epochs before an event to that of the two after it."""
+    before, after = (
+        statistics.mean(curve[one] for one in epochs if one in curve)
+        for epochs in ((epoch - 1, epoch), (epoch + 1, epoch + 2))
     )
+    return after - before
 
 
 def usual_change(curves: Sequence[Curve]) -> float:
-    """The largest change from one epoch to the next in the second half of runs in which nobody comes or goes."""
-    return max(
-        abs(curve[two] - curve[one])
-        for curve in curves
-        for one, two in pairwise(sorted(curve))
-        if one >= max(curve) // 2
-    )
+    """The largest of `change_at`, up or down, in the second half of these curves."""
+    return max(abs(change_at(curve, epoch)) for curve in curves for epoch in range(max(curve) // 2, max(curve)))
 
 
-def draw(path: Path, curves: Mapping[str, Mapping[str, Curve]], *, epochs: int, y: str) -> None:
-    """One column a model, one row a figure of the paper. `curves`: by model, by schedule. Needs matplotlib."""
+def _over_seeds(values: Sequence[float]) -> str:
+    mean = f"{statistics.mean(values):.4g}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.4g} to {max(values):.4g})"
+
+
+# ---- the picture
+
+ROWS = (
+    ("a fifth site joins", ("4", "5", "out")),
+    ("the fifth site leaves", ("4", "5", "in")),
+    ("joins and a leave", ("4", "6", "churn")),
+)
+
+
+def draw(path: Path, curves: Mapping[str, Mapping[str, Sequence[Curve]]], *, epochs: int, y: str) -> None:
+    """One column a model, one row a figure of the paper: the mean over seeds, and from least to most. `curves`: by
+    model, by schedule, one for each seed. Needs matplotlib."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "chaos"  # the same picture for the same curves
+    matplotlib.rcParams |= {"svg.hashsalt": "chaos", "svg.fonttype": "none"}  # the same picture for the same curves
     from matplotlib import pyplot
 
-    rows = (("a fifth site joins", ("4", "5", "out")), ("the fifth site leaves", ("4", "5", "in")))
-    rows += (("joins and a leave", ("4", "6", "churn")),)
     figure, axes = pyplot.subplots(3, len(curves), figsize=(4 * len(curves), 8), sharex=True, squeeze=False)
     for column, (model, found) in enumerate(curves.items()):
-        for row, (title, shown) in enumerate(rows):
+        for row, (title, shown) in enumerate(ROWS):
             plot = axes[row][column]
             for name in shown:
                 if name in found:
-                    fixed = name.isdigit()
-                    label = f"{name} sites all the time" if fixed else title
-                    plot.plot(
-                        sorted(found[name]),
-                        [found[name][epoch] for epoch in sorted(found[name])],
-                        label=label,
-                        linewidth=1 if fixed else 1.8,
-                        linestyle="--" if fixed else "-",
-                    )
-            for event in sorted({e for stay in stays(shown[-1], epochs) for e in (stay.begin, stay.end)} - {0, epochs}):
+                    _line(plot, found[name], f"{name} sites all the time" if name.isdigit() else title, name.isdigit())
+            for event in events(shown[-1], epochs):
                 plot.axvline(event, color="grey", linewidth=0.6)
             plot.set_title(f"{model}: {title}", fontsize=9)
             plot.grid(True, alpha=0.3)
-            plot.legend(fontsize=7)
-            if not column:
-                plot.set_ylabel(y, fontsize=8)
-            if row == len(rows) - 1:
-                plot.set_xlabel("epochs", fontsize=8)
+            if plot.get_legend_handles_labels()[0]:
+                plot.legend(fontsize=7)
+        axes[-1][column].set_xlabel("epochs", fontsize=8)
+    for plot in axes[:, 0]:
+        plot.set_ylabel(y, fontsize=8)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+
+
+def _line(plot: Any, curves: Sequence[Curve], label: str, fixed: bool) -> None:
+    at = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = [[curve[epoch] for curve in curves] for epoch in at]
+    style = {"linewidth": 1.0, "linestyle": "--"} if fixed else {"linewidth": 1.8}
+    (line,) = plot.plot(at, [statistics.mean(some) for some in values], label=label, **style)
+    if len(curves) > 1:
+        low, high = [min(some) for some in values], [max(some) for some in values]
+        plot.fill_between(at, low, high, color=line.get_color(), alpha=0.12, linewidth=0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ import train
 from image_models import MODELS
 from learning_curves import SCHEDULES, Curve
 
-PICTURES_PER_SITE, BATCH = 160, 32
+PICTURES_PER_SITE, BATCH = 64, 16
 
 
 def main() -> int:
@@ -30,7 +29,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
     parser.add_argument("--epochs", type=int, default=40, help="default: %(default)s")
-    parser.add_argument("--seeds", type=int, default=1, help="repeat with so many; the first is drawn (default 1)")
+    parser.add_argument("--seeds", type=int, default=1, help="repeat with so many, other shares each (default 1)")
     parser.add_argument("--alike", action="store_true", help="shares with the classes alike (default: unlike)")
     parser.add_argument("--lr", type=float, default=0.05, help="of SGD (default: %(default)s)")
     parser.add_argument("--test", type=int, default=500, help="test pictures to look at (default: %(default)s)")
@@ -40,14 +39,14 @@ def main() -> int:
     torch.set_num_threads(1)
     curves: dict[str, dict[str, list[Curve]]] = {}
     for model in options.models:
-        curves[model] = {}
-        for schedule in options.schedules:
-            curves[model][schedule] = [one_curve(model, schedule, seed, options) for seed in range(options.seeds)]
-            ends = [learning_curves.end_of(curve) for curve in curves[model][schedule]]
-            print(f"{model:10} {schedule:6} end {statistics.mean(ends):5.1f} %", flush=True)
+        curves[model] = {
+            schedule: [one_curve(model, schedule, seed, options) for seed in range(options.seeds)]
+            for schedule in options.schedules
+        }
+        for line in learning_curves.told(curves[model], options.epochs):
+            print(f"{model:10} {line}", flush=True)
     if options.out:
-        first = {model: {name: found[0] for name, found in one.items()} for model, one in curves.items()}
-        learning_curves.draw(options.out, first, epochs=options.epochs, y="accuracy, %")
+        learning_curves.draw(options.out, curves, epochs=options.epochs, y="accuracy, %")
     if options.json:
         options.json.write_text(json.dumps(curves) + "\n", encoding="utf-8")
     return 0

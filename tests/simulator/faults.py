@@ -303,6 +303,8 @@ def one_falls_silent(world: World) -> None:
     patience_s = max(_patience_s(world, one, silent) for one in near_it)
     silent.stop(for_good=True)
     limit_s = patience_s + (NOTICED_TIMEOUTS - 1.0) * world.settings.failure_timeout_s
+    if scheduler.reachable(sound=True) != scheduler.reachable():  # no vote of theirs counts for so long (spec 7.4)
+        limit_s += 2 * world.settings.cut_off_s
     if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):
         oracles.fail(8, f"{silent.name} fell silent {limit_s:g} s ago, and is still in the roster")
     before = oracles.rounds_done

@@ -7,7 +7,11 @@ grow with the worker group.
 
 A thread that is blocked in gloo is freed by nothing but the end of its connection (`abort` and time limits free
 nobody), so a stop shuts the TCP connections down that came with the groups; the listening one stays, since its end
-would stop gloo's own loop.
+would stop gloo's own loop. And even that frees nobody whose message is half over: when a connection ends, gloo (torch
+2.13) fails what is yet to begin, and forgets what it was just reading or writing. So the thread that trains never waits
+in gloo: two threads of each generation do, one for what it has sent, which nobody needs to know, one for what it is to
+receive, and a stop lets it go on without them. A thread that gloo has forgotten stays until the process ends, with the
+one message that it waits for.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from datetime import timedelta
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import torch
@@ -57,6 +62,23 @@ class LineStore(dist.Store):  # type: ignore[misc, name-defined]
             self.get(key)
 
 
+class Receipt:
+    """A message that was begun, and the tensor in which it lies; `error`: why it failed."""
+
+    def __init__(self, work: Any, tensor: torch.Tensor) -> None:
+        self._work, self._tensor = work, tensor
+        self.over, self.error = False, ""
+
+    def complete(self) -> None:
+        """Wait in the library, for as long as that takes."""
+        try:
+            self._work.wait(FOREVER)
+        except RuntimeError as error:
+            self.error = _first_line(error)
+        del self._work, self._tensor
+        self.over = True
+
+
 class Groups:
     """The groups of one generation. Everything that belongs to it hangs on this object, and goes with it."""
 
@@ -65,12 +87,14 @@ class Groups:
         self._made: dict[Group, Any] = {}
         self._before = _connections()
         self._severed = False
+        self._changed = threading.Condition()
+        self._sent: SimpleQueue[Receipt | None] = SimpleQueue()
+        self._awaited: SimpleQueue[Receipt | None] = SimpleQueue()
 
     def build(self, groups: Iterable[Group]) -> None:
         """Make all of them at once. Raises `GenerationEnded` if the generation stops meanwhile, `GroupFailed`."""
         wanted = sorted(set(groups))
-        changed = threading.Condition()
-        failed: list[BaseException] = []
+        changed, failed = self._changed, list[BaseException]()
 
         def make(members: Group) -> None:
             try:
@@ -84,11 +108,6 @@ class Groups:
                 self._made[members] = made
                 changed.notify_all()
 
-        def wake() -> None:
-            with changed:
-                changed.notify_all()
-
-        self._wake: Callable[[], None] = wake
         self._line.on_stop(self.sever)
         for members in wanted:
             threading.Thread(target=make, args=(members,), name=f"chaos-group-{members}", daemon=True).start()
@@ -101,31 +120,46 @@ class Groups:
             raise GroupFailed(f"a group could not be made: {failed[0]}")
         if self._severed:
             raise GenerationEnded
+        for work in ((self._sent, None), (self._awaited, changed)):
+            threading.Thread(target=_complete, args=work, name="chaos-messages", daemon=True).start()
 
-    def send(self, group: Group, peer: int, tensor: torch.Tensor) -> Any:
-        """Hand a contiguous tensor over; keep the returned work until it is waited for."""
-        return self._do(lambda made: made.send([tensor], group.index(peer), 0), group)
+    def send(self, group: Group, peer: int, tensor: torch.Tensor) -> None:
+        """Hand a contiguous tensor over, which nobody changes any more. That it has arrived its receiver says."""
+        self._sent.put(Receipt(self._do(lambda made: made.send([tensor], group.index(peer), 0), group), tensor))
 
-    def receive(self, group: Group, peer: int, tensor: torch.Tensor) -> Any:
+    def receive(self, group: Group, peer: int, tensor: torch.Tensor) -> Receipt:
         """Post a receive into a contiguous tensor. Receives from one peer take its sends in order."""
-        return self._do(lambda made: made.recv([tensor], group.index(peer), 0), group)
+        return Receipt(self._do(lambda made: made.recv([tensor], group.index(peer), 0), group), tensor)
 
-    def wait(self, work: Any) -> None:
-        """Until it is done. Raises `GroupFailed`."""
-        try:
-            work.wait(FOREVER)
-        except RuntimeError as error:
-            raise GroupFailed(str(error).splitlines()[0][:500]) from None
+    def wait(self, receipt: Receipt) -> None:
+        """Until it is done. Raises `GroupFailed`, at once where the connections are severed."""
+        self._awaited.put(receipt)
+        with self._changed:
+            self._changed.wait_for(lambda: receipt.over or self._severed)
+        if not receipt.over:
+            raise GroupFailed("the connections of this generation were severed")
+        if receipt.error:
+            raise GroupFailed(receipt.error)
 
     def sever(self) -> None:
         """End the connections, which fails whatever waits for them. Called by the line's thread."""
-        self._severed = True
+        with self._changed:
+            self._severed = True
+            self._changed.notify_all()
         for descriptor, inode in _connections().items():
             if self._before.get(descriptor) != inode:
                 with suppress(OSError), closing(socket.socket(fileno=os.dup(descriptor))) as connection:
                     if _is_group_connection(connection):
                         connection.shutdown(socket.SHUT_RDWR)
-        getattr(self, "_wake", lambda: None)()
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more is sent or awaited."""
+        for queue in (self._sent, self._awaited):
+            with suppress(Empty):  # behind a message that gloo has forgotten, tensors would stay for ever
+                while True:
+                    queue.get_nowait()
+            queue.put(None)
 
     def _make(self, members: Group) -> Any:
         gloo: Any = dist.ProcessGroupGloo
@@ -141,7 +175,20 @@ class Groups:
         try:
             return start(self._made[group])
         except RuntimeError as error:
-            raise GroupFailed(str(error).splitlines()[0][:500]) from None
+            raise GroupFailed(_first_line(error)) from None
+
+
+def _complete(queue: SimpleQueue[Receipt | None], changed: threading.Condition | None) -> None:
+    """A thread of a generation: complete one after the other. `changed`: of somebody who waits for it."""
+    while (receipt := queue.get()) is not None:
+        receipt.complete()
+        if changed is not None:
+            with changed:
+                changed.notify_all()
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
 
 
 def _connections() -> dict[int, str]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from chaos.worker_group.groups import Groups
+from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
 from chaos.worker_group.seeding import seed_of, seeded
@@ -70,8 +70,7 @@ class StepRun:
         self._values: dict[Message, torch.Tensor] = {}
         self._samples: dict[int, tuple[Any, Any]] = {}
         self._expected = {each.peer: deque(each.messages) for each in task.share.incoming}
-        self._posted: dict[tuple[int, Message], tuple[Any, torch.Tensor]] = {}
-        self._sent: list[tuple[int, Any, torch.Tensor]] = []
+        self._posted: dict[tuple[int, Message], tuple[Receipt, torch.Tensor]] = {}
 
     def run(self) -> None:
         """From the first instruction to the last. Raises `GroupFailed`, `GenerationEnded`, what the model raises."""
@@ -98,9 +97,6 @@ class StepRun:
                     self.sums.close(total, self._task.me, self._task.groups, self._waits)
                     kind = "summing"
             self.seconds[kind] += perf_counter() - began_s
-        for peer, work, _ in self._sent:
-            self._waits(peer)
-            self._group().wait(work)
 
     def squares(self, layer: int) -> float:
         """The sum of the squares of a layer's summed gradient."""
@@ -186,7 +182,7 @@ class StepRun:
                 f"layer {message.layer} takes {tuple(value.shape)} {value.dtype} now and took {tuple(shape)} {dtype} "
                 "in the first micro-batch; micro-batches must all have one shape"
             )
-        self._sent.append((peer, self._group().send(pair(self._task.me, peer), peer, value), value))
+        self._group().send(pair(self._task.me, peer), peer, value)
 
     def _receive(self, message: Message, peer: int) -> None:
         """Post what the peer sends up to this message, in its order, then wait for this one."""

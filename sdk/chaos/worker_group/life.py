@@ -287,6 +287,8 @@ class InGroup(ABC):
     def _drop_groups(self) -> None:
         self.line.on_stop(_nothing)
         self._installed = False
+        if self._groups is not None:
+            self._groups.close()
         self._groups = None
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from blake3 import blake3
 
-from chaos.worker_group.groups import GroupFailed, Groups
+from chaos.worker_group.groups import GroupFailed, Groups, Receipt
 from chaos.worker_group.layers import HeldPart
 from chaos_protocols.worker_group.messages import StateMove
 
@@ -30,7 +29,7 @@ def move(
     """
     came: dict[int, torch.Tensor] = {}
     kept: dict[int, torch.Tensor] = {}
-    works: list[tuple[int, Any]] = []
+    works: list[tuple[int, Receipt]] = []
     checks: list[tuple[StateMove, torch.Tensor, torch.Tensor]] = []
     for each in moves:
         if each.target == me:
@@ -51,8 +50,8 @@ def move(
             part = kept[each.layer][each.start : each.stop]
             told = torch.frombuffer(bytearray(_hash(part)), dtype=torch.uint8)
             group = pair(me, each.target)
-            works.append((each.target, groups.send(group, each.target, part)))
-            works.append((each.target, groups.send(group, each.target, told)))
+            groups.send(group, each.target, part)
+            groups.send(group, each.target, told)
     for peer, work in works:
         doing(peer)
         groups.wait(work)

@@ -8,11 +8,10 @@ the tree of its own piece, and sends that back. Every byte is sent once a subtot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
-from chaos.worker_group.groups import Groups
+from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import HeldPart
 from chaos_protocols.streams import Sum
 from chaos_protocols.sums import SumTree
@@ -50,25 +49,21 @@ class StepSums:
         edges = [whole * i // count for i in range(count + 1)]
         mine = self._subtotals(total, rank, dtype, whole)
         length = edges[rank + 1] - edges[rank]
-        works: list[tuple[int, Any]] = []
+        works: list[tuple[int, Receipt]] = []
         received: dict[int, torch.Tensor] = {}
         for other, peer in enumerate(total.holders):
             if other != rank and total.subtotals[other] and length:
                 received[other] = torch.empty((len(total.subtotals[other]), length), dtype=dtype)
                 works.append((peer, groups.receive(total.holders, peer, received[other])))
-        sent = []
         for other, peer in enumerate(total.holders):
             if other != rank and len(mine) and edges[other + 1] > edges[other]:
                 piece = mine[:, edges[other] : edges[other + 1]].contiguous()
-                sent.append((peer, groups.send(total.holders, peer, piece), piece))
+                groups.send(total.holders, peer, piece)
         for peer, work in works:
             doing(peer)
             groups.wait(work)
         piece = self._closed_piece(total, rank, mine[:, edges[rank] : edges[rank + 1]], received)
         result = self._gather(total, rank, piece, edges, groups, doing)
-        for peer, work, _ in sent:
-            doing(peer)
-            groups.wait(work)
         for layer, part in zip(layers, torch.split(result, sizes), strict=True):
             self._closed[layer.index] = part
 
@@ -111,7 +106,7 @@ class StepSums:
         if len(piece):
             for other, peer in enumerate(total.holders):
                 if other != rank:
-                    works.append((peer, groups.send(total.holders, peer, piece)))
+                    groups.send(total.holders, peer, piece)
         for peer, work in works:
             doing(peer)
             groups.wait(work)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ from chaos.worker_group.line import GenerationEnded
 from chaos_protocols.worker_group.messages import StoreGet, StoreSet
 from chaos_protocols.worker_group.store import GroupStore
 
+ROOT = Path(__file__).resolve().parents[4]
 LIMIT_S = 20.0
 
 
@@ -97,10 +103,9 @@ def test_messages_from_one_peer_arrive_in_the_order_in_which_they_were_sent() ->
     _, (first, second, third) = built(3, (0, 1), (0, 1, 2))
 
     def send() -> None:
-        works = [first.send((0, 1), 1, torch.full((4,), float(i))) for i in range(5)]
-        works.append(first.send((0, 1, 2), 2, torch.full((2,), 9.0)))
-        for work in works:
-            first.wait(work)
+        for i in range(5):
+            first.send((0, 1), 1, torch.full((4,), float(i)))
+        first.send((0, 1, 2), 2, torch.full((2,), 9.0))
 
     def receive(groups: Groups, group: tuple[int, ...], shape: int, count: int) -> list[float]:
         tensors = [torch.zeros(shape) for _ in range(count)]
@@ -135,6 +140,46 @@ def test_a_stop_frees_a_thread_that_waits_for_a_live_peer() -> None:
     assert freed_s >= stopped_s
     with pytest.raises(GroupFailed):  # the peer's end of the connection is over as well
         second.wait(second.receive((0, 1), 0, torch.zeros(3)))
+
+
+def half_way() -> None:
+    """A receive whose message came half and whose peer is gone: gloo forgets it, and nothing fails it."""
+    for _ in range(10):
+        (sending, receiving), (first, second) = built(2, (0, 1))
+        came = torch.zeros(1 << 24)
+        receipt = second.receive((0, 1), 0, came)
+        first.send((0, 1), 1, torch.ones(1 << 24))
+        while came[0] == 0:
+            time.sleep(0)
+        sending.stop()  # as of a killed sender, its end of the connection goes
+        if came[-1] == 0:
+            waited, _ = together(partial(second.wait, receipt), partial(stop_soon, receiving))
+            assert isinstance(waited, GroupFailed)
+            return
+    raise AssertionError("64 MB were never caught half-way")
+
+
+def stop_soon(line: Thread) -> None:
+    time.sleep(0.2)
+    line.stop()
+
+
+def test_a_stop_frees_a_thread_whose_message_came_half() -> None:
+    """In a process of its own, which gloo's forgotten thread leaves with it."""
+    code = f"from {__name__} import half_way; half_way()"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_sender_waits_for_nobody_and_what_it_sent_is_kept_until_it_has_arrived() -> None:
+    _, (first, second) = built(2, (0, 1))
+    for i in range(3):
+        first.send((0, 1), 1, torch.full((1 << 20,), float(i)))  # returns, and the tensor is nobody's
+    gc.collect()
+    for i in range(3):
+        came = torch.zeros(1 << 20)
+        second.wait(second.receive((0, 1), 0, came))
+        assert bool((came == i).all())
 
 
 def test_a_stop_frees_who_builds_a_group_with_somebody_who_never_comes() -> None:
