@@ -105,7 +105,8 @@ class ParallelSite:
         loss: Callable[[Any, Any], Any],
     ) -> ParallelModel:
         """The model as one that all workers of `chaosd run` train together; without it, this process trains it. Beside
-        a daemon every step is a round of its run, in which all sites must train with `parallelize`.
+        a daemon every step is a round of its run, in which other sites may train with replicas or an ordinary script
+        of the same model and optimizer (without `clip_norm`).
 
         layers: the modules in the order in which data passes them, each taking one tensor and giving one; a
         `torch.nn.Sequential` needs none. loss: of (output, target), the mean over a micro-batch. Then `register(model,

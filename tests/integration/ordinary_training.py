@@ -34,7 +34,7 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
 
     with Coordinator(handle_signals=False, verbose=False) as coordinator:
-        coordinator.register(model=model, optimizer=optimizer, on_average=clip)
+        coordinator.register(model=model, optimizer=optimizer, on_average=clip if given.get("clip", True) else None)
         while coordinator.round < given["steps"]:
             backward(model, coordinator.round + 1, given["seed"])
             if not coordinator.step(samples=GLOBAL_BATCH):

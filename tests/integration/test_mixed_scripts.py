@@ -1,4 +1,4 @@
-"""Sites of replicas and sites of an ordinary script of one process in one run: real daemons, real workers.
+"""Sites of replicas, sites of stages and sites of an ordinary script of one process in one run: real daemons, workers.
 
 As in `test_institutions`: with two sites of one batch size their average has one value, so the reference needs no
 daemon.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.integration import ordinary_training, replica_training
+from tests.integration import ordinary_training, replica_training, stages_training
 from tests.integration.site_training import GLOBAL_BATCH, MICRO_BATCH, Points, make_model
 from tests.integration.test_institutions import (
     ROUNDS,
@@ -28,7 +28,8 @@ from tests.integration.test_institutions import (
     spawn,
     told,
 )
-from tests.rigs.site import wait_for
+from tests.rigs.site import Site, wait_for
+from tests.rigs.worker_group import Ran
 
 from chaos.frameworks import framework_of
 from chaos.sync.every_step import EveryStep
@@ -38,6 +39,7 @@ from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel
 
 ORDINARY, REPLICAS = Path(ordinary_training.__file__), Path(replica_training.__file__)
+STAGES = Path(stages_training.__file__)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +85,6 @@ def reference() -> Digests:
     return found
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("faults", ["1:2:backward", "0:2:update"])
 async def test_an_ordinary_script_and_replicas_train_one_model_whoever_dies(tmp_path: Path, faults: str) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
@@ -96,7 +97,6 @@ async def test_an_ordinary_script_and_replicas_train_one_model_whoever_dies(tmp_
     agree(of_group(ran), reference(), rounds=ROUNDS)
 
 
-@pytest.mark.timeout(180)
 async def test_a_replicated_script_of_one_process_joins_one_that_is_ordinary(tmp_path: Path) -> None:
     async with sites(tmp_path, ["one", "other"], min_sites=2) as cluster:
         one, other = cluster.sites
@@ -107,7 +107,6 @@ async def test_a_replicated_script_of_one_process_joins_one_that_is_ordinary(tmp
     agree(told(other), reference(), rounds=ROUNDS)
 
 
-@pytest.mark.timeout(180)
 async def test_replicas_join_late_and_give_a_later_ordinary_script_the_state(tmp_path: Path) -> None:
     rounds = 120
     async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
@@ -126,3 +125,55 @@ async def test_replicas_join_late_and_give_a_later_ordinary_script_the_state(tmp
     assert any(int(str(each.fields["sites"])) == 3 for each in ran.of("round"))
     agree(of_group(ran), told(one), rounds=rounds)
     agree(told(late), told(one), rounds=rounds)
+
+
+def all_agree(one: Site, alone: Site, stages: Ran, *, rounds: int) -> None:
+    """An ordinary script, one process with all stages, and several workers: the same state after each round."""
+    agree(told(one), told(alone), rounds=rounds)
+    agree(of_group(stages), told(alone, "digests-layers"), rounds=rounds)
+
+
+@pytest.mark.timeout(180)
+async def test_an_ordinary_script_and_stages_train_one_model_whoever_dies(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "alone", "stages"], min_sites=3) as cluster:
+        one, alone, stages = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=ROUNDS, script=ORDINARY, clip=False)
+        other = await asyncio.to_thread(spawn, alone, 1, rounds=ROUNDS, script=STAGES)
+        ran = await group(stages, 2, dp=2, pp=2, faults="2:2:update", script=STAGES)
+        await ended(process)
+        await ended(other)
+    assert ran.failed == "" and len(ran.struck) == 1 and len(ran.of("plan")) == 2, ran.happened
+    all_agree(one, alone, ran, rounds=ROUNDS)
+    assert len(told(one)) == ROUNDS
+
+
+@pytest.mark.timeout(180)
+async def test_stages_get_the_state_of_an_ordinary_script_and_give_it_to_the_next(tmp_path: Path) -> None:
+    rounds = 120
+    async with sites(tmp_path, ["one", "stages", "alone", "late"], min_sites=1) as cluster:
+        one, stages, alone, late = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.1, script=ORDINARY, clip=False)
+        await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
+        second = asyncio.create_task(group(stages, 1, rounds=rounds, dp=1, pp=2, script=STAGES))
+        third = await asyncio.to_thread(spawn, alone, 2, rounds=rounds, script=STAGES)
+        await asyncio.to_thread(wait_for, lambda: told(alone), "a round of the third site")
+        fourth = await asyncio.to_thread(spawn, late, 0, rounds=rounds, script=ORDINARY, clip=False)
+        for each in (process, third, fourth):
+            await ended(each)
+        ran = await second
+    assert ran.failed == "", ran.happened
+    loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
+    assert loaded and loaded[0] > 0, "the stages joined a training under way"
+    all_agree(one, alone, ran, rounds=rounds)
+    agree(told(late), told(one), rounds=rounds)
+
+
+@pytest.mark.timeout(180)
+async def test_stages_that_clip_are_refused_beside_an_ordinary_script(tmp_path: Path) -> None:
+    async with sites(tmp_path, ["one", "stages"], min_sites=1) as cluster:
+        one, stages = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=40, pace_s=0.1, script=ORDINARY, clip=False)
+        await asyncio.to_thread(wait_for, lambda: told(one), "the first round")
+        ran = await group(stages, 1, rounds=40, dp=1, pp=2)
+        await ended(process)
+    assert "clip_norm: 2.0" in ran.failed, ran.happened

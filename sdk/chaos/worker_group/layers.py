@@ -18,6 +18,8 @@ from blake3 import blake3
 
 from chaos.frameworks.base import StateItem
 from chaos.frameworks.torch import TorchFramework
+from chaos.frameworks.torch_buffers import ModelBuffer
+from chaos.frameworks.torch_names import buffers_of
 from chaos.frameworks.torch_state import TensorItem
 
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
@@ -125,6 +127,8 @@ class Layer(HeldPart):
         """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
         self._make: MakeOptimizer | None = None
         self._framework: TorchFramework | None = None
+        self.stepped: list[torch.nn.Parameter] = []
+        """Its parameters in the order of its optimizer."""
 
     @property
     def name(self) -> str:
@@ -140,10 +144,16 @@ class Layer(HeldPart):
         tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
         plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
         if self.parameters:
-            models, optimizers = {"layer": self.module}, {"optimizer": make(self.parameters)}
-            self._framework = TorchFramework(models, optimizers, {}, set_to_none=True)
+            optimizer = make(self.parameters)
+            self.stepped = [p for group in optimizer.param_groups for p in group["params"]]
+            self._framework = TorchFramework({"layer": self.module}, {"optimizer": optimizer}, {}, set_to_none=True)
         items = plain if self._framework is None else self._framework.items
         self._consists_of(items, sum(each.get().size for each in plain))
+
+    def buffers(self) -> list[ModelBuffer]:
+        """The persistent ones; to be written before an update, which makes them count."""
+        found = buffers_of("layer", self.module)
+        return [ModelBuffer(name=b.name, owner=b.module, key=b.key, committed=b.tensor) for b in found]
 
     def _persistent(self, named: tuple[str, torch.Tensor]) -> bool:
         path, _, last = named[0].rpartition(".")
@@ -153,7 +163,7 @@ class Layer(HeldPart):
         """The memory is given back."""
         if self.held:
             self.held = False
-            self._framework, self._items = None, ()
+            self._framework, self._items, self.stepped = None, (), []
             self.module.to("meta")
 
     def revive(self) -> None:

@@ -137,8 +137,8 @@ class InGroup(ABC):
         assert order is not None
         if self._memory is not None:
             for layer in (self._training.parts[index] for index in order.lowest):
-                if layer.parameters:
-                    self._memory.give(layer, run.sums.total(layer.index) / loader.micro_batches)
+                mean = run.sums.total(layer.index) / loader.micro_batches if layer.parameters else None
+                self._memory.give(layer, mean)
         squares = tuple((layer, run.squares(layer)) for layer in order.lowest)
         self._stand(StepPhase.REDUCED)
         line.doing(Work.WAITING)

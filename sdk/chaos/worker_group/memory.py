@@ -35,9 +35,9 @@ class RunMemory:
         self._state = whole[layout.state_offset : layout.state_offset + vectors.state.size_bytes]
         self._check = whole[layout.size_bytes : layout.size_bytes + check_bytes]
 
-    def give(self, layer: HeldPart, mean: torch.Tensor) -> None:
+    def give(self, layer: HeldPart, mean: torch.Tensor | None) -> None:
         """This layer's part of what the site gives to the next round."""
-        self._vectors.give(self._contribution, layer.index, mean)
+        self._vectors.give(self._contribution, layer, mean)
 
     def squares(self, layer: HeldPart) -> float:
         """Of this layer's part of the result."""
@@ -48,8 +48,8 @@ class RunMemory:
         for layer in layers:
             if layer.held and commit.void:
                 layer.forget()
-            elif layer.held and layer.parameters:
-                layer.update(self._vectors.gradient(self._result, layer.index) * commit.factor, commit.step + 1)
+            elif layer.held:
+                self._vectors.update(self._result, layer, commit.factor, commit.step + 1)
 
     def write(self, layer: HeldPart) -> None:
         """This layer's state, for a joiner."""

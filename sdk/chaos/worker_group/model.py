@@ -18,6 +18,7 @@ from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.interpreter import Loss
 from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
+from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
@@ -99,11 +100,15 @@ class ParallelModel:
 
     def of_workers_in_a_run(self) -> None:
         """These workers train with other institutions, through their controller."""
-        self._vectors = LayerVectors(self.layers, self._clip_norm)
+        self._vectors = LayerVectors(self._layout())
 
     def of_a_run(self) -> LayersSession:
         """This process trains with other institutions: what the rounds are made of."""
-        return LayersSession(self.layers, self._clip_norm)
+        return LayersSession(self.layers, self._layout(), self._clip_norm)
+
+    def _layout(self) -> ModelLayout:
+        assert self._make is not None
+        return ModelLayout(self.module, self.layers, self._make, self._clip_norm)
 
     def talk_through(self, conversation: Conversation, session: SyncSession) -> None:
         """The daemon beside this process, and what was given by `of_a_run`."""

@@ -14,7 +14,8 @@ from chaos.sync.base import Due, Part
 from chaos.sync.notes import Agreed
 from chaos.worker_group.interpreter import StepRun
 from chaos.worker_group.layers import Layer
-from chaos.worker_group.vectors import LayerVectors, items_of
+from chaos.worker_group.layout import ModelLayout
+from chaos.worker_group.vectors import LayerVectors
 from chaos_protocols.wire.worker import ContributionSpec
 from chaos_protocols.worker_group.commit import clip_factor
 
@@ -34,10 +35,10 @@ class LayersSession:
     agreed: Agreed | None = None
     notice = ""
 
-    def __init__(self, layers: Sequence[Layer], clip_norm: float | None) -> None:
+    def __init__(self, layers: Sequence[Layer], layout: ModelLayout, clip_norm: float | None) -> None:
         self._layers, self._clip_norm = layers, clip_norm
-        self._vectors = LayerVectors(layers, clip_norm)
-        self.items: Sequence[StateItem] = items_of(layers, clip_norm)
+        self._vectors = LayerVectors(layout)
+        self.items: Sequence[StateItem] = layout.whole(layers)
         self.given: Given | None = None
         self.norm = math.nan
 
@@ -52,13 +53,13 @@ class LayersSession:
         self.check(part)
         return Due.ROUND
 
-    def contribute(self, vector: Bytes) -> float:
+    def contribute(self, vector: Bytes, round: int) -> float:
         given = self.given
         if given is None:
             return 0.0
         for layer in self._layers:
-            if layer.parameters:
-                self._vectors.give(vector, layer.index, given.run.sums.total(layer.index) / given.micro_batches)
+            mean = given.run.sums.total(layer.index) / given.micro_batches if layer.parameters else None
+            self._vectors.give(vector, layer, mean)
         return float(given.samples)
 
     def average(self, vector: Bytes) -> None:
@@ -69,8 +70,7 @@ class LayersSession:
         self.norm = math.sqrt(sum(squares))
         factor = clip_factor(self.norm, self._clip_norm)
         for layer in self._layers:
-            if layer.parameters:
-                layer.update(self._vectors.gradient(vector, layer.index) * factor, round)
+            self._vectors.update(vector, layer, factor, round)
         self.given = None
 
     def skip(self, round: int) -> None:
@@ -80,7 +80,7 @@ class LayersSession:
         """Nothing of it is kept."""
 
     def name_at(self, start: int) -> str:
-        return f"the gradient of layer {self._layers[self._vectors.layer_at(start)].name}"
+        return repr(self._vectors.name_at(start))
 
     def apply_alone(self, round: int) -> bool:
         raise AssertionError("alone, the steps of a parallel model are its own (TrainsAlone)")

@@ -16,6 +16,7 @@ from chaos.frameworks.base import Bytes, Framework, SlotKind, in_vector_order
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.every_step import EveryStepSession
 from chaos.worker_group.layers import HeldPart
+from chaos.worker_group.layout import ItemBytes
 from chaos.worker_group.vectors import Vectors
 
 
@@ -117,10 +118,13 @@ class WholeVectors(Vectors):
     """The vector of a round, and the state, as an ordinary script of this training has them."""
 
     def __init__(self, whole: WholeModel, session: EveryStepSession) -> None:
-        super().__init__(session.items, [whole])
+        items = [each.item for each in session.items]
+        places = [[ItemBytes(index, 0, 0, each.get().size)] for index, each in enumerate(session.items)]
+        super().__init__(items, [places])
         self._whole, self.contribution = whole, session.contribution
 
-    def give(self, vector: Bytes, part: int, mean: torch.Tensor) -> None:
+    def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
+        assert mean is not None
         self._whole.lay_out(mean, vector)
 
     def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
