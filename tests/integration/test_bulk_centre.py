@@ -168,6 +168,16 @@ async def test_only_what_the_script_names_is_drawn_in_and_judged() -> None:
     await rig.close()
 
 
+async def test_where_parts_are_averaged_in_turn_the_last_result_is_of_another_part_and_no_centre() -> None:
+    rig = rig_of({}, contribution_spec(WIDE, 60_001, parts=3))
+    await agree(rig)
+    bound_by(rig)
+    await whole(rig, begin(rig, 2, {}, centred=True))
+    assert float(np.linalg.norm(rig.drivers[LEAF].result(2))) == pytest.approx(RADIUS, rel=1e-4)
+    assert not any(driver.broken for driver in rig.drivers.values())
+    await rig.close()
+
+
 async def test_a_norm_and_a_radius_hold_together() -> None:
     rig = rig_of({})
     await agree(rig)

@@ -47,6 +47,7 @@ from chaosd.bulk.reduce.own_part import bytes_of
 from chaosd.bulk.vector import is_finite
 from chaosd.storage.vector_file import read_vector, write_vector
 from chaosd.worker.arena import Arena
+from chaosd.worker.memory import memory_problem
 from chaosd.worker.server import Knock, WorkerServer
 
 OLD_ARENAS_MAX = 2
@@ -238,6 +239,11 @@ class WorkerSessions:
                 f"the script's chaos package speaks protocol {hello.versions}, this daemon {SPOKEN}, and they share "
                 "none; install the same chaos-train in both environments"
             )
+            return
+        vectors = self._averaging.vectors
+        if problem := memory_problem(hello.contribution, vectors.spec if vectors is not None else None):
+            arena.close()
+            knock.turn_away(problem)
             return
         session = AttachedWorker(hello, arena)
         self._at_the_door = (session, knock)

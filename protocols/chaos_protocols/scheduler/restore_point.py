@@ -8,6 +8,8 @@ worker.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from chaos_protocols.agreement.commands import SetRestorePoint
@@ -171,18 +173,26 @@ class RestorePoint:
         self.waiting = ""
         if self._reads_its_checkpoint(now_s):
             return None
-        roster, candidates = self._facts.roster, self.offers.candidates()
+        roster, offered = self._facts.roster, self.offers.candidates()
+        candidates = [one for one in offered if self._is_of_the_run(one)]
         reached = self._reports.reached_round()
         best = min((one for one in candidates if one.round or not reached), key=lambda one: one.rank, default=None)
         if roster.model is None or (best is not None and self._has_the_newest(best)):
             return best
-        here = {one.record.site for one in candidates}
+        here = {one.record.site for one in offered}
         stood_s = self._stood_s(now_s)
         awaited = self._awaited.than(best.age if best else None, here=here, now_s=now_s, stood_s=stood_s)
         if best is None or awaited:
-            self.waiting = self._why_it_waits(best, awaited, reached, stood_s)
+            strangers = [one for one in offered if one not in candidates]
+            self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)
             return None
         return best
+
+    def _is_of_the_run(self, one: Candidate) -> bool:
+        """Whether rounds of this run can be in it: they are in no state of a site that never was in it. An operator may
+        know better (spec 13.10)."""
+        roster, site = self._facts.roster, one.record.site
+        return not one.round or roster.record(site) is not None or any(gone.site == site for gone in roster.departed)
 
     def _has_the_newest(self, best: Candidate) -> bool:
         """A live worker, and as far as members know that were there nobody can have more than one round more: what only
@@ -219,6 +229,17 @@ class RestorePoint:
             "" if best is None else f"`chaosd recover --from {best.record.name}:{best.round}` goes on from there, "
         )
         return f"{lost}. An operator may decide otherwise: {choices}`chaosd recover --anew` begins again with round 1"
+
+    def _offered_by(self, strangers: Sequence[Candidate]) -> str:
+        """For an operator, who may know them."""
+        if not strangers:
+            return ""
+        told = min(strangers, key=lambda one: one.rank)
+        name = told.record.name
+        return (
+            f". {name} offers a state of round {told.round}, but never was in this run: only an operator can take "
+            f"that (`chaosd recover --from {name}:{told.round}`)"
+        )
 
     def _tell_what_is_awaited(self, now_s: float) -> Decision | None:
         """To every site of the roster, again and again."""

@@ -126,10 +126,10 @@ class LocalTraining(Protocol):
         """Names of what updates the parameters."""
         ...
 
-    def step(self, number: int, optimizers: Sequence[str]) -> str:
-        """One step of these optimizers at home, on the gradients as they stand; `number`: how many the schedule has
-        seen with it (1: the first of the run). The gradients are cleared. Returns why nothing was done (a gradient is
-        not finite, by name); empty: it was done."""
+    def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
+        """One step of these optimizers at home, on the gradients as they stand; `number`: how many the schedule
+        had seen, and one (1: the first of the run). The schedule goes on by `advance` steps. The gradients are
+        cleared. Returns why nothing was done (a gradient is not finite, by name); empty: it was done."""
         ...
 
     @property

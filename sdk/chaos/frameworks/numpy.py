@@ -146,7 +146,7 @@ class NumpyLocalTraining:
         self.optimizers: Sequence[str] = framework.optimizers
         self.has_hook = False
 
-    def step(self, number: int, optimizers: Sequence[str]) -> str:
+    def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         """`apply(gradients, number)`."""
         gradients = self._framework.gradients
         odd = next((name for name, gradient in gradients.items() if not np.isfinite(gradient).all()), None)

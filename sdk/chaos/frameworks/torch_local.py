@@ -58,13 +58,13 @@ class TorchLocalTraining:
         """Of each committed item, what it was when the phase was closed."""
         self.has_hook = on_update is not None
 
-    def step(self, number: int, optimizers: Sequence[str]) -> str:
+    def step(self, number: int, optimizers: Sequence[str], advance: int = 1) -> str:
         with self._watch.update():
             odd = self._not_finite(frozenset(optimizers))
             if not odd:
                 for name in optimizers:
                     self._optimizers[name].step()
-                self._schedule(1)
+                self._schedule(advance)
             self._clear_gradients()
         return f"the gradient of {odd!r} is not finite" if odd else ""
 

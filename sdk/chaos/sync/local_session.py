@@ -15,6 +15,7 @@ from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.fragments import Fragments
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
 from chaos.sync.outer import OuterSGD
+from chaos.sync.pace import LocalPace
 from chaos.sync.runs import runs_of
 from chaos_protocols.names import WEIGHT_MAX
 from chaos_protocols.wire.state_spec import contribution_spec, fact
@@ -23,13 +24,15 @@ from chaos_protocols.wire.worker import ContributionSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPlan:
-    """`every`, `outer`, `fragments`, `delay` as of `DiLoCo`, checked; `own_share`: 0 without a delay."""
+    """`every`, `outer`, `fragments`, `delay` as of `DiLoCo`, checked; `own_share`: 0 without a delay. `by_time`: the
+    phases are as long as `every` steps are on average."""
 
     every: int
     outer: OuterSGD
     fragments: int = 1
     delay: int = 0
     own_share: float = 0.0
+    by_time: bool = False
 
     @property
     def steps(self) -> int:
@@ -88,8 +91,10 @@ class LocalStepsSession:
                 "own are among them, and the sites would differ: leave it out, and take the common model where it is "
                 "wanted: `with coordinator.common_model(): ...`"
             )
-        notes_count = notes.count + (data.count if data is not None else 0)
+        self._pace = LocalPace(plan.steps, by_time=plan.by_time)
+        notes_count = notes.count + self._pace.count + (data.count if data is not None else 0)
         self._notes_bytes = 8 * notes_count
+        self._data_at = notes.count + self._pace.count
         runs = runs_of(framework.slots, self._notes_bytes)
         self._fragments = Fragments(runs, plan.fragments, self._notes_bytes)
         trained = [run for run in runs if run.kind is SlotKind.PARAMETER]
@@ -101,7 +106,11 @@ class LocalStepsSession:
         self._under_way: _UnderWay | None = None
         self._to_merge: int | None = None
         """The part whose result is in the anchor, and not yet in the live parameters."""
+        longest = max(window.stop - window.start for window in self._fragments.windows) if plan.delay else 0
+        self._merging: Bytes = np.zeros(longest, dtype=np.uint8)
         self._given_part = 0
+        self._own: dict[int, Bytes] = {}
+        """Memory for this site's own parameters, once the common model was shown."""
         self._common: list[tuple[Anchor, Bytes]] | None = None
         """While the common model is in the parameters: this site's own."""
         self.agreed: Agreed | None = None
@@ -110,6 +119,7 @@ class LocalStepsSession:
         self.items: Sequence[StateItem] = [
             *(fact_item(fact(text)) for text in (*facts, *(data.facts() if data is not None else ()))),
             *(data.items if data is not None else ()),
+            *self._pace.items,
             *(item for anchor in self._anchors.values() for item in anchor.items(plan.outer)),
             *self._local.items,
         ]
@@ -122,7 +132,7 @@ class LocalStepsSession:
     def steps(self) -> int:
         """Of the run, with those of this site since the last round."""
         rounds = self._round if self._under_way is None else self._under_way.round
-        return rounds * self._plan.steps + self._phase.steps
+        return rounds * self._plan.steps + self._pace.position
 
     # ---- the phase at home
 
@@ -147,6 +157,7 @@ class LocalStepsSession:
             return Due.ROUND
         number = self.steps + 1
         phase.steps += 1
+        advance = self._pace.stepped()
         counts = self._data is None or self._data.stepped(part.counted)
         if part.skip or not counts:
             self._framework.discard()
@@ -154,7 +165,7 @@ class LocalStepsSession:
         else:
             names = part.optimizers
             chosen = by_name(self._local.optimizers, names) if names is not None else self._local.optimizers
-            why = self._local.step(number, chosen)
+            why = self._local.step(number, chosen, advance)
         if why:
             phase.left_out, phase.why = phase.left_out + 1, why
         else:
@@ -163,12 +174,12 @@ class LocalStepsSession:
 
     def _due(self) -> Due:
         if not self._plan.delay:
-            return Due.ROUND if self._phase.steps >= self._plan.steps else Due.NOTHING
-        if self._phase.steps >= self._plan.delay:
+            return Due.ROUND if self._pace.is_over else Due.NOTHING
+        if self._pace.position >= self._plan.delay:
             if self._under_way is not None:
                 return Due.RESULT
             self._merge()
-        return Due.GIVE if self._phase.steps >= self._plan.steps else Due.NOTHING
+        return Due.GIVE if self._pace.is_over else Due.NOTHING
 
     # ---- the round
 
@@ -180,10 +191,11 @@ class LocalStepsSession:
             self._goes_on(round, None)
             return 0.0
         note = RoundNote(optimizers=frozenset(), wants_to_end=phase.wants_to_end, metrics=phase.metrics)
-        numbers = vector[: self._notes_bytes].view(np.float64)
+        numbers, weight = vector[: self._notes_bytes].view(np.float64), samples or IDLE_WEIGHT
         self._notes.write(note, numbers[: self._notes.count])
+        self._pace.write(weight, numbers[self._notes.count : self._data_at])
         if self._data is not None:
-            self._data.write(numbers[self._notes.count :])
+            self._data.write(numbers[self._data_at :])
         for window in self._fragments.windows:
             piece, size = window.pieces[part], window.pieces[part].stop - window.pieces[part].start
             given = vector[window.start : window.start + size]
@@ -193,7 +205,7 @@ class LocalStepsSession:
                 live = given.view(anchor.values.dtype)
                 np.subtract(anchor.part(piece), live, out=live)
         self._goes_on(round, part)
-        return samples or IDLE_WEIGHT
+        return weight
 
     def _goes_on(self, round: int, part: int | None) -> None:
         """With a delay the next phase begins here."""
@@ -202,7 +214,7 @@ class LocalStepsSession:
         self._under_way = _UnderWay(round, part)
         self._local.close_phase(self._plan.steps)
         self.notice = self._left_out(round)
-        self._phase = _Phase()
+        self._begin_phase()
         if part is not None:
             self._samples[part] = 0.0
 
@@ -212,7 +224,8 @@ class LocalStepsSession:
     def apply(self, vector: Bytes, round: int) -> None:
         numbers = vector[: self._notes_bytes].view(np.float64)
         self.agreed = agreed = self._notes.read(numbers[: self._notes.count])
-        trained = self._data is None or self._data.settle(numbers[self._notes.count :]) > 0
+        self._pace.read(numbers[self._notes.count : self._data_at])
+        trained = self._data is None or self._data.settle(numbers[self._data_at :]) > 0
         part, under_way = self._fragments.of(round), self._under_way
         gave = under_way is not None and under_way.round == round and under_way.part is not None
         for window in self._fragments.windows:
@@ -237,9 +250,9 @@ class LocalStepsSession:
         if self._under_way is None or self._under_way.round != round:
             self.notice = self._left_out(round)
             self._samples[part] = 0.0
-            self._phase = _Phase()
+            self._begin_phase()
         self._under_way, self._to_merge = None, part if gave else None
-        if self._phase.steps >= self._plan.delay:
+        if self._pace.position >= self._plan.delay:
             self._merge()
 
     def _merge(self) -> None:
@@ -251,7 +264,7 @@ class LocalStepsSession:
             if (anchor := self._anchors.get(id(window.run))) is None:
                 continue
             piece, kind = window.pieces[part], anchor.values.dtype.type
-            live: Bytes = np.empty(piece.stop - piece.start, dtype=np.uint8)
+            live = self._merging[: piece.stop - piece.start]
             self._fragments.read(self._framework, piece, live)
             values = live.view(anchor.values.dtype)
             values -= anchor.part(piece)
@@ -306,8 +319,10 @@ class LocalStepsSession:
         if self._common is not None:
             raise ValueError("the common model is in the parameters already")
         self._common = []
-        for anchor in self._anchors.values():
-            own: Bytes = np.empty(anchor.bytes.size, dtype=np.uint8)
+        for key, anchor in self._anchors.items():
+            if key not in self._own:
+                self._own[key] = np.zeros(anchor.bytes.size, dtype=np.uint8)
+            own = self._own[key]
             self._framework.read(What.VALUE, anchor.run.slots, own)
             self._common.append((anchor, own))
             self._framework.write(What.VALUE, anchor.run.slots, anchor.bytes)
@@ -321,8 +336,12 @@ class LocalStepsSession:
 
     # ---- within
 
-    def _begin(self, round: int) -> None:
+    def _begin_phase(self) -> None:
         self._phase = _Phase()
+        self._pace.begin()
+
+    def _begin(self, round: int) -> None:
+        self._begin_phase()
         self._round = round
         self._under_way = self._to_merge = None
         self._samples = [0.0] * self._plan.fragments

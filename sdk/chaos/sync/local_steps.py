@@ -47,6 +47,9 @@ class DiLoCo:
     over so many steps after it gave to it; less than `every / fragments`. own_share: how much of its own parameters a
     site keeps then, 0 to below 1 (OWN_SHARE where there is a delay); the rest is the common value.
 
+    pace: `"steps"`: every site makes `every` steps. `"time"`: every site works as long as `every` steps take on average
+    over the sites, so a slower one makes fewer, a faster one more, and nobody waits; schedules go by the run's clock.
+
     Raises ValueError for what makes no sense.
     """
 
@@ -59,6 +62,7 @@ class DiLoCo:
         fragments: int = 1,
         delay: int = 0,
         own_share: float | None = None,
+        pace: str = "steps",
     ) -> None:
         if not _is_whole(every) or not 1 <= every <= EVERY_MAX:
             raise ValueError(
@@ -72,11 +76,13 @@ class DiLoCo:
             )
         NotesLayout((), metrics)
         _check_streaming(every, fragments, delay, own_share)
+        _check_pace(pace, delay)
         self.plan = LocalPlan(
             every=every,
             outer=outer if outer is not None else OuterSGD(),
             fragments=fragments,
             delay=delay,
+            by_time=pace == "time",
             own_share=(OWN_SHARE if own_share is None else float(own_share)) if delay else 0.0,
         )
         self._metrics = tuple(metrics)
@@ -85,6 +91,7 @@ class DiLoCo:
         plan = self.plan
         streaming = f" fragments={plan.fragments}" if plan.fragments > 1 else ""
         streaming += f" delay={plan.delay} own_share={plan.own_share!r}" if plan.delay else ""
+        streaming += " pace=time" if plan.by_time else ""
         return (f"{MODE}{self._named()}{streaming}" + (f" metrics={sorted(self._metrics)}" if self._metrics else ""),)
 
     def start(self, framework: Framework, data: SharedData | None = None) -> LocalStepsSession:
@@ -98,8 +105,9 @@ class LocalSGD(DiLoCo):
     """`every` steps at home, then the common parameters are the mean of the sites', weighted by samples. The rest as
     for `DiLoCo`, whose outer optimizer is then plain descent with lr = 1."""
 
-    def __init__(self, *, every: int, metrics: Sequence[str] = ()) -> None:
-        super().__init__(every=every, outer=OuterSGD(lr=1.0, momentum=0.0, nesterov=False), metrics=metrics)
+    def __init__(self, *, every: int, metrics: Sequence[str] = (), pace: str = "steps") -> None:
+        plain = OuterSGD(lr=1.0, momentum=0.0, nesterov=False)
+        super().__init__(every=every, outer=plain, metrics=metrics, pace=pace)
 
     def _named(self) -> str:
         return f"LocalSGD every={self.plan.every}"
@@ -107,6 +115,14 @@ class LocalSGD(DiLoCo):
 
 def _is_whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _check_pace(pace: str, delay: int) -> None:
+    """Raises ValueError for what makes no sense."""
+    if pace not in ("steps", "time"):
+        raise ValueError(f'pace = {pace!r}: "steps" (every site makes as many) or "time" (every site works as long)')
+    if pace == "time" and delay:
+        raise ValueError('pace="time" goes with delay=0: the time of a step could not be told from the wait for a link')
 
 
 def _check_streaming(every: int, fragments: int, delay: int, own_share: float | None) -> None:

@@ -244,17 +244,6 @@ ROUNDS = (
         breaks=(3,),
     ),
     Bug(
-        name="other bounds hold as soon as a site hears of them",
-        patches=(
-            Patch(
-                "chaos_protocols.agreement.roster:Roster.bounds_of",
-                "self.bounds if round_number >= self.bounds_from else self.bounds_before",
-                "self.bounds",
-            ),
-        ),
-        breaks=(2,),
-    ),
-    Bug(
         name="one operator changes the bounds",
         patches=(
             Patch(

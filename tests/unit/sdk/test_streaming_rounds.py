@@ -76,7 +76,7 @@ def test_a_round_carries_a_part_padded_to_the_longest(socket_file: Path) -> None
 def test_with_a_delay_the_script_goes_on_and_the_result_is_taken_over_later(socket_file: Path) -> None:
     """The result of round 1 is applied between two steps as soon as it is here, and reaches the live parameters two
     steps after it was given; that of round 2 comes late, and is waited for."""
-    gone_on, asked = threading.Event(), threading.Event()
+    gone_on, wanted, asked = threading.Event(), threading.Event(), threading.Event()
 
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
@@ -88,6 +88,7 @@ def test_with_a_delay_the_script_goes_on_and_the_result_is_taken_over_later(sock
         daemon.expect(UpdateStarted)
         assert daemon.expect(ResultApplied).round == 1
         daemon.send(TakeSnapshot(round=1))  # in the middle: the common state is that of round 1
+        wanted.set()
         daemon.expect(SnapshotTaken)
         assert daemon.array("state", np.float64)[:NUMBERS].tolist() == [-10.0] * 2 + [0.0] * 3
         assert daemon.expect(RoundContributed).weight == 6 and given(daemon).tolist() == [6.0] * 3
@@ -102,6 +103,7 @@ def test_with_a_delay_the_script_goes_on_and_the_result_is_taken_over_later(sock
         assert gone_on.wait(30)
         assert site.step(1.0) and site.coordinator.round == 1, "applied, and not in the live parameters yet"
         assert site.weights.tolist() == [-4.0] * 5 and site.coordinator.steps == 4
+        assert wanted.wait(30)
         assert site.step(1.0) and site.weights.tolist() == [-7.5] * 2 + [-5.0] * 3, "half its own, half the common one"
         assert site.step(1.0) and site.step(1.0) and site.coordinator.round == 1 and site.coordinator.steps == 7
         asked.set()

@@ -167,6 +167,12 @@ class _Owed:
             lost[:] = 0
 
 
+def owed_bytes(spec: ContributionSpec) -> int:
+    """Memory for what an encoding loses: two copies of the float32 numbers, of all parts; 0 in fp32."""
+    numbers = sum(segment.count for segment in spec.segments if segment.dtype == "float32")
+    return 0 if spec.encoding == FP32 else 2 * ITEM_BYTES["float32"] * numbers * spec.parts
+
+
 def coded_bytes(spec: ContributionSpec) -> int:
     """Of a result as it is held and sent."""
     if spec.encoding == FP32:

@@ -294,7 +294,8 @@ class VectorMemory:
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
         centre = None
         if bounds.clip_radius:
-            centre = self._centre(bounds, tag.round - 1) if centred else Centre(bounds.clip_radius, self.spec)
+            last = centred and self.spec.parts == 1  # else the round before averaged something else
+            centre = self._centre(bounds, tag.round - 1) if last else Centre(bounds.clip_radius, self.spec)
         kept = RoundBounds(bounds, self.spec, centre)
         result = self._new_result(tag.round, kept.limit)
         self.coded.begin(tag.round, member=member)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, link, records, roster_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import alive, lose, report
-from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, without_state
+from tests.unit.protocols.scheduler.test_restore_point import LATEST, adopted, asks, disk, hello, joins, without_state
 
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Departure, Roster
@@ -58,6 +58,21 @@ def test_the_run_goes_on_from_an_older_state_on_an_operators_word(named: str) ->
     assert bench.machine.roster.restored_by == "user-1" and bench.machine.roster.needs == 4
     answer = decides(bench, named, LATEST - 3)
     assert answer is not None and answer.done and f"round {LATEST - 3} of site b" in answer.reason
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_joiner_that_never_was_in_the_run_brings_a_state_on_an_operators_word_alone(on_disk: bool) -> None:
+    bench = standing(B)
+    asks(bench, B, checkpoint=disk(LATEST - 3))
+    far: dict[str, Any] = {"checkpoint": disk(1 << 40)} if on_disk else {"worker_round": 1 << 40}
+    joins(bench, D, versions=SPOKEN, **far)
+    alive(bench, B, D, seconds=1.0)
+    assert adopted(bench) is None
+    told = bench.machine.scheduler.term.restore_point.waiting
+    assert "d offers a state of round 1099511627776, but never was in this run" in told
+    decides(bench, "d", 1 << 40)
+    alive(bench, B, D, seconds=0.5)
+    assert adopted(bench) == (D, 1 << 40)
 
 
 def test_it_begins_anew_with_a_fresh_worker_of_the_site_where_that_was_decided() -> None:

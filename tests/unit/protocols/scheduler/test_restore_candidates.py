@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.unit.protocols.one_site import (
     EPOCH,
     MODEL,
@@ -24,6 +25,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import SetRestorePoint
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.wire.control import (
     JoinRequest,
     SiteStatus,
@@ -80,19 +82,24 @@ def test_nothing_is_restored_while_a_member_has_not_reported() -> None:
     assert bench.machine.roster.restored_from is None
 
 
-def test_a_site_outside_can_bring_the_newest_state_back() -> None:
-    bench = leader_of(roster=roster_of(A, B, resolved_round=5, first_round=6))
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_site_outside_can_bring_the_newest_state_back_where_it_was_in_the_run(was_there: bool) -> None:
+    """Whoever one member merely lets connect would otherwise own the model, and be a member, by naming a far round."""
+    gone = Departure(site=D, incarnation=0, last_round=5, cause="failed", reason="", newest_round=5)
+    roster = roster_of(A, B, resolved_round=5, first_round=6, departed=(gone,) if was_there else ())
+    bench = leader_of(roster=roster)
     bench.hear(B, report(bench, active=False, done_round=5))
     bench.up(D)
     ask = JoinRequest(
-        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=5
-    )
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL,
+        worker_round=5 if was_there else 1 << 40,
+    )  # fmt: skip
     far = msgspec.structs.replace(ask, neighbours=(B,), name="e")
     for _ in range(8):
         bench.hear(D, ask)
         bench.hear(C, far, by=B)
         alive(bench, B, D, seconds=0.25)
-    assert bench.machine.roster.restored_from == (D, 1) and D in bench.machine.roster.member_ids()
+    assert (bench.machine.roster.restored_from == (D, 1)) == (D in bench.machine.roster.member_ids()) == was_there
 
 
 def test_a_candidate_that_the_overlay_does_not_connect_is_not_restored_from() -> None:

@@ -11,6 +11,7 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, le
 from tests.unit.protocols.scheduler.scheduler_kit import alive, lose, report
 
 from chaos_protocols import events
+from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
 from chaos_protocols.wire.control import JoinRequest, StateRequest
@@ -47,13 +48,13 @@ def asks(
     )
 
 
-def joins(bench: Bench, site: SiteId, *, worker_round: int = 0, checkpoint: CheckpointFacts | None = None) -> None:
+def joins(bench: Bench, site: SiteId, **offer: Any) -> None:
+    """`offer`: of its worker and its disk; and what it speaks."""
     bench.up(site)
-    request = JoinRequest(
-        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL,
-        worker_round=worker_round, checkpoint=checkpoint,
-    )  # fmt: skip
-    bench.hear(site, request)
+    base = JoinRequest(
+        name="d", address="d:1", public_key=b"", incarnation=1, neighbours=(A,), model=MODEL, worker_round=0
+    )
+    bench.hear(site, msgspec.structs.replace(base, **offer))
 
 
 def adopted(bench: Bench) -> tuple[SiteId, int] | None:
@@ -171,12 +172,22 @@ def test_a_request_of_a_former_start_offers_no_state() -> None:
 
 
 def test_a_joiner_with_the_newest_checkpoint_may_bring_the_state() -> None:
-    bench = without_state(B)
+    gone = Departure(site=D, incarnation=0, last_round=LATEST, cause="failed", reason="", newest_round=LATEST)
+    bench = without_state(B, departed=(gone,))
     hello(bench)
     asks(bench, B)
     joins(bench, D, checkpoint=disk(LATEST))
     assert adopted(bench) == (D, LATEST)
     assert bench.machine.roster.link(A, D) is not None
+
+
+def test_a_run_without_a_model_does_not_begin_with_rounds_that_it_never_did() -> None:
+    bench = leader_of(roster=roster_of(A, model=None, started=False))
+    joins(bench, D, worker_round=1 << 40)
+    alive(bench, D, seconds=1.0)
+    assert adopted(bench) is None and bench.machine.roster.member_ids() == (A,)
+    hello(bench)
+    assert bench.machine.roster.restored_from == (A, 1) and bench.machine.roster.resolved_round == 0
 
 
 def test_a_joiner_that_cannot_be_reached_any_more_brings_nothing() -> None:
