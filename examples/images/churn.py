@@ -21,7 +21,7 @@ import train
 from image_models import MODELS
 from learning_curves import SCHEDULES, Curve
 
-PICTURES_PER_SITE, BATCH = 64, 16
+PICTURES_PER_SITE, BATCH = 160, 32
 
 
 def main() -> int:

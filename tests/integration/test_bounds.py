@@ -55,6 +55,18 @@ def test_a_script_that_gives_without_measure_counts_within_the_bounds(tmp_path: 
         (told,) = va.events("bound")
         assert ("norm of its part" if lie[0] == "--times" else "weight_max") in told.cause
         assert not cleveland.events("refused") and not cleveland.events("bound")
+        for site in (cleveland, va):
+            outcome = site.client.want_bounds({"norm_max": NORM_MAX * 2})
+            assert outcome.done and "2 of the 3 members" in outcome.reason
+
+        def wider() -> bool:
+            return all(site.client.bounds().holds.norm_max == NORM_MAX * 2 for site in cluster.sites)
+
+        wait_for(wider, "most operators want it", limit_s=60)
+        before = cleveland.round()
+        wait_for(lambda: cleveland.round() > before + 5, "they train on", limit_s=60)
+        (told,) = cleveland.events("bound")
+        assert f"norm_max = {NORM_MAX * 2:g}" in told.reason and f"norm_max = {NORM_MAX:g}" in told.reason
 
 
 @pytest.mark.parametrize("middle", ["cleveland", "va"])
