@@ -197,3 +197,14 @@ async def test_memory_is_given_back_after_every_round() -> None:
     rig.drivers[ROOT].engine.stop(Tag(epoch=2, round=6))
     assert vectors.vectors.taken == held - 1, "the centre is a result that is kept anyway"
     await rig.close()
+
+
+async def test_of_parts_in_turn_the_last_result_is_no_centre() -> None:
+    """It is of another part: what is given is clipped around zero."""
+    rig = rig_of({}, msgspec.structs.replace(SPEC, parts=2))
+    await agree(rig)
+    bound_by(rig)
+    await whole(rig, begin(rig, 2, {}, centred=True))
+    result = next(iter(rig.drivers.values())).result(2)
+    assert float(np.linalg.norm(result)) == pytest.approx(RADIUS, rel=1e-3)
+    await rig.close()

@@ -294,7 +294,8 @@ class VectorMemory:
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
         centre = None
         if bounds.clip_radius:
-            centre = self._centre(bounds, tag.round - 1) if centred else Centre(bounds.clip_radius, self.spec)
+            around = centred and self.spec.parts == 1  # else the last result is of another part (spec 9.36)
+            centre = self._centre(bounds, tag.round - 1) if around else Centre(bounds.clip_radius, self.spec)
         kept = RoundBounds(bounds, self.spec, centre)
         result = self._new_result(tag.round, kept.limit)
         self.coded.begin(tag.round, member=member)
