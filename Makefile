@@ -44,7 +44,7 @@ docs: $(VENV)/.docs  ## the documentation site, without network: build/site/inde
 
 test: $(VENV)/.check  ## every test of what the software does (the house rules: make check)
 	@$(TESTS) -n 2 -m "not mutants" $(IN_PROCESS); first=$$?; \
-		$(TESTS) -n 4 --dist loadfile -m "not alone" $(WITH_PROCESSES); second=$$?; \
+		$(TESTS) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone" $(WITH_PROCESSES); second=$$?; \
 		$(TESTS) -m alone $(WITH_PROCESSES) && test $$first -eq 0 && exit $$second
 
 check: $(VENV)/.check  ## lint, format, types, import contracts, spelling, house rules

@@ -10,6 +10,7 @@ byte, beside the same for a model that knows how often each byte comes, and noth
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import sys
@@ -24,7 +25,7 @@ from benchmarks.measure import Figures, spread
 from chaos.frameworks import framework_of
 from chaos.frameworks.base import Bytes
 from chaos.state import State
-from chaos.sync import DiLoCo, Due, EveryStep, LocalSGD, Part, SyncMode, SyncSession
+from chaos.sync import DiLoCo, Due, EveryStep, LocalSGD, LocalStepsSession, Part, SyncMode, SyncSession
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "text" / "text_model.py"
 BATCH, WARM_UP_STEPS, TEST_PIECES = 8, 40, 256
@@ -46,6 +47,8 @@ def run(*, short: bool, seed: int) -> Figures:
         f"diloco_{often}": (DiLoCo(every=often), sites),
         f"local_sgd_{seldom}": (LocalSGD(every=seldom), sites),
         f"diloco_{seldom}": (DiLoCo(every=seldom), sites),
+        f"fragments_{seldom}": (DiLoCo(every=seldom, fragments=5), sites),
+        f"streaming_{seldom}": (DiLoCo(every=seldom, fragments=5, delay=8), sites),
     }
     losses: dict[str, list[float]] = {name: [] for name in modes}
     carried: dict[str, int] = {}
@@ -94,6 +97,8 @@ class _Sites:
             )
             self._sessions.append(mode.start(framework))
         self._round = 0
+        self._result: Bytes = np.zeros(0, dtype=np.uint8)
+        """Of the last round; with a delay it is applied when it must be there, at the latest."""
         self.bytes_given = 0
         """By one site to the rounds so far; as many come back."""
 
@@ -109,14 +114,18 @@ class _Sites:
                 self._text.loss_of(model, *pages.batch(BATCH, generator)).backward()
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 due = session.stepped(Part(samples=float(BATCH)))
-            if due is Due.ROUND:
+            if due in (Due.ROUND, Due.GIVE):
                 self._average()
+            if due in (Due.ROUND, Due.RESULT):
+                for session in self._sessions:
+                    session.apply(self._result, self._round)
 
     def _average(self) -> None:
+        """A round, up to its result."""
         self._round += 1
         spec = self._sessions[0].contribution
         parts: list[Bytes] = [np.zeros(spec.size_bytes, dtype=np.uint8) for _ in self._sessions]
-        weights = [session.contribute(part) for session, part in zip(self._sessions, parts, strict=True)]
+        weights = [session.contribute(part, self._round) for session, part in zip(self._sessions, parts, strict=True)]
         result: Bytes = np.zeros(spec.size_bytes, dtype=np.uint8)
         start = 0
         for segment in spec.segments:
@@ -126,15 +135,16 @@ class _Sites:
                 mean += part[start:stop].view(segment.dtype) * mean.dtype.type(weight)
             mean /= mean.dtype.type(sum(weights))
             start = stop
-        for session in self._sessions:
-            session.apply(result, self._round)
+        self._result = result
         self.bytes_given += spec.size_bytes
 
     def loss(self) -> float:
         """Of the common model, on the pages that nobody trains on."""
         import torch
 
-        with torch.no_grad():
+        session = self._sessions[0]
+        common = session.common_model() if isinstance(session, LocalStepsSession) else contextlib.nullcontext()
+        with torch.no_grad(), common:
             found: Any = self._text.loss_of(self._models[0], *self._pages[0].test(TEST_PIECES))
         return float(found)
 

@@ -147,21 +147,20 @@ class EncodedSites(convergence._Sites):
         super().__init__(*arguments)
         spec = self._sessions[0].contribution
         self._wide_bytes = sum(8 * segment.count for segment in spec.segments if segment.dtype == "float64")
-        narrow = contribution_spec(0, (spec.size_bytes - self._wide_bytes) // 4)
+        narrow = contribution_spec(0, (spec.size_bytes - self._wide_bytes) // 4, parts=spec.parts)
         self._coded = [coded_vector(name, narrow, feedback=feedback) for _ in self._sessions]
 
     def _average(self) -> None:
         self._round += 1
         size, wide = self._sessions[0].contribution.size_bytes, self._wide_bytes
         parts: list[Bytes] = [np.zeros(size, dtype=np.uint8) for _ in self._sessions]
-        weights = [session.contribute(part) for session, part in zip(self._sessions, parts, strict=True)]
+        weights = [session.contribute(part, self._round) for session, part in zip(self._sessions, parts, strict=True)]
         result: Bytes = np.zeros(size, dtype=np.uint8)
         notes = sum(part[:wide].view(np.float64) * weight for part, weight in zip(parts, weights, strict=True))
         result[:wide].view(np.float64)[:] = notes / sum(weights)
         narrow = [part[wide:].view(np.float32) for part in parts]
         result[wide:].view(np.float32)[:] = average(self._coded, self._round, narrow, weights, chain=False)
-        for session in self._sessions:
-            session.apply(result, self._round)
+        self._result = result
         self.bytes_given += wide + sum(place.size_bytes for place in self._coded[0].places)
 
 
@@ -174,10 +173,12 @@ def _losses(short: bool, seed: int) -> Figures:
     size = {"width": 48, "blocks": 2, "length": 32} if short else {"width": 96, "blocks": 3, "length": 64}
     every: tuple[str, SyncMode] = ("every_step", EveryStep())
     seldom: tuple[str, SyncMode] = ("diloco_50", DiLoCo(every=50))
+    streaming: tuple[str, SyncMode] = ("streaming_50", DiLoCo(every=50, fragments=5, delay=8))
     cases: list[tuple[tuple[str, SyncMode], str, bool]] = [
         *((every, name, True) for name in ("bf16", "int8", "int4")),
         *((every, name, False) for name in ("int8", "int4")),
         *((seldom, name, True) for name in ("int8", "int4")),
+        (streaming, "int8", True),
     ]
     losses: dict[str, list[float]] = {}
     carried: dict[str, int] = {}

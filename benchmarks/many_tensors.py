@@ -134,7 +134,7 @@ def _parts(tensors: int, repeats: int) -> Figures:
         marks = [time.process_time()]
         framework.changed_outside(turn)
         marks.append(time.process_time())
-        session.contribute(given)
+        session.contribute(given, turn + 1)
         marks.append(time.process_time())
         session.apply(result, turn + 1)
         marks.append(time.process_time())

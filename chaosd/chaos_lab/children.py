@@ -19,6 +19,8 @@ END_TIMEOUT_S = 10.0
 PORTS = (20_000, 32_000)
 """Below those from which Linux (32768), macOS and Windows (49152) take the near end of a connection."""
 PORT_TRIES = 100
+PORT_GROUPS = 64
+"""Processes that are started together, one after the other, take ports of different groups."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -52,11 +54,20 @@ def end(*processes: subprocess.Popen[bytes]) -> None:
         process.wait(END_TIMEOUT_S)
 
 
+_ports_taken: dict[int, int] = {}
+"""Of each process (after a fork there is another one): how far it has come."""
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that is free now, and that the system gives to nobody who connects: a site that is killed
-    finds it again. Raises OSError where none of so many is free."""
-    for _ in range(PORT_TRIES):
-        port = random.randrange(*PORTS)
+    finds it again. This process gets each port once before it gets one again, since nobody listens at it yet. Raises
+    OSError where none of so many is free."""
+    own, ports = os.getpid(), PORTS[1] - PORTS[0]
+    group = ports // PORT_GROUPS
+    begin = own % PORT_GROUPS * group + random.SystemRandom().randrange(group // 4 + 1)
+    for taken in range(first := _ports_taken.get(own, begin), first + PORT_TRIES):
+        _ports_taken[own] = taken + 1
+        port = PORTS[0] + taken % ports
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))

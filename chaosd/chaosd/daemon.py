@@ -49,6 +49,7 @@ from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
 from chaosd.peer_view import PeerViews
 from chaosd.reloading import reloaded
+from chaosd.run_bounds import BoundsWishes
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
 from chaosd.storage.history import History
@@ -194,6 +195,7 @@ class Daemon:
             accept=self._trust.accept,
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
+        further += BoundsWishes(driver).local_routes()
         api = self.make_api(operations, further)
         try:
             self.before_start()

@@ -230,7 +230,8 @@ class Driver:
         bulk, arena = self.bulk, self.workers.arena
         match effect:
             case effects.OpenRound():
-                bulk.reduce.bounds = effect.bounds
+                self.workers.under(effect.bounds)
+                bulk.reduce.bounds, bulk.reduce.centred = effect.bounds, effect.centred
                 bulk.reduce.open(effect.tag, effect.plan, effect.listeners, effect.member)
             case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
                 if has_bytes:
@@ -364,17 +365,16 @@ class Driver:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
         self.round_clock.finished(tag, self.now_s())
-        odd = self.bulk.reduce.not_finite(tag.round)
-        checks = self.bulk.reduce.checks(tag.round)
-        bounded, clipped = self.bulk.reduce.bounded(tag.round)
+        odd, checks = self.bulk.reduce.not_finite(tag.round), self.bulk.reduce.checks(tag.round)
+        bounded, clipped, away = self.bulk.reduce.bounded(tag.round)
         found = partial(events.ReduceFinished, tag=tag, digest=digest, weights=weights, checks=checks)
-        self.feed(found(finite=odd is None, culprits=odd or (), bounded=bounded, clipped=clipped))
+        self.feed(found(finite=odd is None, culprits=odd or (), bounded=bounded, clipped=clipped, away=away))
 
     def round_came_up_empty(self, tag: Tag) -> None:
         self.feed(events.RoundCameUpEmpty(tag=tag))
 
     def result_fetched(self, number: int, digest: str) -> None:
-        finite, (bounded, _) = self.bulk.reduce.not_finite(number) is None, self.bulk.reduce.bounded(number)
+        finite, (bounded, *_) = self.bulk.reduce.not_finite(number) is None, self.bulk.reduce.bounded(number)
         self.feed(events.ResultFetched(round=number, digest=digest, finite=finite, bounded=bounded))
 
     def result_lost(self, tag: Tag, reason: str) -> None:

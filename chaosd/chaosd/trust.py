@@ -19,10 +19,11 @@ import msgspec
 from aiohttp import web
 
 from chaos_protocols.effects import Record
-from chaos_protocols.events import BansChanged, PeersChanged
+from chaos_protocols.events import PeersChanged
 from chaos_protocols.fingerprint import words_of
 from chaos_protocols.names import SITES_MAX, SiteId, short
 from chaos_protocols.wire.site_status import BANS_MAX
+from chaos_protocols.wishes import BansChanged
 from chaosd.addresses import split_address
 from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, TrustedSite

@@ -55,7 +55,8 @@ def as_site(seed: int, options: argparse.Namespace, socket: Path, site: int, unt
     """What train.py does with these arguments."""
     words = ["--base", str(options.base), "--site", str(site), "--sites", "6", "--seed", str(seed)]
     words += ["--rounds", str(until_epoch * ROUNDS_PER_EPOCH), "--look", str(ROUNDS_PER_EPOCH)]
-    words += ["--test", str(options.test), "--quiet", "--socket", str(socket)]
+    looks = options.test if site == 0 else 1  # the curve is that of the site that is there all the time
+    words += ["--test", str(looks), "--quiet", "--socket", str(socket)]
     words += [] if options.mixed else ["--by-prompt"]
     return train.train(train.arguments().parse_args(words), say=lambda _: None)
 

@@ -21,7 +21,7 @@ import train
 from image_models import MODELS
 from learning_curves import SCHEDULES, Curve
 
-PICTURES_PER_SITE, BATCH = 64, 16
+PICTURES_PER_SITE, BATCH = 160, 32
 
 
 def main() -> int:
@@ -63,7 +63,8 @@ def as_site(model: str, seed: int, options: argparse.Namespace, socket: Path, si
     """What train.py does with these arguments."""
     words = ["--model", model, "--small", "--share", str(site), "--sites", "6", "--size", str(PICTURES_PER_SITE)]
     words += ["--batch", str(BATCH), "--lr", str(options.lr), "--epochs", str(until_epoch), "--seed", str(seed)]
-    words += ["--quiet", "--test", str(options.test), "--socket", str(socket), *([] if options.alike else ["--unlike"])]
+    looks = options.test if site == 0 else 1  # the curve is that of the site that is there all the time
+    words += ["--quiet", "--test", str(looks), "--socket", str(socket), *([] if options.alike else ["--unlike"])]
     return train.train(train.arguments().parse_args(words), say=lambda _: None)
 
 

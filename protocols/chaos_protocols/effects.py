@@ -59,13 +59,15 @@ class ProbeLink:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRound:
     """Be ready for the bulk messages of `tag`. `member`: this site will contribute; otherwise it only listens.
-    `bounds`: what a site may give."""
+    `bounds`: what a site may give. `centred`: its `clip_radius` is around the result of the round before, else around
+    zero."""
 
     tag: Tag
     plan: SyncPlan
     listeners: tuple[SiteId, ...]
     member: bool
     bounds: Bounds = UNBOUNDED
+    centred: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

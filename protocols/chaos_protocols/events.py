@@ -17,6 +17,7 @@ from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.versions import NEWEST, SPOKEN, Version, Versions
 from chaos_protocols.wire.worker import StateDigests
+from chaos_protocols.wishes import BansChanged, BoundsWanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +32,6 @@ class PeersChanged:
     """The configuration was read again; `peers` are the neighbours that it names now."""
 
     peers: tuple[tuple[SiteId, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BansChanged:
-    """Whom this site's operator wants out of the run."""
-
-    sites: tuple[SiteId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +212,8 @@ class WorkerLoaded:
 class ReduceFinished:
     """The whole result of the tag's round is here. `finite` false: nobody applies it, and `culprits` are the sites
     whose sums were no finite numbers when they came here. `bounded` false: nobody applies it, it is longer than the run
-    allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not."""
+    allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not. `away`: how far from the
+    centre it was before it was drawn in to `clip_radius`; 0: there is none."""
 
     tag: Tag
     digest: str
@@ -228,6 +223,7 @@ class ReduceFinished:
     culprits: tuple[SiteId, ...] = ()
     bounded: bool = True
     clipped: float = 0.0
+    away: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +356,7 @@ Event = (
     | LinkLost
     | PeersChanged
     | BansChanged
+    | BoundsWanted
     | DialFailed
     | SiteRefused
     | LinkProgressed

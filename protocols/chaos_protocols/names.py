@@ -31,6 +31,9 @@ divided by it; larger, a sum over the sites of a run would lose what the others 
 
 STATE_BYTES_MAX = 1 << 44
 
+PARTS_MAX = 1024
+"""Spec 9.36: of what is averaged in turn; each part has a bookkeeping of its own."""
+
 
 RUN_ID_CHARACTERS = 32
 """A run's id is drawn when it is founded (spec 2.13): 16 bytes in hexadecimal; empty where none is known."""

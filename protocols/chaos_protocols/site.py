@@ -89,7 +89,7 @@ class SiteMachine:
             events.RatesMeasured: network.rates_measured,
             events.LinkProbed: self.orders.probed,
             events.PeersChanged: participation.links.peers_changed,
-            events.BansChanged: participation.client.bans_changed,
+            **participation.client.takes,
             events.LinkChangeRequested: participation.links.change_requested,
             events.RecoverRequested: participation.recovering.requested,
             events.LeaveRequested: participation.leave_requested,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chaos.sync import LocalStepsSession, Part, SyncSession
@@ -43,6 +44,15 @@ class CommonDecisions(ABC):
         at a site that joined late."""
         session = self._registered()
         return session.steps if isinstance(session, LocalStepsSession) else self.round
+
+    @contextlib.contextmanager
+    def common_model(self) -> Iterator[None]:
+        """`with coordinator.common_model(): evaluate(model)`: in a mode with local steps, what all sites have in common
+        as of the last round is in the parameters and buffers meanwhile, the same at all sites in the same round; then
+        this site's own are back. With `EveryStep` that is always so. No step may be made within."""
+        session = self._registered()
+        with session.common_model() if isinstance(session, LocalStepsSession) else contextlib.nullcontext():
+            yield
 
     def should_stop(self, mine: bool = True) -> bool:
         """Whether all sites want to end, as they said in the last round; `mine`: whether this one does, said in the

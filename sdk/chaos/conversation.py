@@ -48,6 +48,7 @@ class Conversation:
         self._replica = replica
         self._connection: Connection | None = None
         self._deferred: wire.DaemonMessage | None = None
+        self._shown_round = 0
         self._lost_at_s: float | None = None
         self.phase = Phase.WAITING
         self._skips = SkippedRounds(self._say)
@@ -65,29 +66,28 @@ class Conversation:
         return self._replica.round
 
     def join(self, connect_s: float) -> None:
-        """Serve until training may begin, the site has left, or the user wants to go. Raises NoDaemon, Refused,
-        DaemonLost."""
+        """Serve until training may begin, or the site has left. Raises NoDaemon, Refused, DaemonLost."""
         self._connect(connect_s)
         self._warm_up()
         self._wait(self._waiting_is_over)
         if self.phase is Phase.WAITING:
             self.leave(self._signals.reason)
 
-    def contribute(self) -> bool:
+    def contribute(self, *, wait: bool = True) -> bool:
         """One round: give, wait for the result, apply it. False if the site is out of the run. If the state moved on
-        without this contribution, that is dropped, and the call returns as after a round."""
+        without this contribution, that is dropped, and the call returns as after a round. `wait` false: `catch_up`
+        applies the result when it is here, `finish` waits for it."""
         self._give()
-        return self.finish()
+        return self.finish() if wait else self._has_not_left()
 
     def average(self) -> bool:
-        """The first half of a round: give, wait for the result, show it. `finish` applies it, if the state has not
-        moved on."""
+        """The first half of a round: give, wait for the result, show it. `finish` applies it, if that is still due."""
         self._give()
         while not self._round_is_over():
             message = self._receive(None)
             contributed = self.phase is Phase.CONTRIBUTED
             if contributed and isinstance(message, wire.ApplyResult) and message.round == self.round + 1:
-                self._deferred = message
+                self._deferred, self._shown_round = message, message.round
                 self._replica.average(void=message.void)
                 return True
             if message is not None:
@@ -96,8 +96,9 @@ class Conversation:
 
     @property
     def averaged(self) -> bool:
-        """The next result is here, not applied yet."""
-        return isinstance(self._deferred, wire.ApplyResult) and self.phase is Phase.CONTRIBUTED
+        """The next result was shown, and is not applied yet."""
+        shown = self._shown_round == self.round + 1 and isinstance(self._deferred, wire.ApplyResult)
+        return shown and self.phase is Phase.CONTRIBUTED
 
     def _give(self) -> None:
         began = self.round
@@ -136,7 +137,10 @@ class Conversation:
         return not self._out()
 
     def pause(self, reason: str) -> bool:
-        """Give nothing for a while; nobody waits. Whether that is new. A daemon of an older release waits."""
+        """Give nothing for a while, after the round under way; nobody waits. Whether that is new. A daemon of an older
+        release waits."""
+        if self.phase is Phase.CONTRIBUTED and not self.averaged:
+            self._wait(self._round_is_over)
         if self.phase is not Phase.TRAINING or self._skips.daemon_version < SKIPS_SINCE:
             return False
         self.phase = Phase.PAUSED
@@ -152,10 +156,7 @@ class Conversation:
 
     def poll(self) -> None:
         """Serve what has arrived. What would change the state waits for the next round: gradients may be half done."""
-        while self._deferred is None and self.phase is not Phase.LEFT:
-            message = self._receive(0.0)
-            if message is None:
-                return
+        while self._deferred is None and not self._out() and (message := self._receive(0.0)) is not None:
             if isinstance(message, wire.LoadState | wire.ApplyResult | wire.TrainFrom):
                 self._deferred = message
             else:
@@ -179,8 +180,8 @@ class Conversation:
                     self._say("the daemon did not confirm the leave in time; going anyway")
                     break
                 self._serve(message, leaving=True)
-        except (ConnectionError, Refused):
-            pass  # it is gone, or has parted with us, and so are we
+        except (ConnectionError, Refused):  # it is gone, or has parted with us
+            pass
         self._depart(f"left: {reason}")
 
     def close(self) -> None:

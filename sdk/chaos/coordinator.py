@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from chaos.at_exit import close_at_exit, is_closed
 from chaos.common import CommonDecisions
@@ -184,12 +184,27 @@ class Coordinator(Dealing, Entering, CommonDecisions, Resting):
         due = self._stepped(samples, optimizers, skip)
         if due is None:
             return self._end()
-        if due is Due.NOTHING:
-            return self._conversation is None or self._conversation.catch_up() or self._end()
-        return self._make_round()
+        return self._follow(due)
+
+    def _follow(self, due: Due) -> bool:
+        """What is due after a step."""
+        conversation = self._conversation
+        if conversation is None:
+            return self._ended(self._alone() if due in (Due.ROUND, Due.GIVE) else True)
+        match due:
+            case Due.NOTHING:
+                return self._ended(conversation.catch_up())
+            case Due.ROUND:
+                return self._ended(conversation.contribute())
+            case Due.GIVE:
+                return self._ended(conversation.contribute(wait=False))
+            case Due.RESULT:
+                return self._ended(conversation.finish())
+            case _:
+                assert_never(due)
 
     def _make_round(self) -> bool:
-        return self._ended(self._conversation.contribute() if self._conversation is not None else self._alone())
+        return self._follow(Due.ROUND)
 
     def average(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> bool:
         """The first half of `step()`: wait for the average, which then stands in the gradients. `update()`, the other
@@ -197,9 +212,11 @@ class Coordinator(Dealing, Entering, CommonDecisions, Resting):
         due = self._stepped(samples, optimizers)
         if due is None:
             return self._end()
-        if due is Due.ROUND and self._conversation is not None:
+        if due is not Due.ROUND:
+            return self._follow(due)
+        if self._conversation is not None:
             return self._conversation.average() or self._end()
-        self._averaged_alone = due is Due.ROUND
+        self._averaged_alone = True
         return True
 
     def update(self) -> bool:

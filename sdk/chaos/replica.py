@@ -76,7 +76,7 @@ class Replica:
     def contribute(self) -> RoundContributed | RoundSkipped:
         """Put this site's part of the next round into the arena, where it stays until that round is applied. One that
         holds a number that is not finite is not given: it would be every site's for ever."""
-        weight = self._session.contribute(self.arena.contribution)
+        weight = self._session.contribute(self.arena.contribution, self.round + 1)
         odd = first_not_finite(self.arena.contribution, self.contribution) if weight else None
         if not weight:
             self.contributed = RoundSkipped(round=self.round + 1, reason="the script skips this step")

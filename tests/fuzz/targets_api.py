@@ -26,7 +26,7 @@ from tests.unit.daemon.worker.worker_kit import hello_message, memory, specs
 from tests.unit.lab.fake_transport import FakeLabTransport
 
 ANSWER_BYTES_MAX = 1 << 20
-ANSWER_S = 5.0
+ANSWER_S = 60.0
 """Nothing here takes a hundredth of it; a target that waits longer hangs."""
 STILL_TURNS = 30
 """Turns of the loop without a byte, after which nobody will say anything more."""

@@ -11,11 +11,12 @@ from chaos_lab.daemon import main
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.bounds import RoundBounds
+from chaosd.bulk.reduce.centre import Centre
 
 _begin = RoundBounds.__init__
 
 
-def _unbounded(self: RoundBounds, bounds: Bounds, spec: ContributionSpec) -> None:
+def _unbounded(self: RoundBounds, bounds: Bounds, spec: ContributionSpec, centre: Centre | None = None) -> None:
     _begin(self, UNBOUNDED, spec)
 
 

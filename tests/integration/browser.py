@@ -20,7 +20,7 @@ from typing import Any
 
 from chaos_lab.children import free_port
 
-START_S, ANSWER_S = 30.0, 30.0
+START_S, ANSWER_S = 90.0, 90.0
 ARGUMENTS = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions"]
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c"}
 

@@ -1,12 +1,13 @@
 """A training script for tests: small, deterministic, and it waits at a gate where the test wants it to.
 
-`python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it waits
-until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that round it
-evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand. `--every N`:
-DiLoCo with N local steps; `--encoding E`: the rounds travel so, and all numbers are float32. `--times X`: its gradients
-are so many times as long, from round `--from N` on. With `--samples W` it says that so many are behind them. The
-gradient of a round follows from site, round and state; the whole state has a digest that the test compares. After each
-round its number is in `F/round`, its largest parameter in `F/largest`; at the end the report is in `F/report.json`.
+`python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it
+waits until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that
+round it evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand.
+`--every N`: DiLoCo with N local steps, in `--fragments F` with `--delay D`; `--encoding E`: the rounds travel so, and
+all numbers are float32. `--times X`: its gradients are so many times as long, from round `--from N` on. With
+`--samples W` it says that so many are behind them. The gradient of a round follows from site, round and state; the
+whole state has a digest that the test compares. After each round its number is in `F/round`, its largest parameter in
+`F/largest`; at the end the report is in `F/report.json`.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def main() -> None:
     parser.add_argument("--evaluate", type=int, default=0)
     parser.add_argument("--meddle", type=int, default=0)
     parser.add_argument("--every", type=int, default=0)
+    parser.add_argument("--fragments", type=int, default=1)
+    parser.add_argument("--delay", type=int, default=0)
     parser.add_argument("--times", type=float, default=1.0)
     parser.add_argument("--from", type=int, default=0, dest="lies_from")
     parser.add_argument("--samples", type=float, default=0.0)
@@ -69,7 +72,9 @@ def main() -> None:
     form = {"encoding": options.encoding, "allow_lossy": True} if options.encoding else {}
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0, **form)
     gradients = {"weights": np.zeros_like(training.weights)}
-    mode = {"sync": chaos.DiLoCo(every=options.every)} if options.every else {}  # a former release has no modes
+    mode = {}  # a former release has none
+    if options.every:
+        mode = {"sync": chaos.DiLoCo(every=options.every, fragments=options.fragments, delay=options.delay)}
     coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, **mode)
     first = coordinator.round
     digests: dict[int, str] = {}

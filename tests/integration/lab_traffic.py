@@ -44,7 +44,7 @@ def _serve_one(connection: socket.socket) -> None:
 
 def echo(host: str) -> None:
     """Print the median round trip in milliseconds."""
-    with socket.create_connection((host, PORT), timeout=10) as connection:
+    with socket.create_connection((host, PORT), timeout=90) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(b"e")
         took_ms = []
@@ -58,7 +58,7 @@ def echo(host: str) -> None:
 
 def copy(host: str, seconds: str) -> None:
     """Print the goodput in Mbit/s, as the receiver counted it after a moment of warming up."""
-    with socket.create_connection((host, PORT), timeout=30) as connection:
+    with socket.create_connection((host, PORT), timeout=90) as connection:
         connection.sendall(b"c")
         end_s = time.monotonic() + float(seconds)
         while time.monotonic() < end_s:

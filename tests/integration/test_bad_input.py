@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import ROOT, Cluster, Site, cluster_of, environment, wait_for
 
@@ -34,7 +33,7 @@ def one_site(tmp_path: Path) -> Cluster:
 
 def start_fails(site: Site) -> str:
     done = subprocess.run(
-        site.daemon_command(), capture_output=True, text=True, env=environment(), timeout=30, cwd=site.folder
+        site.daemon_command(), capture_output=True, text=True, env=environment(), timeout=90, cwd=site.folder
     )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
@@ -95,12 +94,11 @@ def test_an_unpinned_site_is_refused_logged_and_learns_nothing(tmp_path: Path) -
         wait_for(lambda: stranger.client.status().state == "joining", "the stranger's worker said hello")
         time.sleep(1.0)
         seen = stranger.client.status()
-        assert "refused" in stranger.daemon_log.read_text()
+        wait_for(lambda: "refused" in stranger.daemon_log.read_text(), "and the stranger knows")
         assert seen.sites == () and seen.round == 0 and seen.state == "joining"
         assert [site.name for site in host.client.status().sites] == ["cleveland"]
 
 
-@pytest.mark.timeout(150)
 def test_another_model_is_refused_with_the_first_tensor_that_differs(tmp_path: Path) -> None:
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=1) as cluster:
         host, other = cluster.sites
@@ -119,14 +117,13 @@ def test_another_model_is_refused_with_the_first_tensor_that_differs(tmp_path: P
             [sys.executable, str(script)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             env={**environment(), "CHAOS_SOCKET": str(other.folder / "worker.sock")},
         )
         assert done.returncode != 0
         assert "differs" in done.stderr and "weight" in done.stderr, done.stderr
 
 
-@pytest.mark.timeout(150)
 def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Path) -> None:
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         site = cluster.sites[0]
@@ -138,7 +135,7 @@ def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Pa
         before_bytes = process.memory_info().rss
         rng = random.Random(1)
         for _ in range(FRAMES // 10):
-            with socket.create_connection(("127.0.0.1", site.port), timeout=5) as hostile:
+            with socket.create_connection(("127.0.0.1", site.port), timeout=90) as hostile:
                 for _ in range(10):
                     try:
                         hostile.sendall(rng.randbytes(rng.randrange(1, 3000)))
@@ -151,7 +148,6 @@ def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Pa
         assert len(process.net_connections("tcp")) < 50
 
 
-@pytest.mark.timeout(150)
 def test_ctrl_c_in_the_daemon_leaves_gracefully_and_a_second_one_forces(tmp_path: Path) -> None:
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=2) as cluster:
         for number, site in enumerate(cluster.sites, start=1):
@@ -185,7 +181,7 @@ def test_wrong_toml_names_file_field_value_and_what_is_allowed(tmp_path: Path) -
         capture_output=True,
         text=True,
         env=environment(),
-        timeout=30,
+        timeout=90,
         cwd=ROOT,
     )
     assert done.returncode == 2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.small_training import train
-from tests.rigs.site import VARIABLES, Cluster, Site, wait_for
+from tests.rigs.site import VARIABLES, WAIT_S, Cluster, Site, wait_for
 from tests.soak.network import PORT, Namespaces, NoNamespacesError, Rule
 
 from chaos_protocols.names import short
@@ -67,7 +67,7 @@ def sites(network: Namespaces, tmp_path: Path) -> Iterator[list[Placed]]:
             site.spawn_daemon(site.daemon_command(), folder=site.folder, variables=VARIABLES)
             train(site, number + 1)
         for site in made:
-            site.await_daemon(30.0)
+            site.await_daemon(WAIT_S)
         wait_for(lambda: all(len(site.client.status().links) == 3 and site.round() > 3 for site in made), "they train")
         yield made
     except BaseException:
@@ -109,7 +109,7 @@ def test_where_large_packets_vanish_on_one_link_the_others_train_on_and_doctor_n
     wait_for(told, "the link is given up, with its cause", limit_s=JUDGED_S)
     wait_for(lambda: not has_link(one, two), "the link is down", limit_s=NOTICED_S)
     doctor = [sys.executable, "-m", "chaosd", "doctor", "--config", str(two.config_path), "--timeout-s", "0.5"]
-    found = subprocess.run(network.command("two", doctor), capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run(network.command("two", doctor), capture_output=True, text=True, check=False, timeout=150)
     line = next(line for line in found.stdout.splitlines() if short(one.identity.site) in line)
     assert found.returncode == 1 and line.startswith("fail") and "MTU blackhole" in line, found.stdout
     network.filter(())

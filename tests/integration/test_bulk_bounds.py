@@ -62,7 +62,7 @@ async def test_a_part_that_is_too_long_is_given_with_the_norm_that_is_agreed(nor
     await finished(rig)
     for site, driver in rig.drivers.items():
         assert np.linalg.norm(driver.result(1)) <= (10.0 + 3.0 + 3.0) / 3 * 1.001
-        bounded, clipped = driver.engine.bounded(1)
+        bounded, clipped, _ = driver.engine.bounded(1)
         assert bounded and clipped == pytest.approx(norm if site == LEAF else 0.0, rel=1e-3)
     given = np.frombuffer(rig.drivers[LEAF].arena[:8], dtype=np.float64)[0]
     assert abs(given) > 0, "the script's memory is not written"
@@ -164,7 +164,7 @@ async def test_only_what_the_script_names_is_bounded() -> None:
         driver.engine.contribute(TAG, 1.0, True)
     await finished(rig)
     for driver in rig.drivers.values():
-        assert driver.engine.bounded(1) == (True, 0.0) and driver.result(1)[4_500] == 1e12
+        assert driver.engine.bounded(1) == (True, 0.0, 0.0) and driver.result(1)[4_500] == 1e12
     await rig.close()
 
 
@@ -203,7 +203,7 @@ async def test_bounds_hold_for_what_travels_encoded(encoding: str, liar: SiteId 
         if liar is not None:
             break
         await rig.until(*(lambda one=driver, tag=tag: tag in one.finished for driver in rig.drivers.values()))
-        assert all(driver.engine.bounded(number) == (True, 0.0) for driver in rig.drivers.values())
+        assert all(driver.engine.bounded(number) == (True, 0.0, 0.0) for driver in rig.drivers.values())
     if liar is None:
         await rig.close()
         return

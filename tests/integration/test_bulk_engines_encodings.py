@@ -151,7 +151,8 @@ async def test_the_sum_of_results_and_of_what_is_still_owed_is_that_of_what_was_
                     if coded.codes(index):
                         start = coded._starts[index]
                         stop = start + layout.chunks[index].size_bytes // 4
-                        owed[start:stop] += share * coded._lost[coded._residuals.side(index)][start:stop]
+                        lost = coded._now.lost[coded._now.residuals.side(index)]
+                        owed[start:stop] += share * lost[start:stop]
     assert float(np.abs(total - owed).max()) < 1e-5 < float(np.abs(total).max())
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from tests.rigs.bulk import MemoryNetwork
-from tests.rigs.replication import JOINER, SETTINGS, SOURCES, TIMEOUT_S, Driver, Rig
+from tests.rigs.replication import JOINER, SOURCES, STRICT, TIMEOUT_S, Driver, Rig
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
@@ -34,9 +34,9 @@ async def test_a_state_comes_from_all_sources_at_once() -> None:
 
 
 async def test_a_joiner_may_ask_before_the_snapshot_is_taken() -> None:
-    rig = Rig()
+    rig = Rig(settings=STRICT)
     rig.joiner.engine.fetch(rig.plan(), memoryview(rig.arena))
-    await asyncio.sleep(2 * SETTINGS.stall_timeout_s)
+    await asyncio.sleep(2 * STRICT.stall_timeout_s)
     assert not rig.joiner.dropped
     rig.serve()
     await rig.finish()
@@ -96,14 +96,14 @@ async def test_the_last_source_is_asked_again_for_a_wrong_block_but_not_for_ever
 
 
 async def test_a_silent_source_is_given_up_and_its_late_block_changes_nothing() -> None:
-    rig = Rig()
-    rig.network.pace_s[SOURCES[0], JOINER] = 3 * SETTINGS.stall_timeout_s
+    rig = Rig(settings=STRICT)
+    rig.network.pace_s[SOURCES[0], JOINER] = 3 * STRICT.stall_timeout_s
     rig.serve()
     rig.joiner.engine.fetch(rig.plan(), memoryview(rig.arena))
     await rig.finish()
     assert [(site, wrong) for site, _, wrong in rig.joiner.dropped] == [(SOURCES[0], False)]
     assert "no progress" in rig.joiner.dropped[0][1]
-    await asyncio.sleep(3 * SETTINGS.stall_timeout_s)
+    await asyncio.sleep(3 * STRICT.stall_timeout_s)
     assert rig.arena == rig.state
     await rig.close()
 
@@ -123,7 +123,7 @@ async def test_a_slow_source_ends_up_with_a_small_part() -> None:
 
 
 async def test_a_transfer_without_any_source_left_fails_with_the_reason_and_can_be_resumed() -> None:
-    rig = Rig()
+    rig = Rig(settings=STRICT)
     arena = memoryview(rig.arena)
     rig.serve()
     for site in SOURCES:

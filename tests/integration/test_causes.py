@@ -38,7 +38,7 @@ class Plain(Site):
         """The exit code, when it has ended."""
         daemon = self.daemon
         assert daemon is not None
-        return int(daemon.wait(timeout=30))
+        return int(daemon.wait(timeout=90))
 
 
 def add(cluster: Cluster, name: str) -> Plain:
@@ -121,7 +121,7 @@ def test_files_of_another_site_are_refused_at_the_start(cluster: Cluster) -> Non
     wait_for(lambda: not one.daemon_runs(), "it has left")
     shutil.copy(one.data_dir / "journal", other.data_dir / "journal")
     ended = subprocess.run(
-        other.daemon_command(), env=environment(), capture_output=True, text=True, timeout=60, check=False
+        other.daemon_command(), env=environment(), capture_output=True, text=True, timeout=150, check=False
     )
     assert ended.returncode == 2 and "the files of two sites are mixed" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -141,7 +141,7 @@ def test_sighup_takes_a_new_trust_over_and_names_what_it_does_not(cluster: Clust
     one.signal("daemon", signal.SIGHUP)
     wait_for(lambda: any(link.up for link in other.client.status().links), "the link is there")
     assert one.events("reload")[-1].reason == "taken over: trust"
-    assert not one.client.status().refused
+    wait_for(lambda: not one.client.status().refused, "nobody is refused any more")
 
 
 def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_next(cluster: Cluster) -> None:
@@ -151,11 +151,11 @@ def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_nex
     for number, site in enumerate((one, other), start=1):
         site.start()
         train(site, number)
-    wait_for(lambda: one.round() > 3 and other.is_member(), "both train", limit_s=60.0)
+    wait_for(lambda: one.round() > 3 and other.is_member(), "both train")
     other.kill()
     wait_for(lambda: one.client.status().paused == "rounds wait for 2 sites; 1 are here", "one waits, and says so")
     waits = one.round()
     other.start()
     train(other, 2)
-    wait_for(lambda: min(one.round(), other.round()) > waits + 3, "rounds go on", limit_s=60.0)
-    assert not one.client.status().paused
+    wait_for(lambda: min(one.round(), other.round()) > waits + 3, "rounds go on")
+    wait_for(lambda: not one.client.status().paused, "and it says so")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import cluster_of, wait_for
 
@@ -14,7 +13,6 @@ from chaos_lab.running import status_of
 PAIR = {"cleveland": "Cleveland", "hungary": "Hungary"}
 
 
-@pytest.mark.timeout(90)
 def test_a_script_with_another_model_is_refused_and_everybody_else_trains_on(tmp_path: Path) -> None:
     """The open round, the results and what is averaged stay as they are; the right script trains again."""
     with cluster_of(tmp_path, PAIR, min_sites=2) as cluster:
@@ -33,14 +31,14 @@ def test_a_script_with_another_model_is_refused_and_everybody_else_trains_on(tmp
         assert (second.data_dir / "vector.msgpack").read_bytes() == vector
         before = first.round()
         wait_for(lambda: first.round() > before + 5, "the first trains on")
-        assert not first.client.status().paused and second.client.status().worker.phase == "standby"
+        wait_for(lambda: not first.client.status().paused, "and does not wait")
+        assert second.client.status().worker.phase == "standby"
         train(second, 2)
         wait_for(second.is_member, "with the right model it trains again")
         before = second.round()
         wait_for(lambda: second.round() > before + 5, "both train")
 
 
-@pytest.mark.timeout(90)
 def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path: Path) -> None:
     """Left for good, and in the roster no more; the next script joins through the same process."""
     with cluster_of(tmp_path, PAIR, min_sites=1, exit_with_worker=False) as cluster:
@@ -58,7 +56,7 @@ def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path
         waiting = wait_for(lambda: status_of(second.client), "the daemon answers")
         assert second.daemon_runs() and waiting.state == "starting" and not waiting.worker.connected
         assert [event.kind for event in first.events("scale-in") if event.outcome == "failed"] == []
-        assert second.worker.wait(timeout=30) == 0
+        assert second.worker.wait(timeout=90) == 0
         train(second, 2)
         wait_for(second.is_member, "the next script trains")
         second.client.leave("its operator")
@@ -66,7 +64,6 @@ def test_a_daemon_stays_when_its_script_has_left_and_takes_the_next_one(tmp_path
         assert second.daemon.returncode == 0
 
 
-@pytest.mark.timeout(90)
 def test_a_state_that_was_changed_by_hand_is_found_named_and_set_right(tmp_path: Path) -> None:
     """At one of three sites: all hear whose state differs and in which array, and it gets that of the others."""
     with cluster_of(tmp_path, {**PAIR, "va": "VA"}, min_sites=3) as cluster:

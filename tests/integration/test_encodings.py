@@ -34,12 +34,9 @@ def all_train(cluster: Cluster, name: str) -> None:
         site.start()
     for number, site in enumerate(cluster.sites, 1):
         train(site, number, extra=in_encoding(name))
-    wait_for(
-        lambda: all(site.is_member() and site.round() >= 3 for site in cluster.sites), "three sites train", limit_s=60.0
-    )
+    wait_for(lambda: all(site.is_member() and site.round() >= 3 for site in cluster.sites), "three sites train")
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", list(FORMS))
 def test_three_sites_are_bit_identical_and_send_fewer_bytes(tmp_path: Path, name: str) -> None:
     with cluster_of(tmp_path, TRIO, min_sites=3) as cluster:
@@ -58,7 +55,6 @@ def test_three_sites_are_bit_identical_and_send_fewer_bytes(tmp_path: Path, name
         assert sent / rounds / whole == pytest.approx(FORMS[name].size_bytes(NUMBERS) / (4 * NUMBERS), rel=0.35)
 
 
-@pytest.mark.timeout(180)
 def test_a_killed_daemon_and_a_refused_encoding_in_the_middle(tmp_path: Path) -> None:
     with cluster_of(tmp_path, TRIO, min_sites=2, exit_with_worker=False) as cluster:
         first, second, third = cluster.sites
@@ -79,9 +75,9 @@ def test_a_killed_daemon_and_a_refused_encoding_in_the_middle(tmp_path: Path) ->
         assert second.daemon is not None
         second.daemon.wait(20)
         went = first.round()
-        wait_for(lambda: first.round() >= went + 5, "the others go on", limit_s=60.0)
+        wait_for(lambda: first.round() >= went + 5, "the others go on")
         second.start()
-        wait_for(lambda: second.is_member() and second.round() > went + 5, "it is back", limit_s=60.0)
+        wait_for(lambda: second.is_member() and second.round() > went + 5, "it is back")
         back = first.round()
         wait_for(lambda: first.round() >= back + 5, "all go on")
         assert not first.events("drift") and not third.events("drift")

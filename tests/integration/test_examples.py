@@ -30,7 +30,7 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells), "kept without outputs"
-    done = NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    done = NotebookClient(notebook, timeout=150, resources={"metadata": {"path": str(tmp_path)}}).execute()
     text = "".join(output.get("text", "") for cell in done.cells for output in cell.get("outputs", []))
     assert "together:" in text and "in round 50" in text
 
@@ -56,9 +56,9 @@ def test_the_slurm_job_trains_with_a_member_and_leaves_at_slurms_signal(tmp_path
             wait_for(lambda: answers(member), "the daemon of the member")
             knocked = wait_for(lambda: [one.site for one in member.pending()], "the job knocks")
             member.trust(knocked[0], pending=True)
-            wait_for(lambda: member.status().round > 5, "common rounds", limit_s=60)
+            wait_for(lambda: member.status().round > 5, "common rounds")
             job.send_signal(signal.SIGTERM)
-            assert job.wait(60) == 0, (tmp_path / "job.log").read_text()
+            assert job.wait(90) == 0, (tmp_path / "job.log").read_text()
             left = wait_for(lambda: [e for e in member.last_events(50) if e.kind == "scale-in"], "its leave")
             assert left[-1].outcome == "done"
         finally:

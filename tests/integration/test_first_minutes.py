@@ -35,7 +35,7 @@ class NewUser:
             env=self.variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -94,14 +94,14 @@ def test_two_sites_train_after_three_commands_and_a_third_after_two_more_without
         clients = {name: LocalClient(tmp_path / name / "data" / "api.sock") for name in "abc"}
         assert clients["a"].status().round == 0, "the founder waits for the second"
         assert "done" in user.runs("accept", second[:8], "--config", "a/chaosd.toml")
-        wait_for(lambda: all(clients[name].status().round >= 3 for name in "ab"), "common rounds", limit_s=90)
+        wait_for(lambda: all(clients[name].status().round >= 3 for name in "ab"), "common rounds")
 
         third = site_made(user, "c", peer)
         told(user, "c", r"(waiting for the operator of A)")
         assert "done" in user.runs("accept", third[:8], "--config", "a/chaosd.toml")
-        wait_for(lambda: clients["c"].status().state == "member", "the third takes part", limit_s=90)
-        assert [len(clients[name].status().sites) for name in "abc"] == [3, 3, 3]
-        assert clients["a"].pending() == []
+        wait_for(lambda: clients["c"].status().state == "member", "the third takes part")
+        wait_for(lambda: all(len(clients[name].status().sites) == 3 for name in "abc"), "everybody knows of all")
+        wait_for(lambda: clients["a"].pending() == [], "nobody waits")
 
 
 def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_script_that_fails_takes_its_site_out_and_gives_its_code(tmp_path: Pat
         failing = [sys.executable, "-c", "import os, sys; sys.exit(7 if 'CHAOS_SOCKET' in os.environ else 8)"]
         for command, code, why in ((failing, 7, "ended with code 7"), (["./nothing-here"], 127, "cannot be started")):
             done = subprocess.run(
-                [sys.executable, *words, *command], cwd=tmp_path, env=user.variables, capture_output=True, timeout=60
+                [sys.executable, *words, *command], cwd=tmp_path, env=user.variables, capture_output=True, timeout=150
             )
             assert done.returncode == code and why in done.stderr.decode(), done
 

@@ -88,8 +88,8 @@ def test_two_sites_go_on_where_the_former_release_stopped(tmp_path: Path) -> Non
             command = [*site.python(), str(WORKER), "--site", str(number), "--socket", str(site.worker_socket)]
             command += ["--folder", str(site.folder), "--numbers", str(NUMBERS), "--pace", "0.02"]
             site.spawn_worker(command, variables=VARIABLES)
-        wait_for(lambda: all(site.is_member() for site in sites), "both are members again", limit_s=60.0)
-        wait_for(lambda: all(site.round() > CHECKPOINT_ROUND for site in sites), "rounds go on", limit_s=60.0)
+        wait_for(lambda: all(site.is_member() for site in sites), "both are members again")
+        wait_for(lambda: all(site.round() > CHECKPOINT_ROUND for site in sites), "rounds go on")
         status = sites[0].client.status()
         assert [one.site for one in status.sites] == [CLEVELAND, HUNGARY]
         assert status.epoch > 11 and status.term > 2, "the agreement goes on from the former log"

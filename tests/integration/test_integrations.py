@@ -13,7 +13,6 @@ FOLDER = ROOT / "examples" / "integrations"
 LINE = re.compile(r"^step (\d+): loss ([\d.]+), state ([0-9a-f]{64})$", re.MULTILINE)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("script", "extra"),
     [

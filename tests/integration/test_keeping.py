@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.integration.gated_worker import NUMBERS, Training
 from tests.integration.reference import read_rounds
 from tests.integration.small_training import train
@@ -22,7 +21,7 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beac
 
 
 def report(site: Site) -> dict[str, object]:
-    wait_for(site.report_path.exists, f"{site.name}: report\n{site.tail()}", limit_s=60)
+    wait_for(site.report_path.exists, f"{site.name}: report\n{site.tail()}")
     return site.read_report()
 
 
@@ -39,7 +38,6 @@ def digests_alone(rounds: dict[int, dict[str, float]]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.timeout(240)
 def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path) -> None:
     """Three sites; at round GATE the third waits, and the second's worker is killed and started again. No transfer, no
     negotiation, and in every round the state that the training has where nobody is killed."""
@@ -78,7 +76,6 @@ def test_a_killed_worker_goes_on_from_its_own_daemon_bit_for_bit(tmp_path: Path)
         assert "Traceback" not in victim.daemon_log.read_text()
 
 
-@pytest.mark.timeout(120)
 def test_an_interrupted_daemon_leaves_nothing_of_a_memory_checkpoint_or_checkpoint(tmp_path: Path) -> None:
     """Ctrl+C while copies and files of every round are under way."""
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:

@@ -157,7 +157,7 @@ def test_an_uplink_is_shared_by_all_links_of_its_site() -> None:
             network.command("hub", [sys.executable, TRAFFIC, "copy", network.address(far), "3"]) for far in "ab"
         ]
         copies = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
-        rates = [float(copied.communicate(timeout=30)[0]) for copied in copies]
+        rates = [float(copied.communicate(timeout=90)[0]) for copied in copies]
         assert sum(rates) == pytest.approx(60 * OF_THE_RATE, rel=0.25)
 
 

@@ -102,7 +102,7 @@ def test_what_a_killed_lab_left_in_namespaces_is_removed(short: Path) -> None:
     assert len(namespaces_of(lab.pid)) == 2
     assert "network namespace" not in clean(short), "a lab that runs is not touched"
     lab.kill()
-    lab.wait(10)
+    lab.wait(60)
     assert len(namespaces_of(lab.pid)) == 2 and processes_of(short / "t") != []
     assert len(re.findall(rf"removed: network namespace chaoslab-{lab.pid}-\S+ of a lab", clean(short))) == 2
     assert namespaces_of(lab.pid) == [] and leftovers(short) == []

@@ -85,7 +85,6 @@ def reference() -> Digests:
     return found
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("faults", ["1:2:backward", "0:2:update"])
 async def test_an_ordinary_script_and_replicas_train_one_model_whoever_dies(tmp_path: Path, faults: str) -> None:
     async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
@@ -98,7 +97,6 @@ async def test_an_ordinary_script_and_replicas_train_one_model_whoever_dies(tmp_
     agree(of_group(ran), reference(), rounds=ROUNDS)
 
 
-@pytest.mark.timeout(180)
 async def test_a_replicated_script_of_one_process_joins_one_that_is_ordinary(tmp_path: Path) -> None:
     async with sites(tmp_path, ["one", "other"], min_sites=2) as cluster:
         one, other = cluster.sites
@@ -109,7 +107,6 @@ async def test_a_replicated_script_of_one_process_joins_one_that_is_ordinary(tmp
     agree(told(other), reference(), rounds=ROUNDS)
 
 
-@pytest.mark.timeout(180)
 async def test_replicas_join_late_and_give_a_later_ordinary_script_the_state(tmp_path: Path) -> None:
     rounds = 120
     async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:

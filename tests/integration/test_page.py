@@ -90,7 +90,7 @@ def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None)
         api = LocalApi(Path(folder) / "api.sock", control, further=page.local_routes())
 
         def on_loop(work: Any) -> None:
-            asyncio.run_coroutine_threadsafe(work, loop).result(timeout=10)
+            asyncio.run_coroutine_threadsafe(work, loop).result(timeout=90)
 
         on_loop(api.start())
         on_loop(page.start())
@@ -100,7 +100,7 @@ def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None)
             on_loop(api.close())
             on_loop(page.close("the test is over"))
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=10)
+            thread.join(timeout=90)
             loop.close()
 
 
@@ -141,11 +141,16 @@ def test_the_page_equals_the_status_and_a_killed_daemon_is_shown_as_such(tmp_pat
     with cluster_of(tmp_path, {"Cleveland": "Cleveland"}, min_sites=1) as cluster:
         (site,) = cluster.sites
         site.start()
+        wait_for(lambda: site.client.status().paused, "it waits for a script")
         command = [sys.executable, "-m", "chaosd", "page", "--no-browser", "--config", str(site.config_path)]
         command += ["--address", f"127.0.0.1:{free_port()}"]
         url = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout.strip()
         window.open(url)
-        page = shown(window, "the page is live", lambda now: now["connection"] == "live" and now["events"])
+        page = shown(
+            window,
+            "the page is live, and has what the daemon has",
+            lambda now: now["connection"] == "live" and len(now["events"]) == len(site.events()) and now["paused"],
+        )
         command = [sys.executable, "-m", "chaosd", "status", "--json", "--config", str(site.config_path)]
         told = subprocess.run(command, capture_output=True, text=True, check=True, env=environment()).stdout
         status = json.loads(told)

@@ -33,7 +33,7 @@ AGAIN_ROUNDS = 8
 
 def start(site: Site, number: int) -> None:
     site.start()
-    train(site, number, pace_s=0.01)
+    train(site, number, pace_s=0.05)
 
 
 def reached(site: Site) -> int:
@@ -63,11 +63,10 @@ def after_the_cut(cluster: Cluster, since_s: float) -> list[Any]:
 
 
 def report(site: Site) -> dict[str, Any]:
-    wait_for(site.report_path.exists, f"{site.name}: report\n{site.tail()}", limit_s=60)
+    wait_for(site.report_path.exists, f"{site.name}: report\n{site.tail()}")
     return site.read_report()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", range(FIRST, STOP))
 def test_after_a_power_cut_of_all_sites_the_run_goes_on_by_itself(tmp_path: Path, seed: int) -> None:
     """In one seed of three a failure was settled before; in another only one site has a checkpoint, and is late."""
@@ -101,7 +100,7 @@ def test_after_a_power_cut_of_all_sites_the_run_goes_on_by_itself(tmp_path: Path
             time.sleep(LATE_S)
             assert after_the_cut(cluster_without(cluster, late), cut_s) == [], "the others have not begun anew"
             start(late, sites.index(late) + 1)
-        wait_for(lambda: all(site.is_member() for site in sites), f"all train again\n{cluster.tails()}", limit_s=60)
+        wait_for(lambda: all(site.is_member() for site in sites), f"all train again\n{cluster.tails()}")
         (taken,) = after_the_cut(cluster, cut_s)
         assert re.search(rf"goes on from its checkpoint, at round {stored}\b", taken.reason), taken.reason
         together = max(site.round() for site in sites)

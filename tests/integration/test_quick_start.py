@@ -1,10 +1,9 @@
-"""The quick start and the tutorial, as a reader does them: every command and script that they show, in order."""
+"""The quick start, as a reader does it: every command and script that it shows, in order."""
 
 from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient
 
 QUICK_START = ROOT / "docs" / "quick-start.md"
-TUTORIAL = ROOT / "docs" / "tutorial.md"
-FINE_TUNE = ROOT / "docs" / "how-to" / "fine-tune.md"
 STAYS = "up"
 
 
@@ -71,17 +68,4 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
                 assert told.strip() and "fail" not in told
         rounds = reader.sites["va"].status().round
         wait_for(lambda: reader.sites["va"].status().round > rounds + 5, "the others go on after the leave")
-        assert len(reader.sites["cleveland"].status().sites) == 2
-
-
-def test_the_scripts_of_the_tutorial_and_the_how_tos_run_as_they_stand(tmp_path: Path) -> None:
-    texts = [*blocks(TUTORIAL, "python"), *blocks(FINE_TUNE, "python")]
-    assert len(texts) == 4
-    for number, text in enumerate(texts):
-        path = tmp_path / f"script{number}.py"
-        path.write_text(text, encoding="utf-8")
-        arguments = ["0", "--alone"] if "--alone" in text else []
-        done = subprocess.run(
-            [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=110, check=False
-        )
-        assert done.returncode == 0 and done.stdout.strip(), done.stderr
+        wait_for(lambda: len(reader.sites["cleveland"].status().sites) == 2, "two are left")

@@ -10,7 +10,9 @@ import pytest
 import torch
 from tests.integration import replica_training
 from tests.integration.site_training import STEPS
-from tests.rigs.worker_group import Ran, train
+from tests.rigs.worker_group import STOPPED_S, Ran, train
+
+from chaos_protocols.worker_group import suspicion
 
 SCRIPT = Path(replica_training.__file__)
 
@@ -66,9 +68,12 @@ async def test_a_second_loss_while_groups_are_built_is_survived(tmp_path: Path) 
     check(await train(tmp_path, dp=4, pp=1, faults="3:1:backward;1:2:building", script=SCRIPT))
 
 
-async def test_a_replica_that_is_stopped_in_its_backward_pass_is_found(tmp_path: Path) -> None:
+async def test_a_replica_that_is_stopped_in_its_backward_pass_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suspicion, "FIRST_LIMIT_S", STOPPED_S)
     faults = f"1:3:backward:{int(signal.SIGSTOP)}"
-    ran = await train(tmp_path, dp=2, pp=1, faults=faults, failure_timeout_s=1.0, script=SCRIPT)
+    ran = await train(tmp_path, dp=2, pp=1, faults=faults, failure_timeout_s=4.0, script=SCRIPT)
     check(ran)
     (suspected,) = ran.of("worker-suspected")
     assert suspected.fields["worker"] == 1 and "no progress in backward" in suspected.reason

@@ -6,7 +6,6 @@ import signal
 import sys
 from pathlib import Path
 
-import pytest
 from tests.rigs.site import VARIABLES, Site, cluster_of, wait_for
 
 WORKER = Path(__file__).parent / "sampler_worker.py"
@@ -18,7 +17,6 @@ def train(site: Site) -> None:
     site.spawn_worker(command, variables=VARIABLES)
 
 
-@pytest.mark.timeout(180)
 def test_every_sample_of_an_epoch_counts_once_through_a_join_a_death_and_a_leave(tmp_path: Path) -> None:
     """What has counted is kept in the shared state itself, from the applied averages."""
     with cluster_of(tmp_path, TRIO, min_sites=2, exit_with_worker=False) as cluster:

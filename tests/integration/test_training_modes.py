@@ -5,40 +5,39 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import cluster_of, end_level, wait_for
 
 TRIO = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
-EVERY = ["--every", "12"]
+STREAMING = ["--every", "36", "--fragments", "3", "--delay", "5", "--encoding", "int8"]
 
 
-@pytest.mark.timeout(180)
 def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> None:
-    """Rounds of 12 steps. The third site first comes with another mode, then joins in the middle of a phase; the script
-    of the second one is killed in the middle of another."""
+    """A round of a third of the model after every 12 steps, in 8 bits, taken over 5 steps later. The third site first
+    comes with another mode, then joins in the middle of a phase; the script of the second one is killed in the middle
+    of another."""
     with cluster_of(tmp_path, TRIO, min_sites=2, exit_with_worker=False) as cluster:
         first, second, third = cluster.sites
         for site in cluster.sites:
             site.start()
-        train(first, 1, extra=EVERY)
-        train(second, 2, extra=EVERY)
+        train(first, 1, extra=STREAMING)
+        train(second, 2, extra=STREAMING)
         wait_for(lambda: first.round() >= 3 and second.round() >= 3, "two sites train")
         train(third, 3, extra=["--every", "7"])
-        told = "'DiLoCo every=7 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)' here and 'DiLoCo every=12"
+        told = "'DiLoCo every=7 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)' here and 'DiLoCo every=36"
         wait_for(lambda: told in third.worker_log.read_text(), "both modes are named")
         wait_for(lambda: third.worker is not None and third.worker.poll() is not None, "the other mode is out")
-        train(third, 3, extra=EVERY)
+        train(third, 3, extra=STREAMING)
         wait_for(third.is_member, "the right one is in")
         came = third.round()
         wait_for(lambda: third.round() >= came + 2, "three sites train")
         second.signal("worker", signal.SIGKILL)
         assert second.worker is not None
-        second.worker.wait(20)
+        second.worker.wait(60)
         wait_for(second.is_in_standby, "its daemon goes on with weight 0")
         went = first.round()
         wait_for(lambda: first.round() >= went + 2, "the others go on")
-        train(second, 2, extra=EVERY)
+        train(second, 2, extra=STREAMING)
         wait_for(second.is_member, "its script is back")
         back = second.round()
         wait_for(lambda: second.round() >= back + 4, "three sites train again")
@@ -46,7 +45,6 @@ def test_local_steps_through_a_refusal_a_join_and_a_death(tmp_path: Path) -> Non
         end_level(cluster)
 
 
-@pytest.mark.timeout(120)
 def test_a_long_phase_is_no_stall_for_a_joiner(tmp_path: Path) -> None:
     """Nothing is averaged for longer than a transfer may stand still: the joiner gets the state between two steps."""
     with cluster_of(tmp_path, dict(list(TRIO.items())[:2]), min_sites=1, failure_timeout_s=0.3) as cluster:
@@ -58,7 +56,8 @@ def test_a_long_phase_is_no_stall_for_a_joiner(tmp_path: Path) -> None:
         wait_for(lambda: first.round() >= 1, "a site alone")
         train(second, 2, pace_s=0.05, extra=slow)
         wait_for(second.is_member, "it is in")
-        wait_for(lambda: second.round() >= 4, "and averages")
+        came = second.round()
+        wait_for(lambda: second.round() > came, "and averages")
         assert not [event for event in first.events("scale-out") if event.outcome == "failed"]
         for site in cluster.sites:
             site.signal("worker", signal.SIGINT)

@@ -90,7 +90,7 @@ def test_the_proof_is_there_whoever_has_dialled(loop_kind: str, tmp_path: Path) 
         original, b = Site(tmp_path, "a", incarnation=5), Site(tmp_path, "b")
         copy = Site(tmp_path, "a", incarnation=9)
         await start(original, b, copy)
-        await b.transport.dial(copy.id, copy.transport.address, timeout_s=5)
+        await b.transport.dial(copy.id, copy.transport.address, timeout_s=60)
         assert await cause_of(original, b) is Cause.KEY_ELSEWHERE
         await close(original, b, copy)
 
@@ -119,7 +119,7 @@ def test_nothing_listens_nothing_answers_and_another_site_answers_are_three_caus
         a, b, c = Site(tmp_path, "a"), Site(tmp_path, "b"), Site(tmp_path, "c")
         await start(a, b, c)
         with pytest.raises(DialError) as caught:
-            await a.transport.dial(b.id, c.transport.address, timeout_s=2)
+            await a.transport.dial(b.id, c.transport.address, timeout_s=60)
         assert caught.value.why.cause is Cause.ANOTHER_SITE
         with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel answers, and nobody takes it
             with pytest.raises(DialError) as caught:

@@ -97,7 +97,7 @@ def test_mutated_hellos_get_the_fixed_refusal_or_a_closed_connection(loop_kind: 
 
 def test_slow_strangers_are_cut_at_the_deadline(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        b = Site(tmp_path, "b", handshake_timeout_s=0.3)
+        b = Site(tmp_path, "b", handshake_timeout_s=1.5)
         await start(b)
         silent_reader, silent = await asyncio.open_connection("127.0.0.1", port_of(b))
         _reader, trickling = await tls_stranger(b)

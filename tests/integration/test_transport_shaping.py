@@ -26,17 +26,18 @@ def now_s() -> float:
 def test_a_rate_holds_over_both_streams_and_control_goes_first(loop_kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         a, b = await linked(tmp_path)
-        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=8e6))
-        begun_s = now_s()
+        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=3e4))
         payload = bytes(1_600_000)
         sending = [asyncio.ensure_future(a.transport.send_bulk(b.id, stream, b"s", payload)) for stream in (0, 1)]
-        await asyncio.sleep(0.05)
+        await until(lambda: b.transport.bulk_progress(a.id)[0])
         assert a.transport.send_control(b.id, b"heartbeat")
         await until(lambda: b.events.frames)
-        assert not b.events.bulk, "a control frame does not queue behind 3 MB of bulk"
+        assert not b.events.bulk, "a control frame does not queue behind the minutes that the bulk would take"
+        there, begun_s = sum(b.transport.bulk_progress(a.id)), now_s()
+        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=8e6))
         await asyncio.gather(*sending)
         await until(lambda: len(b.events.bulk) == 2)
-        assert now_s() - begun_s > 0.39, "3.2 MB at 8 MB/s take 0.4 s"
+        assert now_s() - begun_s > (3.1e6 - there) / 8e6, "what is left of 3.2 MB, at 8 MB/s"
         assert all(payload == received for _, _, received in b.events.bulk)
         await close(a, b)
 
@@ -48,18 +49,18 @@ def test_latency_delays_each_way_but_not_the_rate(loop_kind: str, tmp_path: Path
         a, b = await linked(tmp_path)
         a.transport.shape(None, LinkShape(latency_s=0.25))
         begun_s = now_s()
-        for _ in range(10):
+        for _ in range(100):
             a.transport.send_control(b.id, b"x")
-            await a.transport.send_bulk(b.id, 0, b"h", bytes(1 << 20))
+            await a.transport.send_bulk(b.id, 0, b"h", bytes(1 << 14))
         await until(lambda: b.events.frames)
         assert now_s() - begun_s > 0.249
-        await until(lambda: len(b.events.frames) == 10 and len(b.events.bulk) == 10)
-        assert now_s() - begun_s < 2.0, "ten frames are on their way at the same time, or 2.5 s would have passed"
+        await until(lambda: len(b.events.frames) == 100 and len(b.events.bulk) == 100)
+        assert now_s() - begun_s < 20.0, "all frames are on their way at the same time, or 25 s would have passed"
         a.transport.send_control(b.id, b"there")
         b.transport.send_control(a.id, b"back")
         await until(lambda: a.events.frames)
-        assert len(b.events.frames) == 10, "only the direction that is shaped"
-        await until(lambda: len(b.events.frames) == 11)
+        assert len(b.events.frames) == 100, "only the direction that is shaped"
+        await until(lambda: len(b.events.frames) == 101)
         a.transport.close_link(b.id, "late goodbye")
         begun_s = now_s()
         await until(lambda: b.events.losses)

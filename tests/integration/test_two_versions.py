@@ -39,7 +39,7 @@ def former_python(tmp_path_factory: pytest.TempPathFactory) -> str:
     python = str(folder / "bin" / "python")
     look = "import chaos, chaosd, chaos_protocols as p, importlib.metadata as m; print(m.version('chaos-train'));"
     look += "print(chaos.__file__); print(chaosd.__file__); print(p.__file__)"
-    told = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=60, cwd=folder, check=True)
+    told = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=150, cwd=folder, check=True)
     version, *places = told.stdout.split()
     assert version in wheel.name and all(Path(place).is_relative_to(packages) for place in places)
     return python
@@ -72,7 +72,7 @@ class Institution(Site):
         """One of its own `chaosd` commands, as its operator would type it."""
         line = [self.daemon_python, "-m", "chaosd", *words, "--config", str(self.config_path)]
         told = subprocess.run(
-            line, capture_output=True, text=True, timeout=60, cwd=self.folder, env=environment(**VARIABLES)
+            line, capture_output=True, text=True, timeout=150, cwd=self.folder, env=environment(**VARIABLES)
         )
         assert told.returncode == 0, told.stdout + told.stderr
         return told.stdout
@@ -95,9 +95,9 @@ def institutions(folder: Path, python: str, founder: str, other: str) -> tuple[C
 
 def go_on(sites: list[Institution]) -> None:
     """All are members, and finish further rounds together."""
-    wait_for(lambda: all(site.is_member() for site in sites), "all are members", limit_s=60.0)
+    wait_for(lambda: all(site.is_member() for site in sites), "all are members")
     reached = max(site.round() for site in sites) + ROUNDS
-    wait_for(lambda: all(site.round() >= reached for site in sites), f"round {reached}", limit_s=60.0)
+    wait_for(lambda: all(site.round() >= reached for site in sites), f"round {reached}")
 
 
 def releases_shown(sites: list[Institution]) -> None:
@@ -114,7 +114,7 @@ def releases_shown(sites: list[Institution]) -> None:
 
 def digests_of(site: Institution) -> dict[str, str]:
     """Those of the state after each round, which its script wrote at its end."""
-    wait_for(site.report_path.exists, f"{site.name} reports", limit_s=60.0)
+    wait_for(site.report_path.exists, f"{site.name} reports")
     digests: dict[str, str] = json.loads(site.report_path.read_text())["digests"]
     return digests
 

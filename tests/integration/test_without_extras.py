@@ -24,7 +24,6 @@ pathlib.Path(__file__).with_name(f"refused-in-{os.getpid()}").touch()
 """
 
 
-@pytest.mark.timeout(120)
 def test_sites_start_join_and_train_without_scipy_and_msgpack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     customised = tmp_path / "customised"
     customised.mkdir()

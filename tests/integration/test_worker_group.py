@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from tests.integration.site_training import STEPS
-from tests.rigs.worker_group import Ran, alone, train
+from tests.rigs.worker_group import STOPPED_S, Ran, alone, train
 
 from chaos_planner.pipelines.plans.layout import Policy
+from chaos_protocols.worker_group import suspicion
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
@@ -114,13 +115,14 @@ async def test_a_source_that_dies_while_state_moves_is_replaced_by_another(tmp_p
     check(ran, plans=3)
 
 
-async def test_a_stopped_process_is_found_killed_and_replaced(tmp_path: Path) -> None:
+async def test_a_stopped_process_is_found_killed_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspicion, "FIRST_LIMIT_S", STOPPED_S)
     ran = await train(
         tmp_path,
         dp=2,
         pp=2,
         faults=f"2:3:backward:{int(signal.SIGSTOP)}",
-        failure_timeout_s=1.0,
+        failure_timeout_s=4.0,  # one that only lacks a processor is not stopped
         policies=[Policy.REROUTE],
     )
     check(ran)

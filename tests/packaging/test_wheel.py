@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from tests.tidy.tree import PACKAGES, ROOT, python_files
 
-COMMAND_TIMEOUT_S = 60
+COMMAND_TIMEOUT_S = 150
 STARTS = 5
 
 EXTRAS = ("torch", "scipy", "msgpack", "matplotlib")

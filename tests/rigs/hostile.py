@@ -59,7 +59,7 @@ class Hostile:
         await self.as_somebody_else()
         for _ in range(50):
             try:
-                await self.transport.dial(self.target, self.victim.address, timeout_s=5.0)
+                await self.transport.dial(self.target, self.victim.address, timeout_s=60.0)
                 return
             except DialError:
                 await asyncio.sleep(0.05)

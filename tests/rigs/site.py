@@ -26,7 +26,7 @@ from chaosd.identity import Identity
 ROOT = Path(__file__).resolve().parents[2]
 HEART = ROOT / "examples" / "heart" / "train.py"
 VARIABLES = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-WAIT_S = 30.0
+WAIT_S = 90.0
 """Correctness, not speed: a loaded machine may take its time."""
 
 

@@ -18,7 +18,7 @@ from chaosd.transport import PeerProtocolError, TransportSettings
 
 LOOPS = ("uvloop", "asyncio")
 RUN = "hearts"
-WAIT_S = 5.0
+WAIT_S = 60.0
 
 _started: list[Site] = []
 _identities: dict[tuple[Path, str], Identity] = {}

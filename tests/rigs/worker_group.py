@@ -24,8 +24,11 @@ from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 
 SCRIPT = Path(site_training.__file__)
-LIMIT_S = 100.0
+LIMIT_S = 250.0
 """Of one training, which takes one to five seconds."""
+STOPPED_S = 20.0
+"""In place of `FIRST_LIMIT_S`, where a process is stopped in work that was never seen to end: steps here are shorter
+than the time between two looks."""
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.integration.worker_group_child"])

@@ -73,10 +73,12 @@ class Result:
 
 @dataclass(slots=True)
 class _Round:
-    """Everything of one open tag. `own`: the token of what this site gives, None where it gives nothing."""
+    """Everything of one open tag. `centre`: around the result with this digest parts are clipped (empty: it is not
+    here); None: around zero, or not. `own`: the token of what this site gives, None where it gives nothing."""
 
     tag: Tag
     result: Result
+    centre: str | None = None
     own: Any = None
     partials: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     scratch: dict[tuple[int, int, str], Numbers] = field(default_factory=dict)
@@ -121,7 +123,9 @@ class Averaging:
         tag, trees = effect.tag, effect.plan.trees
         layout = lay_out((CHUNK,) * self._chunk_count, [tree.weight for tree in trees], chunks_a_tree_min=1)
         result = Result(tag.round, layout, [NOTHING] * self._chunk_count)
-        self._open = _Round(tag, result)
+        last = self.results.get(tag.round - 1) if effect.centred else None
+        centre = None if not effect.centred or (last is not None and not last.finite) else last.digest if last else ""
+        self._open = _Round(tag, result, centre)
         self._voided(self._residuals.begin(tag.round, member=effect.member))
         listeners = frozenset(effect.listeners)
         self._run(
@@ -134,6 +138,16 @@ class Averaging:
             self._run(
                 self.machine.contribute(effect.tag, effect.weight, has_bytes=effect.has_bytes, check=effect.check)
             )
+
+    @property
+    def open_tag(self) -> Tag | None:
+        """Of the round that is open here."""
+        return self._open.tag if self._open is not None else None
+
+    def centre(self, tag: Tag) -> str | None:
+        """Around what parts of this tag, which is open, are clipped (`_Round.centre`)."""
+        assert self._open is not None and self._open.tag == tag
+        return self._open.centre
 
     def stop(self, tag: Tag) -> None:
         if self._open is not None and self._open.tag == tag:

@@ -31,7 +31,15 @@ ENDING = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 SIMULATOR = (
     *("averaging", "building", "contents", "drifting", "engines", "hanging", "keeping", "network", "node"),
-    *("odd_workers", "oracles", "oracles_agreement", "oracles_boundary", "oracles_recovery", "oracles_restore"),
+    *(
+        "odd_workers",
+        "oracles",
+        "oracles_agreement",
+        "oracles_boundary",
+        "oracles_bounds",
+        "oracles_recovery",
+        "oracles_restore",
+    ),
     *(
         "oracles_owed",
         "oracles_rounds",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.wire.bounds import Bounds
+from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from tests.simulator.disk import JournalDisk
 from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
@@ -50,6 +51,7 @@ CHUNKS = ((1, 2), (1, 2), (2, 1), (2, 2), (2, 16), (3, 1), (3, 2), (4, 2))
 """Chunks of the vector, and how many of them may be under way from a child: a grant at the end of each, or one for
 all."""
 WEIGHT_BOUND = Bounds(weight_max=11.5)
+CLIPPED = Bounds(clip_radius=1.0)
 """Of a quarter of the runs: the second worker of a site says more."""
 DARK_S = max(BACK_WITHIN_S)
 ROUNDS_AFTERWARDS = 5
@@ -109,9 +111,20 @@ def build(seed: int, sites: int, *, verbose: bool = False, late_s: float = 10.0)
     for node in nodes:
         world.schedule(rng.uniform(0, 1.0), lambda node=node: begin(node))  # type: ignore[misc]
     _vary(world, random.Random(f"mix/{seed}"), late_s)
-    if random.Random(f"bounds/{seed}").random() < 0.25:
-        world.bounds = WEIGHT_BOUND
+    bounded = random.Random(f"bounds/{seed}").random()
+    if bounded < 0.5:
+        world.bounds = WEIGHT_BOUND if bounded < 0.25 else CLIPPED
+    _wish(world, random.Random(f"wishes/{seed}"), late_s)
     return world
+
+
+def _wish(world: World, rng: random.Random, late_s: float) -> None:
+    """In some runs operators want other bounds, most of them the same, once or twice."""
+    for begins_s in (0.2 * late_s, 0.7 * late_s)[: rng.choice((0, 0, 1, 2))]:
+        wanted = rng.choice((Bounds(weight_max=7.5), WEIGHT_BOUND, CLIPPED, UNBOUNDED))
+        for site in world.nodes:
+            if rng.random() < 0.8:
+                world.schedule(begins_s + rng.uniform(0, 3.0), partial(world.want_bounds, site, wanted))
 
 
 def _vary(world: World, rng: random.Random, late_s: float) -> None:
@@ -290,6 +303,8 @@ def one_falls_silent(world: World) -> None:
     patience_s = max(_patience_s(world, one, silent) for one in near_it)
     silent.stop(for_good=True)
     limit_s = patience_s + (NOTICED_TIMEOUTS - 1.0) * world.settings.failure_timeout_s
+    if scheduler.reachable(sound=True) != scheduler.reachable():  # no vote of theirs counts for so long (spec 7.4)
+        limit_s += 2 * world.settings.cut_off_s
     if not world.run_until(lambda: not _in_roster(world, silent), limit_s=limit_s):
         oracles.fail(8, f"{silent.name} fell silent {limit_s:g} s ago, and is still in the roster")
     before = oracles.rounds_done

@@ -15,6 +15,7 @@ from chaos_protocols.agreement.raft import messages as raft
 from chaos_protocols.agreement.roster import Departure, ModelFacts, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.steps import SiteStep
@@ -205,6 +206,7 @@ class Liar:
             memory_checkpoint=self._yes(),
             open=tag,
             bans=(self._someone(),),
+            bounds=Bounds(weight_max=1e-3),
         )
 
     def _asks_how_far(self) -> messages.Message:

@@ -23,6 +23,7 @@ from tests.simulator.oracles_boundary import (
     bulk_fingerprint,
     fingerprint,
 )
+from tests.simulator.oracles_bounds import BoundsOracle
 from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
@@ -45,6 +46,7 @@ class Oracles:
     def __init__(self, world: World) -> None:
         self.world = world
         self.rounds = RoundsOracle(self.fail, world.nodes)
+        self.bounds = BoundsOracle(self.fail, world)
         self.agreement = AgreementOracle(self.fail, self.end, world.nodes, self._committed)
         self.rounds.roster_at = self.agreement.roster_at
         self.admission = AdmissionOracle(self.fail, self.agreement)
@@ -79,6 +81,7 @@ class Oracles:
             self.restore.committed(index, command, known[max(epoch for epoch in known if epoch < index)])
         self.leaves.committed(roster)
         self.rounds.committed(index, command, roster)
+        self.bounds.committed(index, command, roster)
 
     # -- the process
 
@@ -120,8 +123,10 @@ class Oracles:
             self.agreement.persisted(node, effect)
         elif kind is effects.Contribute:
             self.rounds.contributed(node, effect)
+            self.bounds.contributed(node, effect)
         elif kind is effects.OpenRound:
             self.rounds.opened(node, effect)
+            self.bounds.opened(node, effect)
         elif kind is effects.DeliverResult:
             self.rounds.delivered(node, effect.round)
         elif kind is effects.Record:

@@ -80,6 +80,7 @@ class RoundsOracle:
         self.rounds_done = 0
         self._done_of: dict[str, tuple[int, str, int]] = {}
         self._opened: dict[Life, Tag] = {}
+        self._centres: dict[Tag, str | None] = {}
         self._delivering: dict[str, tuple[Worker, int, Era, bool]] = {}
         self.owed = OwedOracle(fail)
         self._right: dict[int, tuple[Any, list[bytes]]] = {}
@@ -180,13 +181,27 @@ class RoundsOracle:
             self.given.pop(next(iter(self.given)))
         if (effect.weight > 0) != effect.has_bytes:
             self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, bytes: {effect.has_bytes}")
-        if not effect.weight <= (machine.roster.bounds.weight_max or effect.weight):
-            self._fail(3, f"{node.name} gives weight {effect.weight:g} to round {tag.round}, more than is agreed")
         if token is None:
             return
+        self._is_clipped_as_elsewhere(node, tag)
         if token[0] != tag.round:
             self._fail(3, f"{node.name} gives what it computed for round {token[0]} to round {tag.round}")
         self._is_state(node, self.era_of(tag.epoch), tag.round - 1, token[2], "contributes from")
+
+    def _is_clipped_as_elsewhere(self, node: Node, tag: Tag) -> None:
+        """Spec 19.6: who gives clips its part around the same as all others that give to this tag."""
+        assert node.bulk is not None and node.machine is not None
+        if not node.machine.roster.bounds_of(tag.round).clip_radius or node.bulk.averaging.open_tag != tag:
+            return
+        centre = node.bulk.averaging.centre(tag)
+        if centre == "":
+            self._fail(3, f"{node.name} gives to round {tag.round}, clipped around a result that it has not")
+        if self._centres.setdefault(tag, centre) != centre:
+            self._fail(
+                3, f"{node.name} clips its part of round {tag.round} around {centre}, others {self._centres[tag]}"
+            )
+        while len(self._centres) > ROUNDS_KEPT:
+            self._centres.pop(next(iter(self._centres)))
 
     def opened(self, node: Node, effect: effects.OpenRound) -> None:
         """Invariant 6: a member never goes back to a round, or an epoch, that it has opened a later one of."""

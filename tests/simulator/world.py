@@ -15,8 +15,9 @@ from chaos_protocols import effects, events
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.rounds.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.wire.bounds import UNBOUNDED
+from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import EVERYBODY
+from chaos_protocols.wishes import BoundsWanted
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
@@ -54,6 +55,8 @@ class World:
         """Of the vector that is averaged; under way from a child at a time; results that stay for those who lag."""
         self.bounds = UNBOUNDED
         """Of the run that is founded."""
+        self.wished: dict[Bounds, set[str]] = {}
+        """Which bounds the operators of which sites have wanted since."""
         self.lossy = False
         """The rounds travel in an encoding that loses something."""
         self.floor_sites = 1
@@ -100,6 +103,11 @@ class World:
         return self.rng.uniform(*self.compute_range_s)
 
     # -- sites
+
+    def want_bounds(self, site: str, bounds: Bounds) -> None:
+        """A site's operator wants the run to have these."""
+        self.wished.setdefault(bounds, set()).add(site)
+        self.nodes[site].handle(BoundsWanted(bounds=bounds))
 
     def add(self, name: str, *, founder: bool = False, peers: tuple[str, ...] = (), min_sites: int = 1) -> Node:
         site = f"{len(self.nodes) + 1:02d}{name}"

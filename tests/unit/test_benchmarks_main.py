@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from benchmarks import overlay_scale
 from benchmarks.__main__ import main, names
 from benchmarks.measure import alternating, machine, percentile, ratios, spread, timed
 
@@ -131,3 +132,11 @@ def test_timing_counts_only_after_the_warm_up() -> None:
 
 def test_the_machine_is_described_in_plain_json() -> None:
     assert json.loads(json.dumps(machine()))["cores"] >= 1
+
+
+def test_a_newcomer_joins_the_standing_overlay_of_the_benchmark_of_sizes() -> None:
+    """In virtual time, by the real machines: it breaks when they or the simulated world change what they expect."""
+    figures = overlay_scale.join_one(6, seed=0)
+    assert 1.0 <= figures["over_transfer"] < 4 and figures["state_s"] < figures["delay_s"] < 10
+    larger = overlay_scale.join_one(6, seed=0, state_bytes=2 * overlay_scale.STATE.state_bytes)
+    assert 1.5 < larger["state_s"] / figures["state_s"] < 2.2, "twice the bytes take about twice as long"

@@ -26,6 +26,18 @@ def test_rounds_carry_one_vector_each_and_leave_equal_states() -> None:
     assert seldom.bytes_given == 4 * (4 * parameters + 8), "and a note in each round"
 
 
+def test_parts_that_are_taken_over_later_leave_equal_states_for_as_many_bytes() -> None:
+    text = convergence._example()
+    whole, streaming = (
+        convergence._Sites(text, mode, 2, SIZE, 0) for mode in (DiLoCo(every=6), DiLoCo(every=6, fragments=3, delay=1))
+    )
+    before = streaming.loss()
+    for sites in (whole, streaming):
+        sites.train(13)
+    assert streaming.all_equal() and streaming.loss() < before
+    assert 0 <= streaming.bytes_given - whole.bytes_given <= 4 * (8 + 3 * 4), "notes in each round, and rounded up"
+
+
 def test_the_measure_of_a_model_that_knows_nothing_is_the_entropy_of_the_bytes() -> None:
     text = convergence._example()
     wanted = text.Text(site=0, sites=1, length=8).test(convergence.TEST_PIECES)[1].flatten().tolist()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -24,6 +24,7 @@ from chaosd.api.status import (
     Outcome,
     PageAddress,
     PendingSite,
+    RunBounds,
     SeenHere,
     Status,
     TrustedSite,
@@ -154,6 +155,14 @@ class LocalClient:
         """Have no link with `site` (id, the beginning of it, or a name) from now on, or (not `add`) let it again.
         `ban`: and want it out of the run."""
         return self.ask("POST", "/v1/block", Outcome, {"site": site, "add": add, "ban": ban, "reason": reason})
+
+    def bounds(self) -> RunBounds:
+        """What the run allows a site to give."""
+        return self.ask("GET", "/v1/bounds", RunBounds)
+
+    def want_bounds(self, bounds: Mapping[str, float], *, withdraw: bool = False) -> Outcome:
+        """Want others: `norm_max`, `weight_max`, `clip_radius`, 0 for none; or take that back."""
+        return self.ask("POST", "/v1/bounds", Outcome, {**bounds, "withdraw": withdraw})
 
     def peers(self) -> list[ListedPeer]:
         """Neighbours that the daemon dials."""

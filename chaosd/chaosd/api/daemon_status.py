@@ -92,7 +92,9 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
 
 
 def _bounds(driver: Driver) -> BoundsStatus | None:
-    bounds, kept = driver.machine.roster.bounds, driver.machine.participation.bounded
+    machine = driver.machine
+    bounds = machine.roster.bounds_of(machine.rounds.completed_round + 1)
+    kept = machine.participation.bounded
     if not bounds.any:
         return None
     return BoundsStatus(
@@ -100,6 +102,9 @@ def _bounds(driver: Driver) -> BoundsStatus | None:
         weight_max=bounds.weight_max,
         clipped_rounds=kept.clipped_rounds,
         void_rounds=kept.void_rounds,
+        clip_radius=bounds.clip_radius,
+        drawn_in_rounds=kept.drawn_in_rounds,
+        away=kept.away,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.probe import SeenSite
 
 
@@ -128,12 +129,27 @@ class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 class BoundsStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What the run allows a site to give to a round (0: anything); since this daemon began, rounds whose part from here
-    was clipped, and rounds whose result was too long, which nobody applied."""
+    was clipped, or drawn in (the last was so far `away` before), and rounds whose result was too long, which nobody
+    applied."""
 
     norm_max: float
     weight_max: float
     clipped_rounds: int
     void_rounds: int
+    clip_radius: float = 0.0
+    drawn_in_rounds: int = 0
+    away: float = 0.0
+
+
+class RunBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What the run allows a site to give: `holds` in the next round, `agreed` from `from_round` on where that is
+    another, `wanted` by this site's operator. `members`: of whom more than half must want the same."""
+
+    holds: Bounds
+    agreed: Bounds | None
+    from_round: int
+    wanted: Bounds | None
+    members: int
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

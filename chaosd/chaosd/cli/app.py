@@ -10,7 +10,23 @@ import importlib.util
 
 import typer
 
-from chaosd.cli import block, doctor, events, init, leave, link, metrics, page, peer, recover, start, status, trust, up
+from chaosd.cli import (
+    block,
+    bounds,
+    doctor,
+    events,
+    init,
+    leave,
+    link,
+    metrics,
+    page,
+    peer,
+    recover,
+    start,
+    status,
+    trust,
+    up,
+)
 from chaosd.cli.plug_ins import installed, plug_in
 
 FURTHER_COMMANDS = ("plan", "simulate", "checkpoint", "run", "workers", "service", "pages")
@@ -44,8 +60,9 @@ def chaosd() -> None:
     """
 
 
-for module in (up, init, start, status, events, page, metrics, link, peer, trust, block, leave, recover, doctor):
+for module in (up, init, start, status, events, page, metrics, link, peer, trust, block, bounds, leave, recover):
     module.register(app)
+doctor.register(app)
 
 for further in FURTHER_COMMANDS:
     if importlib.util.find_spec(f"chaosd.cli.{further}") is not None:

@@ -122,6 +122,9 @@ def _bounds(bounds: BoundsStatus) -> str:
     norm = f"norm {bounds.norm_max:g}" if bounds.norm_max else "any norm"
     weight = f"weight {bounds.weight_max:g}" if bounds.weight_max else "any weight"
     told = f"a site gives at most {norm} and {weight}: {bounds.clipped_rounds:,} parts of this site were clipped"
+    if bounds.clip_radius:
+        told += f", {bounds.drawn_in_rounds:,} drawn in to {bounds.clip_radius:g} from the last result"
+        told += f" (the last was {bounds.away:.4g} away)" if bounds.away else ""
     return told + (f"; {bounds.void_rounds:,} results were too long, and applied nowhere" if bounds.void_rounds else "")
 
 

@@ -63,6 +63,8 @@ def start(
     straggler_timeout: Annotated[float | None, _flag("straggler_timeout")] = None,
     norm_max: Annotated[float | None, _flag("norm_max")] = None,
     weight_max: Annotated[float | None, _flag("weight_max")] = None,
+    aggregate: Annotated[str | None, _flag("aggregate")] = None,
+    clip_radius: Annotated[float | None, _flag("clip_radius")] = None,
     on_hang: Annotated[str | None, _flag("on_hang")] = None,
     exit_with_worker: Annotated[bool | None, _flag("exit_with_worker")] = None,
     log_level: Annotated[str | None, _flag("log_level")] = None,

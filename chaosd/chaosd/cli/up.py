@@ -28,8 +28,8 @@ COMMAND = "chaosd.up.command"
 JOIN = """\
 site {site} of run {run}, at {address}
 its words, for the telephone: {words}
-Another site joins with:
-  chaosd up --run {run} --peer {name}={site}@{address}
+Another site joins with (FOLDER: where it is to lie):
+  chaosd up FOLDER --run {run} --peer {name}={site}@{address}
 and is let in here with `chaosd accept` and its id, which `chaosd pending` shows with its words.
 """
 
@@ -91,6 +91,7 @@ def up(
     fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
+    new = path is None or not path.exists()
     try:
         if path is None or not path.exists():
             place = default_data_dir() if path is None else path.parent
@@ -105,6 +106,8 @@ def up(
     except OSError as error:
         fail(f"cannot make a site: {error}", EXIT_USAGE)
     run, name = shlex.quote(config.run), shlex.quote(config.name)
+    if directory is None and not new:
+        typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
     typer.echo(JOIN.format(site=site, run=run, name=name, address=config.advertise, words=words_of(site)), nl=False)
     from chaosd.cli.beside import ScriptBeside
     from chaosd.daemon import run_daemon

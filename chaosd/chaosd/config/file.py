@@ -68,6 +68,8 @@ FIELD_TEXTS = {
     "norm_max": "the founder's counts: L2 norm to which each site's gradient is clipped, and beyond which nothing is "
     "taken from others; 0: off",
     "weight_max": "the founder's counts: weight (samples) with which a site counts at most in a round; 0: off",
+    "aggregate": "the founder's counts: mean, or clipped: each gradient is drawn in towards the last result first",
+    "clip_radius": "with aggregate = clipped: how far from the last result (L2 norm) a site's gradient may be",
     "on_hang": "command to run when the run has waited too long for this site's script, for example to start it again",
     "exit_with_worker": "the daemon ends when its script has left the run, instead of waiting for the next script",
     "log_level": "how much is logged: debug, info, warning or error",

@@ -96,6 +96,10 @@ bootstrap = {bootstrap}
 # norm_max = 0.0
 # {texts[weight_max]}
 # weight_max = 0.0
+# {texts[aggregate]}
+# aggregate = "mean"
+# {texts[clip_radius]}
+# clip_radius = 0.0
 # {texts[on_hang]}
 # on_hang = ""
 # {texts[exit_with_worker]}

@@ -162,6 +162,8 @@ class SiteConfig(_Frozen):
     straggler_timeout: Number = Field(default=10.0, ge=0, le=1e6)
     norm_max: Number = Field(default=0.0, ge=0, le=NORM_MAX)
     weight_max: Number = Field(default=0.0, ge=0, le=WEIGHT_MAX)
+    aggregate: Literal["mean", "clipped"] = Field(default="mean")
+    clip_radius: Number = Field(default=0.0, ge=0, le=NORM_MAX)
     on_hang: str = Field(default="", max_length=ON_HANG_CHARACTERS_MAX)
     exit_with_worker: Flag = Field(default=False)
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
@@ -190,7 +192,7 @@ class SiteConfig(_Frozen):
     @property
     def bounds(self) -> Bounds:
         """What a site may give to a round, where this site founds the run."""
-        return Bounds(norm_max=self.norm_max, weight_max=self.weight_max)
+        return Bounds(norm_max=self.norm_max, weight_max=self.weight_max, clip_radius=self.clip_radius)
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SiteConfig:
@@ -259,6 +261,13 @@ class _Disagreement(ValueError):
         self.problems = problems
 
 
+_HALF_CLIPPED = {
+    "clipped": ("clip_radius", 'aggregate = "clipped" needs a clip_radius above 0: see docs/operating.md, Bounds'),
+    "mean": ("clip_radius", 'counts with aggregate = "clipped" only: set that too, or leave clip_radius out'),
+}
+"""By `aggregate`: one of two settings that need each other is missing."""
+
+
 def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
     problems: list[tuple[str, str]] = []
     if config.heartbeat_interval_s > config.failure_timeout_s / 2:
@@ -281,6 +290,8 @@ def _disagreements(config: SiteConfig) -> list[tuple[str, str]]:
             problems.append((field, f"{limit}; choose a shorter {field} or data_dir"))
     if problem := bounds_problem(config.bounds):
         problems.append((problem.split()[0], problem))
+    if (config.aggregate == "clipped") != bool(config.clip_radius):
+        problems.append(_HALF_CLIPPED[config.aggregate])
     if config.worker_socket == config.api_socket:
         problems.append(("worker_socket", "must differ from api_socket"))
     for field, ids in (("peers", [peer.site for peer in config.peers]), ("trust", list(config.trust))):

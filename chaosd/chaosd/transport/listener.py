@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -33,16 +32,11 @@ from chaosd.os_errors import explain
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import ListenError, PeerProtocolError
 from chaosd.transport.handshake import ListenerHandshake, Speaker, encode
+from chaosd.transport.refusals import RefusalLog
 from chaosd.transport.settings import HANDSHAKES_MAX, TransportSettings
 from chaosd.transport.tls import TlsChannel, server_context
 
-REFUSALS_LOGGED_PER_WINDOW = 20
-REFUSAL_CHARACTERS_MAX = 500
-REFUSAL_WINDOW_S = 10.0
-"""A host that knocks all day must not fill the disk with log lines."""
-
 _WILDCARD_HOSTS = ("", "0.0.0.0", "::")  # noqa: S104 - recognised here, not bound to
-_log = logging.getLogger("chaosd.transport")
 
 
 class Gatekeeper(Protocol):
@@ -81,8 +75,7 @@ class Listener:
         self._options = settings.socket_options
         self._server: asyncio.Server | None = None
         self._visitors: dict[PeerConnection, _Visitor] = {}
-        self._window_ends_s = 0.0
-        self._refusals_in_window = 0
+        self._refusals = RefusalLog()
         self.host = settings.listen_host
         self.port = settings.listen_port
 
@@ -204,12 +197,4 @@ class Listener:
         oldest.abort(f"more than {HANDSHAKES_MAX} unproven connections at once")
 
     def _log_refusal(self, connection: PeerConnection, reason: str) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= self._window_ends_s:
-            dropped = self._refusals_in_window - REFUSALS_LOGGED_PER_WINDOW
-            if dropped > 0:
-                _log.warning("refused %d more connections in the %g s before", dropped, REFUSAL_WINDOW_S)
-            self._window_ends_s, self._refusals_in_window = now_s + REFUSAL_WINDOW_S, 0
-        self._refusals_in_window += 1
-        if self._refusals_in_window <= REFUSALS_LOGGED_PER_WINDOW:
-            _log.warning("refused a connection from %s: %s", connection.peer_host, reason[:REFUSAL_CHARACTERS_MAX])
+        self._refusals.tell(connection.peer_host, reason, now_s=asyncio.get_running_loop().time())

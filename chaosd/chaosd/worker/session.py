@@ -19,6 +19,7 @@ import numpy as np
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.names import WEIGHT_MIN, SiteId
+from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.versions import SPOKEN, agreed
 from chaos_protocols.wire.worker import (
     FIGURES_MAX,
@@ -58,6 +59,12 @@ SKIPS_SINCE = 4
 CANNOT_SKIP = (
     "the result of round {round} is not finite, and no site applies it; this script's chaos package is of a release "
     "that cannot leave it out: install the release of the daemon, then start the script again"
+)
+
+
+CANNOT_BOUND = (
+    "this run bounds what a site gives from now on ({bounds}), and this script's chaos package is of a release that "
+    "does not say which of its numbers are gradients: install the release of the daemon, then start the script again"
 )
 
 
@@ -188,6 +195,14 @@ class WorkerSessions:
 
     def send(self, message: DaemonMessage) -> None:
         self._server.send(message)
+
+    def under(self, bounds: Bounds) -> None:
+        """Rounds are done under these from now on: a script that does not say which of its numbers they concern would
+        take over results that all others leave out."""
+        old = self.session is not None and self.session.hello.versions.newest < BOUNDS_SINCE
+        if old and self.connected and bounds.concerns_numbers:
+            self._server.refuse(CANNOT_BOUND.format(bounds=bounds))
+            self.worker_lost("its release does not say which of its numbers the run's bounds concern")
 
     def deliver(self, number: int, sites: int, weight: float, digest: tuple[int, int] | None) -> None:
         """The result of a round: into the arena, then tell the worker. One that is not finite is only told."""

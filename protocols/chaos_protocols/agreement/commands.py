@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Annotated, assert_never
 
 import msgspec
-import msgspec.inspect
 
 from chaos_protocols.agreement.raft.messages import AppendRequest, RaftMessage, SnapshotRequest
 from chaos_protocols.agreement.roster import (
@@ -31,7 +30,9 @@ from chaos_protocols.agreement.roster import (
     SiteRecord,
     View,
 )
+from chaos_protocols.agreement.since import needed
 from chaos_protocols.names import SITES_MAX, SiteId, other_run
+from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
@@ -150,6 +151,15 @@ class RoundResolved(Stored, frozen=True, kw_only=True, tag=True):
     views: Views
 
 
+class SetBounds(Stored, frozen=True, kw_only=True, tag=True):
+    """What a site may give, from the last view's first round on, is another (since version 6). `by`: whose operators
+    wanted it."""
+
+    bounds: Bounds
+    by: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
+    views: Views
+
+
 Command = (
     SetRestorePoint
     | AddSite
@@ -162,9 +172,10 @@ Command = (
     | RemoveLink
     | RetryRound
     | RoundResolved
+    | SetBounds
 )
 
-COMMANDS_SINCE: dict[type[Stored], int] = {}
+COMMANDS_SINCE: dict[type[Stored], int] = {SetBounds: BOUNDS_SINCE}
 """Commands that came after version OLDEST, and with which."""
 
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
@@ -188,57 +199,7 @@ _roster_decoder = msgspec.msgpack.Decoder(Roster)
 def version_needed(command: Command) -> int:
     """The version that a site must speak to apply this command as it was meant; 0: all do."""
     since = COMMANDS_SINCE.get(type(command), 0)
-    return max(since, _since(command, frozenset(FIELDS_SINCE.items()))) if FIELDS_SINCE else since
-
-
-Since = frozenset[tuple[tuple[type[msgspec.Struct], str], int]]
-"""What FIELDS_SINCE holds."""
-
-
-@lru_cache(maxsize=128)
-def _may_hold(kind: type[msgspec.Struct], since: Since) -> bool:
-    """Whether a struct of this kind, or one within it, has a field in FIELDS_SINCE (`since`): all others, the members
-    and links of a large run among them, are not looked at."""
-    wanted, seen, todo = {one for (one, _), _ in since}, set(), [msgspec.inspect.type_info(kind)]
-    while todo:
-        info = todo.pop()
-        match info:
-            case msgspec.inspect.StructType(cls=cls, fields=fields) if cls not in seen:
-                if cls in wanted:
-                    return True
-                seen.add(cls)
-                todo += [field.type for field in fields]
-            case msgspec.inspect.UnionType(types=types):
-                todo += types
-            case msgspec.inspect.VarTupleType(item_type=item):
-                todo.append(item)
-            case msgspec.inspect.TupleType(item_types=items):
-                todo += items
-            case msgspec.inspect.Metadata(type=inner):
-                todo.append(inner)
-    return False
-
-
-@lru_cache(maxsize=128)
-def _fields_of(kind: type[msgspec.Struct], since: Since) -> tuple[tuple[str, object, int], ...]:
-    """Name and default of each field, and the version that brought it (0: all have it). Looked up once: it takes as
-    long as all the rest of a proposal."""
-    known = dict(since)
-    return tuple((one.name, one.default, known.get((kind, one.name), 0)) for one in msgspec.structs.fields(kind))
-
-
-def _since(value: object, since: Since) -> int:
-    if isinstance(value, tuple):
-        return max((_since(one, since) for one in value if isinstance(one, msgspec.Struct | tuple)), default=0)
-    if not isinstance(value, msgspec.Struct) or not _may_hold(type(value), since):
-        return 0
-    newest = 0
-    for name, default, version in _fields_of(type(value), since):
-        held = getattr(value, name)
-        newest = max(newest, _since(held, since))
-        if held != default:
-            newest = max(newest, version)
-    return newest
+    return max(since, needed(command, frozenset(FIELDS_SINCE.items()))) if FIELDS_SINCE else since
 
 
 def encode_command(command: Command) -> bytes:
@@ -318,6 +279,7 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 restored_from=(record.site, record.incarnation),
                 restored_by=operator,
                 replication=None,
+                bounds_from=0,  # rounds before the change may be done once more, under what holds now
             )
         case AddSite(record=record, links=links, replication=replication):
             others = tuple(known for known in roster.sites if known.site != record.site)
@@ -359,6 +321,9 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 resolved_epoch=index,
                 replication=None if plan is not None and plan.round > resolved else plan,
             )
+        case SetBounds(bounds=bounds, views=views):
+            begins = views[-1].first_round if views else 0
+            changed = replace(roster, bounds=bounds, bounds_before=roster.bounds_of(begins - 1), bounds_from=begins)
         case _:
             assert_never(command)
     return _installed(changed, command, command.views, index)

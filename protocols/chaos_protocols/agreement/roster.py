@@ -130,7 +130,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     floor_sites: Annotated[int, msgspec.Meta(ge=1, le=SITES_MAX)] = 1
     """Rounds wait while fewer members would count in them (since version 6). `min_sites` says when the run starts."""
     bounds: Bounds = UNBOUNDED
-    """What a site may give to a round (since version 6)."""
+    """What a site may give to a round (since version 6); see `bounds_of`."""
+    bounds_before: Bounds = UNBOUNDED
+    bounds_from: Count = 0
+    """In rounds before this one `bounds_before` holds: the run's sites have agreed on others since."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:
@@ -171,6 +174,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Every site that takes part in some round still to come: the roster's, and leavers until their last round."""
         return self._concerned
 
+    def last_rounds(self) -> tuple[int, ...]:
+        """Of those that have left, or were removed."""
+        return tuple(gone.last_round for gone in self.departed)
+
     def departure(self, site: SiteId, incarnation: int) -> Departure | None:
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
 
@@ -185,6 +192,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def is_short(self, view: View) -> bool:
         """Its rounds wait for more members."""
         return len(view.members) < self.floor_sites
+
+    def bounds_of(self, round_number: int) -> Bounds:
+        """What a site may give to this round."""
+        return self.bounds if round_number >= self.bounds_from else self.bounds_before
 
     def view_of(self, round_number: int) -> View | None:
         """The view in force for a round; None while resolving or before the first view begins."""

@@ -44,7 +44,7 @@ class Network:
         self.rates: tuple[tuple[SiteId, float], ...] = ()
         """What this site's links carried lately in rounds."""
         self._unsound: dict[SiteId, float] = {}
-        """Sites of the roster that broke a rule here: when they did, or when the link came up that they have since."""
+        """Sites of the roster that broke a rule here, and when they last did."""
         self._told_early: dict[SiteId, LinkStateAdvertisement] = {}
         """Of sites of the roster: the last word of others on a start that has not been seen."""
         self._site = facts.site
@@ -97,8 +97,6 @@ class Network:
         refusal = self.refusals.admitted(event.site)
         self.versions.heard(event.site, event.incarnation, event.versions, event.software)
         now_s = self._outbox.now_s
-        if event.site in self._unsound:
-            self._unsound[event.site] = now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
         if refusal is not None and now_s < refusal.last_s + NEWER_LINK_S:
             self._tell_of_older_start(event.site, refusal.why, event.incarnation)

@@ -15,9 +15,10 @@ def why_not(event: WorkerReady, model: ModelFacts | None, bounds: Bounds, *, tra
         standby = "" if trains_already else "; until then this site relays in standby"
         other = Cause.OTHER_MODEL.told().text
         return f"{other}; start the script again with the run's own model and optimizer{standby}"
-    if bounds.norm_max and event.version < BOUNDS_SINCE:
+    if bounds.concerns_numbers and event.version < BOUNDS_SINCE:
+        limit = f"norm_max = {bounds.norm_max:g}" if bounds.norm_max else f"clip_radius = {bounds.clip_radius:g}"
         return (
-            f"this run bounds what a site gives (norm_max = {bounds.norm_max:g}), and the script's chaos package is of "
+            f"this run bounds what a site gives ({limit}), and the script's chaos package is of "
             "a release that does not say which of its numbers are gradients: install the release of the daemon"
         )
     if event.rival_pid is not None and trains_already:

@@ -36,7 +36,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
 from chaos_protocols.rounds.machine import RoundMachine
-from chaos_protocols.rounds.notices import RoundCompleted, StateLost, StatesDiffer
+from chaos_protocols.rounds.notices import NothingToClipAround, RoundCompleted, StateLost, StatesDiffer
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
@@ -111,6 +111,7 @@ class Participation:
         state.follow_agreed(roster)
         self.catch_up.promoted(command)
         self.hold.roster_changed()
+        self.bounded.roster_changed(old, command)
         if membership.in_roster:
             if state.fetch.is_called_off(roster):
                 state.fetch.cancel()
@@ -234,7 +235,7 @@ class Participation:
         """Its part of a round lies in the arena, or it gives nothing."""
         self.absence.spoke()
         self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
-        self.bounded.weighed(event.weight)
+        self.bounded.weighed(event.round, event.weight)
         self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
 
     def worker_paused(self, event: events.ScriptPaused) -> None:
@@ -282,12 +283,14 @@ class Participation:
 
     # -- the state
 
-    def state_notice(self, notice: StateLost | StatesDiffer) -> None:
+    def state_notice(self, notice: StateLost | StatesDiffer | NothingToClipAround) -> None:
         """What the rounds have found of the states."""
         if isinstance(notice, StateLost):
             self.state_lost(notice.reason)
-        else:
+        elif isinstance(notice, StatesDiffer):
             self.drift.found(notice)
+        else:
+            self.bounded.left_out(notice.round)
 
     def state_lost(self, reason: str) -> None:
         """The worker cannot catch up by results alone."""
@@ -326,8 +329,7 @@ class Participation:
         self.links.close_removed(self._rounds.completed_round)
         self.state.memory.round_completed()
         self.catch_up.report()
-        departed = self._replica.roster.departed
-        if self.leaving.answer is not None or any(gone.last_round == notice.round for gone in departed):
+        if self.leaving.answer is not None or notice.round in self._replica.roster.last_rounds():
             self.client.tell(self.report())
         self.leaving.finish_if_done()
 
@@ -391,8 +393,7 @@ class Participation:
             if self._network.hears_of_two_runs():
                 client.forget_named()
                 return  # whichever answers first would have this site's data: its operator has to choose
-            near = self._network.links.up_sites()
-            client.tell(self.joining.request(near, self.state.offer(), self.state.lineage()))
+            client.tell(self.joining.request(self._network.links.up_sites(), self.state.offer(), self.state.lineage()))
         else:
             state = self.state.request()
             if state is not None and not self.absence.away:

@@ -59,4 +59,5 @@ class Reporting:
             unacknowledged_s=deaf_s if told else 0.0,
             rates=self._network.rates,
             bans=self._client.bans,
+            bounds=self._client.bounds_wanted,
         )

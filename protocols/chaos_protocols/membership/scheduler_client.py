@@ -7,16 +7,19 @@ is said by `joining.py`, `leaving.py` and the state's parts. Driven by `Particip
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from chaos_protocols.agreement.raft.config import majority
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.events import BansChanged
+from chaos_protocols.events import Event
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.own import Membership
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.control import Heartbeat, Message
 from chaos_protocols.wire.site_status import BANS_MAX, SiteStatus
+from chaos_protocols.wishes import BansChanged, BoundsWanted
 
 EPOCHS_AHEAD_MAX = 1 << 20
 """A roster changes a few times an hour. Who names an epoch further ahead than this has made it up."""
@@ -41,6 +44,8 @@ class SchedulerClient:
         self._sponsors: frozenset[SiteId] = frozenset()
         self.bans: tuple[SiteId, ...] = ()
         """Whom this site's operator wants out of the run."""
+        self._bounds: tuple[Bounds, tuple[Bounds, int]] | None = None
+        """What he wants a site to be allowed to give, and what held when he said so."""
         self._hint: SiteId | None = None
         """Whom a neighbour named, whose roster was the newest."""
         self._hint_epoch = -1
@@ -48,6 +53,11 @@ class SchedulerClient:
         self._last_words: dict[SiteId, SiteId] = {}
         """Whom each neighbour of the run named last, whatever roster it has."""
         self._asked_s = float("-inf")
+
+    @property
+    def takes(self) -> dict[type[Event], Callable[[Any], None]]:
+        """Which of its methods takes which event: what the operator wants."""
+        return {BansChanged: self.bans_changed, BoundsWanted: self.want_bounds}
 
     @property
     def scheduler(self) -> SiteId | None:
@@ -96,6 +106,21 @@ class SchedulerClient:
         changed, self.bans = event.sites != self.bans, event.sites[:BANS_MAX]
         if changed and self._membership.in_roster:  # before a link is closed for it: who has no link counts as failed
             self.tell(self._report())
+
+    def want_bounds(self, event: BoundsWanted) -> None:
+        """The operator wants the run to have these, or takes it back."""
+        self._bounds = None if event.bounds is None else (event.bounds, self._held)
+        if self._membership.in_roster:
+            self.tell(self._report())
+
+    @property
+    def bounds_wanted(self) -> Bounds | None:
+        """What he still wants: once the run has got other bounds, it is no longer asked for."""
+        return self._bounds[0] if self._bounds is not None and self._bounds[1] == self._held else None
+
+    @property
+    def _held(self) -> tuple[Bounds, int]:
+        return self._replica.roster.bounds, self._replica.roster.bounds_from
 
     def named(self, site: SiteId, beat: Heartbeat) -> bool:
         """A neighbour says who schedules. Whether that is news. Only who is of the run may name somebody, and a word

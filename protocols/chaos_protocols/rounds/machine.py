@@ -12,12 +12,14 @@ without its daemon. What it gives is in `contribution.py`, what its worker is to
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.contribution import OwnContribution
 from chaos_protocols.rounds.delivery import ResultDelivery
-from chaos_protocols.rounds.notices import RoundCompleted, RoundNotice, StateLost
+from chaos_protocols.rounds.notices import NothingToClipAround, RoundCompleted, RoundNotice, StateLost
 from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.rounds.state_check import StateCheck
 from chaos_protocols.wire.plans import Tag
@@ -251,11 +253,7 @@ class RoundMachine:
 
     def result_fetched(self, round_number: int, digest: str) -> list[Effect]:
         agreed = (self.roster.resolved_round, self.roster.resolved_digest)
-        if (
-            self.fetching != round_number
-            or round_number != self.completed_round + 1
-            or agreed != (round_number, digest)
-        ):
+        if agreed != (round_number, digest) or not self.fetching == round_number == self.completed_round + 1:
             return []
         self.fetching = None
         return self._complete(round_number, self.roster.epoch, digest, ())
@@ -321,13 +319,15 @@ class RoundMachine:
             return self._stop()
         effects: list[Effect] = []
         tag = Tag(epoch=view.epoch, round=self.completed_round + 1)
+        bounds = self.roster.bounds_of(tag.round)
+        centred = bool(bounds.clip_radius) and view.first_round <= self.completed_round  # all of it have that result
         if self.running != tag:
             effects += self._stop()
-            bounds = self.roster.bounds
-            effects.append(OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member, bounds=bounds))
+            about = OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member, bounds=bounds)
+            effects.append(replace(about, centred=centred))
             self.running = tag
         if member and not self.own.given:
-            effects += self._contribute(tag)
+            effects += self._contribute(tag, centred)
         return effects + self._deliver_next()
 
     def _skip_ahead(self, roster: Roster) -> list[Effect]:
@@ -340,11 +340,14 @@ class RoundMachine:
         self.completed_round, self.digest = first - 1, ""
         return effects
 
-    def _contribute(self, tag: Tag) -> list[Effect]:
+    def _contribute(self, tag: Tag, centred: bool) -> list[Effect]:
         part = self.own.give(tag.round, active=self.active)
         if part is None:
             return []
-        weight = self.roster.bounds.weighed(part[0])
+        if centred and part[1] and not self.digest:
+            self.notices.append(NothingToClipAround(round=tag.round))
+            part = (0.0, False)
+        weight = self.roster.bounds_of(tag.round).weighed(part[0])
         return [Contribute(tag=tag, weight=weight, has_bytes=part[1], check=self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
@@ -359,7 +362,7 @@ class RoundMachine:
             return effects + self.advance()
         self.fetching = roster.resolved_round
         resolved, digest = roster.resolved_round, roster.resolved_digest
-        return [*effects, FetchResult(round=resolved, digest=digest, bounds=roster.bounds)]
+        return [*effects, FetchResult(round=resolved, digest=digest, bounds=roster.bounds_of(resolved))]
 
     def _deliver_next(self) -> list[Effect]:
         """Give the worker the next result, or let it train when it has caught up and this site is a member."""

@@ -34,4 +34,11 @@ class StatesDiffer:
     majority: tuple[SiteId, ...]
 
 
-RoundNotice = RoundCompleted | StateLost | StatesDiffer
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingToClipAround:
+    """The worker's part of `round` is left out: it would be clipped around the result before, which is not here."""
+
+    round: int
+
+
+RoundNotice = RoundCompleted | StateLost | StatesDiffer | NothingToClipAround

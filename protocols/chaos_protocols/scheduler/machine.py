@@ -4,8 +4,9 @@ roster, one at a time.
 It works by looking, not by remembering: after each event `evaluate` compares the roster with what is known of links
 and sites, and takes the most urgent step. So a new scheduler that knows nothing but the roster goes on where the old
 one stopped. Order of urgency: sites that failed, the round under way when they did, daemons that were restarted, then
-what was asked for in the order of asking, a round that ended empty, a state to go on from, the voters, other trees. The
-parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: spec 7; Chaos IV.
+what was asked for in the order of asking, a round that ended empty, a state to go on from, the voters, other bounds,
+other trees. The parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: spec
+7; Chaos IV.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import assert_never
 from chaos_protocols.agreement.commands import AddSite, Command, RoundResolved, SetRestorePoint, SetVoters
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.admission import Admission, TurnedBack
+from chaos_protocols.scheduler.bounding import Bounding
 from chaos_protocols.scheduler.decisions import Decision
 from chaos_protocols.scheduler.facts import Host
 from chaos_protocols.scheduler.failures import FailureDetector
@@ -92,6 +94,7 @@ class Term:
         self.voters = VoterChoice(host, self.negotiations, led_since_s=since_s)
         self.waits = WaitsWatch(host, self.reports, pace)
         self.replanning = Replanning(host, self.reports, pace)
+        self.bounding = Bounding(host, self.reports, pace)
         self.admission = Admission(host, self.negotiations, self.reports, self.restore_point, turned_back)
 
 
@@ -257,6 +260,7 @@ class SchedulerMachine:
             or self._carry_out(term.resolution.retry_empty_round(now_s), now_s)
             or self._restore(now_s)
             or self._carry_out(term.voters.step(now_s), now_s)
+            or self._carry_out(term.bounding.step(), now_s)
             or self._carry_out(term.replanning.step(now_s), now_s)
         )
 

@@ -27,14 +27,25 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=WEIGHT_MAX)]
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """0: that bound is off. `norm_max`: L2 norm of what a site gives, over the numbers that
-    `ContributionSpec.bounded` names; `weight_max`: its weight."""
+    `ContributionSpec.bounded` names; `weight_max`: its weight; `clip_radius`: how far it may be from the last result,
+    over the same numbers (centred clipping: Karimireddy, He, Jaggi 2021)."""
 
     norm_max: Norm = 0.0
     weight_max: Weight = 0.0
+    clip_radius: Norm = 0.0
 
     def weighed(self, weight: float) -> float:
         """The weight with which a part counts."""
         return min(weight, self.weight_max) if self.weight_max else weight
+
+    @property
+    def concerns_numbers(self) -> bool:
+        """Whether it matters which numbers of a vector are gradients."""
+        return bool(self.norm_max or self.clip_radius)
+
+    def __str__(self) -> str:
+        told = [f"{name} = {value:g}" for name in self.__struct_fields__ if (value := getattr(self, name))]
+        return ", ".join(told) or "no bounds"
 
     @property
     def any(self) -> bool:
@@ -47,8 +58,9 @@ UNBOUNDED = Bounds()
 
 def bounds_problem(bounds: Bounds) -> str:
     """Why nobody can train under these; empty: all can."""
-    if bounds.norm_max and not NORM_MIN <= bounds.norm_max <= NORM_MAX:
-        return f"norm_max is {bounds.norm_max:g}; allowed: 0 (off), or {NORM_MIN:g} to {NORM_MAX:g}"
+    for name, norm in (("norm_max", bounds.norm_max), ("clip_radius", bounds.clip_radius)):
+        if norm and not NORM_MIN <= norm <= NORM_MAX:
+            return f"{name} is {norm:g}; allowed: 0 (off), or {NORM_MIN:g} to {NORM_MAX:g}"
     if bounds.weight_max and not WEIGHT_MIN <= bounds.weight_max <= WEIGHT_MAX:
         return f"weight_max is {bounds.weight_max:g}; allowed: 0 (off), or {WEIGHT_MIN:g} to {WEIGHT_MAX:g}"
     return ""

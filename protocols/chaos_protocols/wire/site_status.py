@@ -11,6 +11,7 @@ import msgspec
 
 from chaos_protocols.agreement.roster import Count
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.wire.waits import Seconds, Words
 
@@ -59,3 +60,5 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Since version 5: neighbours, and bytes per second that its links to them carried lately in rounds."""
     bans: Annotated[tuple[Site, ...], msgspec.Meta(max_length=BANS_MAX)] = ()
     """Since version 5: whom its operator wants out of the run."""
+    bounds: Bounds | None = None
+    """Since version 6: what its operator wants a site to be allowed to give; None: what it is."""

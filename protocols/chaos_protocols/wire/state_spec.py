@@ -109,14 +109,14 @@ def state_spec(items: Iterable[Item]) -> StateSpec:
 
 
 def contribution_spec(
-    float64_count: int, float32_count: int, bounded: Iterable[tuple[int, int]] = ()
+    float64_count: int, float32_count: int, bounded: Iterable[tuple[int, int]] = (), *, parts: int = 1
 ) -> ContributionSpec:
-    """The vector of a round: float64 numbers first, so that both parts are aligned without padding. `bounded`: see
-    `ContributionSpec`."""
+    """The vector of a round: float64 numbers first, so that both parts are aligned without padding. `bounded`, `parts`:
+    see `ContributionSpec`."""
     counts = (("float64", float64_count), ("float32", float32_count))
     segments = tuple(Segment(dtype=dtype, count=count) for dtype, count in counts if count)
     size_bytes = 8 * float64_count + 4 * float32_count
-    return ContributionSpec(segments=segments, size_bytes=size_bytes, bounded=tuple(bounded))
+    return ContributionSpec(segments=segments, size_bytes=size_bytes, bounded=tuple(bounded), parts=parts)
 
 
 def spec_digest(tensors: Iterable[TensorSpec]) -> str:

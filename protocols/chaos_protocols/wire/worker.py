@@ -20,7 +20,7 @@ from typing import Annotated, Final, get_args
 
 import msgspec
 
-from chaos_protocols.names import STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
+from chaos_protocols.names import PARTS_MAX, STATE_BYTES_MAX, TENSORS_MAX, WEIGHT_MAX, WORKER_FRAME_BYTES_MAX
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.user_words import Name, Round, RunPaused, RunResumed, RunWarned, StateDiffered, Text
 from chaos_protocols.wire.versions import Software, Version, Versions
@@ -65,12 +65,14 @@ class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The vector averaged in a round: segments one behind the other without padding; float64 segments come first.
     `bounded` (since version 6): bytes [start, stop), ascending, whose numbers a bound of their norm concerns (gradients
     and differences, not buffers nor notes); none: all do. `encoding`: in which its float32 numbers travel
-    between sites (since version 6)."""
+    between sites (since version 6). `parts` (since version 6): so many vectors of this form make up what is averaged,
+    in turn: round r carries the one of number (r - 1) mod `parts` (spec 9.36)."""
 
     segments: Annotated[tuple[Segment, ...], msgspec.Meta(max_length=16)]
     size_bytes: Bytes
     bounded: Annotated[tuple[tuple[Bytes, Bytes], ...], msgspec.Meta(max_length=16)] = ()
     encoding: Encoding = FP32
+    parts: Annotated[int, msgspec.Meta(ge=1, le=PARTS_MAX)] = 1
 
 
 class ArenaLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,8 +128,9 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The contribution to `round` lies in the arena, finite, with `weight` samples behind it. The worker waits for the
-    result now, and its state is still that of the end of `round - 1`."""
+    """The contribution to `round` lies in the arena, finite, with `weight` samples behind it, and stays there until the
+    result was applied. The worker's state is still that of the end of `round - 1`; it waits for the result now, or goes
+    on with what is its own and applies the result when it next looks (spec 9.37)."""
 
     round: Round
     weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -131,10 +132,24 @@ class LocalTraining(Protocol):
         not finite, by name); empty: it was done."""
         ...
 
+    @property
+    def has_hook(self) -> bool:
+        """`finish` runs a function of the user."""
+        ...
+
+    def close_phase(self, steps: int) -> None:
+        """The next steps belong to the round after the one that is to come: where `steps` steps leave the schedules now
+        is what its `finish` makes common, whatever follows."""
+        ...
+
     def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
-        """Round `round` was applied: the live parameters and buffers are those of its end. The schedules stand where
-        `steps` steps after the last round leave them, whatever this site did; the function of the user runs. Returns
-        the parameters that it changed."""
+        """Round `round` was applied: the live buffers are those of its end, and, unless the phase was closed, the live
+        parameters. The schedules stand where `steps` steps after the last round leave them, whatever this site did; the
+        function of the user runs. Returns the parameters that it changed."""
+        ...
+
+    def common_buffers(self) -> AbstractContextManager[None]:
+        """Buffers are as the last round left them meanwhile; this site's own come back."""
         ...
 
     def restore(self) -> None:

@@ -32,9 +32,13 @@ class CommittedItem:
     def memory(self) -> Bytes | None:
         return None
 
-    def commit(self) -> None:
-        """The live value is that of the end of a round."""
-        self._committed[...] = self._live.get()
+    def live(self) -> Bytes:
+        """Its present value (may be a view)."""
+        return self._live.get()
+
+    def commit(self, value: Bytes | None = None) -> None:
+        """The live value is that of the end of a round; `value`: this one is, and the live value stays."""
+        self._committed[...] = self._live.get() if value is None else value
 
     def restore(self) -> None:
         """The live value as it was committed."""

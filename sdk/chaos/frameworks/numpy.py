@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,7 @@ class NumpyLocalTraining:
         self._framework = framework
         self.items: Sequence[StateItem] = framework.facts
         self.optimizers: Sequence[str] = framework.optimizers
+        self.has_hook = False
 
     def step(self, number: int, optimizers: Sequence[str]) -> str:
         """`apply(gradients, number)`."""
@@ -152,6 +154,13 @@ class NumpyLocalTraining:
             self._framework.run_apply(number)
         self._framework.discard()
         return "" if odd is None else f"the gradient of {odd!r} is not finite"
+
+    def close_phase(self, steps: int) -> None:
+        """Arrays have no schedule."""
+
+    def common_buffers(self) -> AbstractContextManager[None]:
+        """There are none."""
+        return nullcontext()
 
     def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
         """Arrays have no schedule: `apply` has the number of its step."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 
-from chaos.frameworks.base import Slot, StateItem, Update, UpdateHook
+from chaos.frameworks.base import Bytes, Slot, StateItem, Update, UpdateHook
 from chaos.frameworks.local import CommittedItem
 from chaos.frameworks.torch_watch import OutsideWatch
 
 
 class KeptBuffer(Protocol):
     """A buffer of the model, with its value at the end of the last round."""
+
+    @property
+    def live(self) -> torch.Tensor: ...
 
     def commit(self) -> None: ...
 
@@ -49,7 +53,10 @@ class TorchLocalTraining:
         self._clear_gradients = clear_gradients
         self._on_update = on_update
         self._scheduled = 0
-        """Steps that the schedulers have counted since the last round."""
+        """Steps that the schedulers have counted since the last round, or since the phase was closed."""
+        self._closed: Sequence[Bytes] | None = None
+        """Of each committed item, what it was when the phase was closed."""
+        self.has_hook = on_update is not None
 
     def step(self, number: int, optimizers: Sequence[str]) -> str:
         with self._watch.update():
@@ -61,13 +68,17 @@ class TorchLocalTraining:
             self._clear_gradients()
         return f"the gradient of {odd!r} is not finite" if odd else ""
 
+    def close_phase(self, steps: int) -> None:
+        with self._watch.update():
+            self._schedule_up_to(steps)
+            self._closed = [item.live().copy() for item in self._committed]
+
     def finish(self, round: int, steps: int, metrics: Mapping[str, float]) -> Sequence[Slot]:
         changed: list[Slot] = []
         with self._watch.update():
-            with warnings.catch_warnings():  # torch warns of a schedule that begins before its optimizer
-                warnings.simplefilter("ignore", UserWarning)
-                self._schedule(steps - self._scheduled)
-            self._scheduled = 0
+            closed, self._closed = self._closed, None
+            if closed is None:
+                self._schedule_up_to(steps)
             if self._on_update is not None:
                 before = [parameter._version for _, parameter in self._parameters]
                 told = tuple(name.removeprefix("optimizer.") for name in self.optimizers)
@@ -81,12 +92,25 @@ class TorchLocalTraining:
             with torch.no_grad():
                 for buffer in self._buffers:
                     buffer.commit()
-            for item in self._committed:
-                item.commit()
+            for number, item in enumerate(self._committed):
+                item.commit(None if closed is None else closed[number])
         return changed
 
+    @contextlib.contextmanager
+    def common_buffers(self) -> Iterator[None]:
+        with torch.no_grad():
+            own = [buffer.live.clone() for buffer in self._buffers]
+            for buffer in self._buffers:
+                buffer.restore()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, kept in zip(self._buffers, own, strict=True):
+                    buffer.live.copy_(kept)
+
     def restore(self) -> None:
-        self._scheduled = 0
+        self._scheduled, self._closed = 0, None
         with self._watch.update():
             with torch.no_grad():
                 for buffer in self._buffers:
@@ -94,6 +118,13 @@ class TorchLocalTraining:
             for item in self._committed:
                 item.restore()
             self._clear_gradients()
+
+    def _schedule_up_to(self, steps: int) -> None:
+        """Where so many steps leave the schedules; count anew."""
+        with warnings.catch_warnings():  # torch warns of a schedule that begins before its optimizer
+            warnings.simplefilter("ignore", UserWarning)
+            self._schedule(steps - self._scheduled)
+        self._scheduled = 0
 
     def _schedule(self, steps: int) -> None:
         for _ in range(steps):

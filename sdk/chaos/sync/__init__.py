@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from chaos.sync.base import Due, Part, SyncMode, SyncSession
 from chaos.sync.every_step import EveryStep
-from chaos.sync.local_steps import DiLoCo, LocalSGD, LocalStepsSession
+from chaos.sync.local_session import LocalStepsSession
+from chaos.sync.local_steps import DiLoCo, LocalSGD
 from chaos.sync.outer import OuterSGD
 
 __all__ = ["DiLoCo", "Due", "EveryStep", "LocalSGD", "LocalStepsSession", "OuterSGD", "Part", "SyncMode", "SyncSession"]

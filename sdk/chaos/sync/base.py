@@ -31,6 +31,8 @@ class Due(enum.Enum):
 
     NOTHING = "nothing"  # a local step: go on computing
     ROUND = "round"  # contribute, wait for the result, apply it
+    GIVE = "give"  # contribute, and go on computing: the result is applied between two steps when it comes
+    RESULT = "result"  # wait for the result of the round to which was given, if it has not come yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +124,10 @@ class SyncSession(Protocol):
         """The user's step is done. Raises ValueError for what this mode cannot do."""
         ...
 
-    def contribute(self, vector: Bytes) -> float:
-        """Write what this site gives to the next round (`contribution.size_bytes` bytes). Its weight in the average; 0:
-        nothing is given. Changes nothing of the shared state: the round may be decided without it, or be done again.
-        Raises ValueError on what cannot be averaged."""
+    def contribute(self, vector: Bytes, round: int) -> float:
+        """Write what this site gives to `round`, the next one (`contribution.size_bytes` bytes). Its weight in the
+        average; 0: nothing is given. Changes nothing of the shared state: the round may be decided without it, or be
+        done again. Raises ValueError on what cannot be averaged."""
         ...
 
     def average(self, vector: Bytes) -> None:

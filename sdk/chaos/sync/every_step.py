@@ -91,7 +91,7 @@ class EveryStepSession:
         self._part = part if counts and not part.idle else replace(part, skip=True)
         return Due.ROUND
 
-    def contribute(self, vector: Bytes) -> float:
+    def contribute(self, vector: Bytes, round: int = 0) -> float:
         if self._part.skip and self._data is None:
             self._gave = None
             return 0.0

@@ -53,7 +53,7 @@ class LayersSession:
         self.check(part)
         return Due.ROUND
 
-    def contribute(self, vector: Bytes) -> float:
+    def contribute(self, vector: Bytes, round: int) -> float:
         given = self.given
         if given is None:
             return 0.0

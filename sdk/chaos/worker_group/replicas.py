@@ -180,7 +180,7 @@ class SummedSession:
         self.check(part)
         return Due.ROUND
 
-    def contribute(self, vector: Bytes) -> float:
+    def contribute(self, vector: Bytes, round: int) -> float:
         if self.given is None:
             return 0.0
         mean, samples = self.given

@@ -239,7 +239,40 @@ ROUNDS = (
     Bug(
         name="a site counts with whatever weight its script says",
         patches=(
-            Patch(f"{ROUNDS_MODULE}._contribute", "weight = self.roster.bounds.weighed(part[0])", "weight = part[0]"),
+            Patch(f"{ROUNDS_MODULE}._contribute", "self.roster.bounds_of(tag.round).weighed(part[0])", "part[0]"),
+        ),
+        breaks=(3,),
+    ),
+    Bug(
+        name="other bounds hold as soon as a site hears of them",
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.roster:Roster.bounds_of",
+                "self.bounds if round_number >= self.bounds_from else self.bounds_before",
+                "self.bounds",
+            ),
+        ),
+        breaks=(2,),
+    ),
+    Bug(
+        name="one operator changes the bounds",
+        patches=(
+            Patch(
+                "chaos_protocols.scheduler.bounding:Bounding._wanted",
+                "2 * count > len(roster.member_ids())",
+                "count > 0",
+            ),
+        ),
+        breaks=(11,),
+    ),
+    Bug(
+        name="the first round of a view is clipped around a result that some of its sites have",
+        patches=(
+            Patch(
+                f"{ROUNDS_MODULE}._open",
+                "view.first_round <= self.completed_round",
+                "bool(self.digest)",
+            ),
         ),
         breaks=(3,),
     ),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from chaos_protocols.wire.bounds import Bounds
 from chaosd.addresses import split_address
 from chaosd.config.file import FIELD_TEXTS, flag_name
 from chaosd.config.model import ConfigError, SiteConfig, load_config
@@ -172,6 +173,9 @@ def test_a_value_outside_its_range_or_type_is_refused(tmp_path: Path, toml: str,
         ({"listen": "0.0.0.0:7400"}, "advertise: 0.0.0.0 is no address that others can dial"),
         ({"listen": "[::]:7400"}, "advertise: :: is no address that others can dial"),
         ({"trust": [ONE, ONE]}, f"--trust (command line): site {ONE} is named twice"),
+        ({"aggregate": "clipped"}, 'clip_radius: aggregate = "clipped" needs a clip_radius above 0'),
+        ({"clip_radius": 2.0}, '--clip-radius (command line): counts with aggregate = "clipped" only'),
+        ({"aggregate": "clipped", "clip_radius": 1e-9}, "clip_radius is 1e-09; allowed: 0 (off), or 1e-06"),
         ({"api_socket": "/x", "worker_socket": "/x"}, "--worker-socket (command line): must differ from api_socket"),
     ],
 )
@@ -179,6 +183,12 @@ def test_fields_that_contradict_each_other_are_refused(
     tmp_path: Path, overrides: dict[str, object], expected: str
 ) -> None:
     assert expected in problems_of(tmp_path, "", **overrides)
+
+
+def test_a_founder_says_what_a_site_may_give(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "norm_max = 4.0")).bounds == Bounds(norm_max=4.0)
+    path = write(tmp_path, 'aggregate = "clipped"\nclip_radius = 0.5\nweight_max = 3.0')
+    assert load_config(path).bounds == Bounds(weight_max=3.0, clip_radius=0.5)
 
 
 def test_a_flag_is_named_where_the_flag_is_wrong(tmp_path: Path) -> None:

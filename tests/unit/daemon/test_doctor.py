@@ -34,12 +34,12 @@ def answering(greet: ssl.SSLContext | bytes, *, large: bool = True) -> Iterator[
     """A listener on loopback that greets one caller: with a TLS handshake and, if `large` ones pass, a challenge; or
     with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.settimeout(10)
+        listener.settimeout(60)
 
         def greet_one() -> None:
             connection, _ = listener.accept()
             with connection, contextlib.suppress(OSError):
-                connection.settimeout(10)
+                connection.settimeout(60)
                 if isinstance(greet, bytes):
                     connection.sendall(greet)
                 else:
@@ -52,7 +52,7 @@ def answering(greet: ssl.SSLContext | bytes, *, large: bool = True) -> Iterator[
         thread = threading.Thread(target=greet_one)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def test_a_fresh_founding_site_has_no_failure(tmp_path: Path) -> None:

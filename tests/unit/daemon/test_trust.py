@@ -18,6 +18,7 @@ from chaos_protocols.effects import Record
 from chaos_protocols.fingerprint import words_of
 from chaos_protocols.links.refusals import REFUSALS_KEPT
 from chaos_protocols.names import SiteId
+from chaos_protocols.wishes import BansChanged
 from chaosd.api.client import LocalClient, RequestRefusedError
 from chaosd.cli.app import app
 from chaosd.conduct import Conduct
@@ -249,11 +250,11 @@ def test_a_ban_blocks_here_and_is_told_to_the_run_again_after_a_restart(commands
     assert run("ban", C)[0] == 2, "a ban says why"
     code, text = run("ban", C, "--reason", "key stolen")
     assert code == 0 and "more than half of the other members" in text
-    assert rig.driver.fed[-1] == events.BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
+    assert rig.driver.fed[-1] == BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
     assert "already" in run("ban", C, "--reason", "x")[1]
     rig.again().started()
-    assert rig.driver.fed[-1] == events.BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
-    assert rig.trust.unblock("cccc").done and rig.driver.fed[-1] == events.BansChanged(sites=())
+    assert rig.driver.fed[-1] == BansChanged(sites=(C,)) and rig.driver.conduct.why_not(C)
+    assert rig.trust.unblock("cccc").done and rig.driver.fed[-1] == BansChanged(sites=())
 
 
 def test_the_commands_block_a_site_and_show_it(commands: tuple[Rig, Any]) -> None:

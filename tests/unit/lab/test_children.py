@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import subprocess
@@ -75,6 +76,14 @@ def test_a_free_port_can_be_listened_at_and_is_none_that_a_connection_begins_at(
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", port))
         listening.listen()
+
+
+def test_no_port_is_given_twice_though_nobody_listens_yet_whatever_was_drawn_before() -> None:
+    ports = []
+    for _ in range(200):
+        random.seed(1)  # as a script of a user does
+        ports.append(free_port())
+    assert len(set(ports)) == 200
 
 
 def test_a_port_at_which_somebody_listens_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_the_process_refuses_nonsense_and_ends_with_its_input() -> None:
         os.write(order, json.dumps(missing).encode() + b"\n")
         assert "/nowhere" in json.loads(told_back.readline())["error"]
         os.close(order)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     os.close(answer)
     os.close(commands)

@@ -28,7 +28,7 @@ from chaos_protocols.wire.worker import (
 from chaosd.worker.arena import Arena
 
 Message = TypeVar("Message")
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class FakeDaemon:

@@ -287,12 +287,12 @@ def test_a_site_with_other_rounds_is_refused(other: dict[str, Any]) -> None:
             with coordinator_at(socket, verbose=False) as coordinator:
                 coordinator.register(model, torch.optim.SGD(model.parameters(), lr=0.0), **register)
                 began.set()
-                assert refused.wait(20)
+                assert refused.wait(60)
 
         return train
 
     def stranger(socket: Path) -> None:
-        assert began.wait(20)
+        assert began.wait(60)
         try:
             script(**other)(socket)
         finally:

@@ -93,14 +93,14 @@ def test_snapshot_of_a_past_round_is_missed_and_the_answer_says_where_the_worker
     asked = threading.Event()
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
         line.register()
-        assert line.step() and asked.wait(5)
+        assert line.step() and asked.wait(60)
         line.coordinator.check_state_replication()
 
 
 def test_check_state_replication_serves_a_snapshot_without_waiting(socket_file: Path) -> None:
     def script(daemon: FakeDaemon) -> None:
         daemon.founder()
-        assert free.wait(5)  # the script was not held up although nobody asked
+        assert free.wait(60)  # the script was not held up although nobody asked
         daemon.send(TakeSnapshot(round=0))
         asked.set()
         assert daemon.expect(SnapshotTaken).round == 0
@@ -110,7 +110,7 @@ def test_check_state_replication_serves_a_snapshot_without_waiting(socket_file: 
         coordinator = line.register()
         coordinator.check_state_replication()
         free.set()
-        assert asked.wait(5)
+        assert asked.wait(60)
         coordinator.check_state_replication()
 
 
@@ -171,7 +171,7 @@ def test_round_completed_without_this_site_is_applied_and_its_gradient_dropped(s
     sent = threading.Event()
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
         coordinator = line.register()
-        assert sent.wait(5)
+        assert sent.wait(60)
         coordinator.check_state_replication()
         assert coordinator.round == 0, "the state moved outside of step(), under the gradients of the script"
         assert line.step(100.0) is True and line.weights.tolist() == [-3.0] * 3
@@ -191,7 +191,7 @@ def test_same_result_twice_is_answered_and_applied_once(socket_file: Path) -> No
     sent = threading.Event()
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
         line.register()
-        assert line.step() and sent.wait(5)
+        assert line.step() and sent.wait(60)
         assert line.step() and len(line.applied) == 2
 
 
@@ -320,7 +320,7 @@ def test_daemon_that_dies_between_rounds_gets_the_next_contribution(socket_file:
     gone = threading.Event()
     with FakeDaemon(socket_file, script), Line(socket_file) as line:
         line.register()
-        assert line.step() and gone.wait(5)
+        assert line.step() and gone.wait(60)
         assert line.step(2.0) and line.applied[-1] == (2, [2.0] * 3)
 
 

@@ -35,12 +35,12 @@ NUMBERS = 5
 class Descent:
     """float64 weights that go down by their gradient at every local step; `own`: what `apply` keeps beside them."""
 
-    def __init__(self, path: Path | None, sync: SyncMode, *, start: float = 0.0) -> None:
+    def __init__(self, path: Path | None, sync: SyncMode, *, start: float = 0.0, reconnect_s: float = 0.0) -> None:
         self.weights = np.full(NUMBERS, start)
         self.own = np.zeros(NUMBERS)
         self.numbers: list[int] = []
         self.coordinator = Coordinator(
-            path, standalone=path is None, verbose=False, handle_signals=False, reconnect_s=0, sync=sync
+            path, standalone=path is None, verbose=False, handle_signals=False, reconnect_s=reconnect_s, sync=sync
         )
         try:
             self.coordinator.register(
@@ -57,7 +57,7 @@ class Descent:
         self.own += 1.0
         self.weights -= gradients["weights"]
 
-    def step(self, gradient: float, samples: int | None = None, *, skip: bool = False) -> bool:
+    def step(self, gradient: Any, samples: int | None = None, *, skip: bool = False) -> bool:
         self.coordinator.gradients["weights"][...] = gradient
         return self.coordinator.step(samples, skip=skip)
 
@@ -179,7 +179,7 @@ def test_a_joiner_at_any_local_step_begins_at_the_anchor(after: int) -> None:
             return site.weights.tolist()
 
     def joiner(socket: Path) -> list[float]:
-        assert came.wait(20)
+        assert came.wait(60)
         with Descent(socket, DiLoCo(every=5, outer=OuterSGD(lr=0.5, momentum=0.5)), start=77.0) as site:
             assert site.coordinator.round == 1
             # one round of 5.0 with lr 0.5, momentum 0.5: v = 5, a = -0.5 * (5 + 0.5 * 5)
@@ -315,10 +315,10 @@ def test_another_mode_is_refused_and_both_are_named() -> None:
         def first(socket: Path) -> None:
             with Descent(socket, modes[0]):
                 began.set()
-                assert done.wait(20)
+                assert done.wait(60)
 
         def second(socket: Path) -> None:
-            assert began.wait(20)
+            assert began.wait(60)
             try:
                 with Descent(socket, modes[1]):
                     pass

@@ -247,7 +247,7 @@ def test_coordinator_outside_the_main_thread_works_without_handlers() -> None:
 
     thread = threading.Thread(target=train)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert done == [1] and signal.getsignal(signal.SIGINT) is before
 
 

@@ -71,7 +71,7 @@ class LocalStepsSession:
         self._steps, self._samples = self._steps + 1, self._samples + part.samples
         return Due.ROUND if self._steps == self._every else Due.NOTHING
 
-    def contribute(self, vector: Bytes) -> float:
+    def contribute(self, vector: Bytes, round: int) -> float:
         vector.view(np.float64)[...] = self.anchor - self._live()
         return self._samples
 
@@ -93,7 +93,7 @@ class LocalStepsSession:
 
     def apply_alone(self, round: int) -> bool:
         vector = np.zeros(self.contribution.size_bytes, dtype=np.uint8)
-        self.contribute(vector)
+        self.contribute(vector, round)
         self.apply(vector, round)
         return True
 
@@ -185,7 +185,7 @@ def test_every_step_averages_every_step_and_says_nothing_about_itself() -> None:
     assert EveryStep().facts() == () and session.stepped(Part(samples=4.0)) is Due.ROUND
     framework.gradients["w"][...] = 1.5
     vector = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
-    assert session.contribute(vector) == 4.0 and vector.view(np.float32).tolist() == [1.5, 1.5]
+    assert session.contribute(vector, 1) == 4.0 and vector.view(np.float32).tolist() == [1.5, 1.5]
     session.apply(np.full(2, 0.5, dtype=np.float32).view(np.uint8), 1)
     assert weights.tolist() == [-0.5, -0.5] and framework.gradients["w"].tolist() == [0.0, 0.0]
 

@@ -63,7 +63,7 @@ def test_joiner_gets_the_state_and_both_go_on_alike() -> None:
     member.may_end.clear()
 
     def come_later(socket: Path) -> list[float]:
-        assert member.began.wait(20)
+        assert member.began.wait(60)
         try:
             return newcomer(socket)
         finally:
@@ -117,7 +117,7 @@ def test_another_model_is_refused() -> None:
     member.may_end.clear()
 
     def stranger(socket: Path) -> list[float]:
-        assert member.began.wait(20)
+        assert member.began.wait(60)
         try:
             with Coordinator(socket, verbose=False, handle_signals=False) as coordinator:
                 coordinator.register(arrays={"other": np.zeros(5)}, apply=lambda mean, _: None)

@@ -5,7 +5,8 @@ added to what this site encodes of that chunk next (error feedback: Seide et al.
 units of that mean, so what is added is never larger than what was lost, whatever the weights of the next round. It is
 no part of the state: nobody else gets it, and a site that leaves takes one round's rounding with it.
 
-Which of two copies of a loss counts is decided by `rounds.reduce.Residuals`. Driven by `memory.RoundMemory`.
+Which of two copies of a loss counts is decided by `rounds.reduce.Residuals`. What is averaged in parts, in turn, has
+such losses for each part, and its rounds count for that part alone (spec 9.36). Driven by `memory.RoundMemory`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class CodedVector:
         self.places, self.size_bytes = _places(spec.encoding, self.chunks)
         self._starts = _starts(self.chunks)
         count = sum(_count(chunk) for chunk in self.chunks if chunk.dtype == "float32")
-        self._residuals = Residuals(len(self.chunks))
-        self._lost = tuple(np.zeros(count, dtype=np.float32) for _ in range(2))
+        self._owed = [_Owed(part, spec.parts, len(self.chunks), count) for part in range(spec.parts)]
+        self._now = self._owed[0]
         self._part = np.empty(count_max, dtype=np.float32)
 
     def codes(self, index: int) -> bool:
@@ -58,21 +59,24 @@ class CodedVector:
     def begin(self, round_number: int, *, member: bool = True) -> None:
         """A tag of this round opens, to which this site gives something, or only listens."""
         self._lost_squared = self._given_squared = 0.0
-        if self._codec is not None and not self._residuals.begin(round_number, member=member):
-            self._forget()
+        if self._codec is None:
+            return
+        self._now = self._owed[(round_number - 1) % len(self._owed)]
+        for owed in self._owed:
+            owed.begin(round_number, member=member)
 
     def void_after(self, round_number: int) -> None:
         """Results of later rounds belong to a history that the run has given up."""
-        if self._codec is not None and not self._residuals.void_after(round_number):
-            self._forget()
-
-    def _forget(self) -> None:
-        for lost in self._lost:
-            lost[:] = 0
+        if self._codec is not None:
+            for owed in self._owed:
+                owed.void_after(round_number)
 
     def held(self, round_number: int, *, finite: bool = True) -> None:
         """Its result is here: if that is finite, what was lost in it is owed."""
-        if self._codec is None or not self._residuals.held(round_number, finite=finite):
+        if self._codec is None:
+            return
+        owed = self._owed[(round_number - 1) % len(self._owed)]
+        if not owed.residuals.held(owed.turns(round_number), finite=finite):
             return
         squared = self._lost_squared / self._given_squared if self._given_squared else math.nan
         self.error = math.sqrt(squared) if math.isfinite(squared) else None
@@ -82,19 +86,19 @@ class CodedVector:
     def encode(self, index: int, mean: Numbers, out: Bytes) -> bool:
         """The mean of a subtree (it is changed), with what was lost of this chunk before. False: what comes out is not
         finite; then what was lost waits."""
-        codec, start = self._codec, self._starts[index]
+        codec, start, residuals = self._codec, self._starts[index], self._now.residuals
         assert codec is not None
         stop = start + len(mean)
         if self._feedback:
             with np.errstate(over="ignore", invalid="ignore"):
-                np.add(mean, self._lost[self._residuals.side(index)][start:stop], out=mean)
+                np.add(mean, self._now.lost[residuals.side(index)][start:stop], out=mean)
         codec.encode(mean, out)
-        lost = self._lost[self._residuals.write(index)][start:stop]
+        lost = self._now.lost[residuals.write(index)][start:stop]
         codec.decode(out, lost)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(mean, lost, out=lost)
         if not codec.is_finite(out, len(mean)) or not is_finite(mean):
-            self._residuals.waits(index)
+            residuals.waits(index)
             return False
         self._lost_squared += float(np.einsum("i,i->", lost, lost))
         self._given_squared += float(np.einsum("i,i->", mean, mean))
@@ -131,6 +135,36 @@ class CodedVector:
                 self._codec.decode(coded[place.start : place.stop], out[chunk.start : chunk.stop].view(np.float32))
             else:
                 out[chunk.start : chunk.stop] = coded[place.start : place.stop]
+
+
+class _Owed:
+    """What was lost of one part, in two copies. To its residuals the rounds of this part are numbered from 1."""
+
+    def __init__(self, part: int, parts: int, chunk_count: int, count: int) -> None:
+        self._first, self._parts = part + 1, parts
+        self.residuals = Residuals(chunk_count)
+        self.lost = tuple(np.zeros(count, dtype=np.float32) for _ in range(2))
+
+    def turns(self, round_number: int) -> int:
+        """Rounds of this part, up to that one."""
+        return max(0, (round_number - self._first) // self._parts + 1)
+
+    def begin(self, round_number: int, *, member: bool) -> None:
+        """A tag of this round opens, of this part or another one: who only listens owes nothing of any part from now
+        on."""
+        own = (round_number - self._first) % self._parts == 0
+        if member and not own:
+            self.void_after(round_number - 1)
+        elif not self.residuals.begin(self.turns(round_number) + (0 if own else 1), member=member):
+            self._forget()
+
+    def void_after(self, round_number: int) -> None:
+        if not self.residuals.void_after(self.turns(round_number)):
+            self._forget()
+
+    def _forget(self) -> None:
+        for lost in self.lost:
+            lost[:] = 0
 
 
 def coded_bytes(spec: ContributionSpec) -> int:

@@ -78,7 +78,7 @@ class ReduceEngine:
             STREAM_AVERAGING,
             lambda site: self._tell(events.peer_broke_rules, site, "it asks for more than it takes"),
         )
-        self.bounds = UNBOUNDED  # of the run, to be set before `open` and `fetch_result`
+        self.bounds, self.centred = UNBOUNDED, False  # of the run, to be set before `open` and `fetch_result`
         self.vectors: VectorMemory | None = None
         self._own = OwnPart()
         self._memory: RoundMemory | None = None
@@ -126,7 +126,7 @@ class ReduceEngine:
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
-        memory = vectors.new_round(self._site, tag, plan, member, self.bounds)
+        memory = vectors.new_round(self._site, tag, plan, member, self.bounds, self.centred)
         try:
             counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
@@ -144,7 +144,7 @@ class ReduceEngine:
         if (memory := self._memory) is None or memory.tag != tag:
             return
         if has_bytes and not memory.give(self._own.of(tag.round)):
-            weight, has_bytes = 0.0, False  # it is not finite, and no script has looked
+            weight, has_bytes = 0.0, False  # it is not finite, and no script has looked; or there is no centre
         self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check))
 
     def stop(self, tag: Tag) -> None:
@@ -167,10 +167,10 @@ class ReduceEngine:
         found = self.held(round_number)
         return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
 
-    def bounded(self, round_number: int) -> tuple[bool, float]:
-        """Whether a result that is here keeps to the run's bounds; the norm of this site's part, if it was clipped."""
+    def bounded(self, round_number: int) -> tuple[bool, float, float]:
+        """Does a result that is here keep to the run's bounds? This site's part: norm if clipped, how far it was."""
         found = self.held(round_number)
-        return (found.is_bounded(), found.clipped) if found is not None else (True, 0.0)
+        return (found.is_bounded(), found.clipped, found.away) if found is not None else (True, 0.0, 0.0)
 
     def checks(self, round_number: int) -> tuple[tuple[SiteId, bytes], ...]:
         """What the sites said of their states in that round, if its result was averaged here."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 from msgspec.structs import replace
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
@@ -36,6 +37,7 @@ from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds, norm_limit
+from chaosd.bulk.reduce.centre import Centre
 from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.reduce.results import Result, Results
 from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, divide, is_finite, weighted_sum
@@ -78,6 +80,7 @@ class RoundMemory:
         """This site's part, clipped where it is too long. False: it does not count (`RoundBounds.look_at`)."""
         counts = self.bounds.look_at(own, self.layout.chunks)
         self.own, self.result.clipped = own if counts else None, self.bounds.clipped
+        self.result.away = self.bounds.away
         return counts
 
     def size_bytes(self, place: Place) -> int:
@@ -186,6 +189,8 @@ class RoundMemory:
         self._partials.clear()
         self._scratch.clear()
         self.own = None
+        if self.bounds.centre is not None:
+            self.bounds.centre.close()
         if not keep_result:
             self.result.buffer.release()
 
@@ -279,12 +284,18 @@ class VectorMemory:
             self._coded_pool = BufferPool(coded_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
         self.vectors = BufferPool(size, RESULTS_KEPT)
         self._layouts: dict[Tag, ChunkLayout] = {}
+        self._last: Bytes | None = None
 
-    def new_round(self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool, bounds: Bounds) -> RoundMemory:
-        """For a tag that opens."""
+    def new_round(
+        self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool, bounds: Bounds, centred: bool
+    ) -> RoundMemory:
+        """For a tag that opens. `centred`: where parts are clipped, they are around the result of the round before."""
         layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
         self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
-        kept = RoundBounds(bounds, self.spec)
+        centre = None
+        if bounds.clip_radius:
+            centre = self._centre(bounds, tag.round - 1) if centred else Centre(bounds.clip_radius, self.spec)
+        kept = RoundBounds(bounds, self.spec, centre)
         result = self._new_result(tag.round, kept.limit)
         self.coded.begin(tag.round, member=member)
         return RoundMemory(
@@ -307,8 +318,7 @@ class VectorMemory:
 
     def hold(self, result: Result) -> list[int]:
         """A result is whole, and right. Returns the rounds that had to go for it."""
-        applied = not result.odd_chunks and result.is_bounded()
-        self.coded.held(result.round, finite=applied)
+        self.coded.held(result.round, finite=result.is_applied())
         return self.results.add(result)
 
     def drop(self, before_round: int, after_round: int | None) -> list[int]:
@@ -347,6 +357,20 @@ class VectorMemory:
         fitting = SCRATCH_BYTES_MAX // (self._coded_pool.size_bytes * max(lanes, 1))
         most = CHUNKS_IN_FLIGHT_MAX * self.scratch.size_bytes // self._coded_pool.size_bytes
         return max(CHUNKS_IN_FLIGHT_MIN, min(most, fitting))
+
+    def _centre(self, bounds: Bounds, round_number: int) -> Centre | None:
+        """The result of this round, as what is clipped around; zero where nobody has applied it. None: not here."""
+        result = self.results.get(round_number)
+        if result is None:
+            return None
+        if not result.is_applied():
+            return Centre(bounds.clip_radius, self.spec)
+        if self.spec.encoding == FP32:
+            return Centre(bounds.clip_radius, self.spec, vector=result.buffer.array, held=result.buffer.retain())
+        if self._last is None:
+            self._last = np.empty(self.spec.size_bytes, dtype=np.uint8)
+        result.write(self._last)
+        return Centre(bounds.clip_radius, self.spec, vector=self._last)
 
     def _new_result(self, round_number: int, limit: NormLimit | None) -> Result:
         hashes = [b""] * len(self.chunks)

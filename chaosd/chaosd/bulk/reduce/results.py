@@ -20,7 +20,7 @@ class Result:
     """The whole vector of a round, as it travels; `hashes`: of its chunks, in the order of the vector; `odd_chunks`:
     those that hold a number that is not finite; `culprits`: whose sums were not, when they were added up here;
     `checks`: of the sites' states; `limit`: of its norm; `squares`: of its chunks; `clipped`: norm of this site's part
-    where it was clipped."""
+    where it was clipped; `away`: its distance from the centre, where there is one."""
 
     round: int
     buffer: Buffer
@@ -33,6 +33,11 @@ class Result:
     limit: NormLimit | None = None
     squares: dict[int, float] = field(default_factory=dict)
     clipped: float = 0.0
+    away: float = 0.0
+
+    def is_applied(self) -> bool:
+        """Whether the workers take it over: it is finite, and no longer than the run allows."""
+        return not self.odd_chunks and self.is_bounded()
 
     def is_bounded(self) -> bool:
         """Whether it is no longer than the run allows."""

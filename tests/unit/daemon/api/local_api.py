@@ -158,20 +158,20 @@ def served(
         return api
 
     try:
-        api = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=10)
+        api = asyncio.run_coroutine_threadsafe(start(), loop).result(timeout=60)
         try:
             yield ServedApi(path, control, loop)
         finally:
-            asyncio.run_coroutine_threadsafe(api.close(), loop).result(timeout=10)
+            asyncio.run_coroutine_threadsafe(api.close(), loop).result(timeout=60)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(timeout=10)
+        thread.join(timeout=60)
         loop.close()
 
 
 def ask_raw(path: Path, request: bytes) -> bytes:
     with socket.socket(socket.AF_UNIX) as raw:
-        raw.settimeout(5)
+        raw.settimeout(60)
         raw.connect(str(path))
         raw.sendall(request)
         answer = b""

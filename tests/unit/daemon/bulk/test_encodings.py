@@ -165,3 +165,46 @@ def test_the_error_of_a_round_is_told_when_it_counts() -> None:
     assert coded.error is None
     coded.held(1)
     assert coded.error is not None and 1e-4 < coded.error < 0.01
+
+
+def test_parts_in_turn_owe_each_their_own() -> None:
+    """Three parts of one vector are three vectors, each with a round in three."""
+    rng = np.random.default_rng(8)
+    spec = contribution_spec(0, 700, parts=3)
+    spec = type(spec)(segments=spec.segments, size_bytes=spec.size_bytes, encoding="int8", parts=spec.parts)
+    together = CodedVector(spec, cut(spec, chunk_bytes_for(spec.size_bytes)))
+    apart = [vector("int8", 700) for _ in range(3)]
+    numbers = [*range(1, 9), 8, 7, 8, 9, *range(10, 13)]  # 8 begins again, then 7 and 8 turn out to be void
+    for number in numbers:
+        values = np.random.default_rng(number).standard_normal(700).astype(np.float32)
+        part, turn = (number - 1) % 3, (number - 1) // 3 + 1
+        if number == 7:
+            together.void_after(6)
+            apart[0].void_after(2)
+            apart[1].void_after(2)
+        wanted = encoded_round(apart[part], turn, values)
+        np.testing.assert_array_equal(encoded_round(together, number, values), wanted, f"round {number}")
+        again = bool(rng.integers(2))
+        if again:
+            np.testing.assert_array_equal(encoded_round(together, number, values), wanted)
+            encoded_round(apart[part], turn, values)
+        together.held(number)
+        apart[part].held(turn)
+
+
+def test_who_only_listens_owes_nothing_of_any_part() -> None:
+    spec = contribution_spec(0, 700, parts=3)
+    spec = type(spec)(segments=spec.segments, size_bytes=spec.size_bytes, encoding="int8", parts=spec.parts)
+    coded = CodedVector(spec, cut(spec, chunk_bytes_for(spec.size_bytes)))
+    values = np.linspace(-1, 1, 700, dtype=np.float32)
+    first = encoded_round(coded, 1, values)
+    coded.held(1)
+    assert not np.array_equal(encoded_round(coded, 4, values), first), "what was lost of part 1 is added"
+    for number in (2, 3):
+        encoded_round(coded, number, values)
+        coded.held(number)
+    coded.begin(4, member=False)
+    coded.held(4)
+    for number in (5, 6, 7):
+        np.testing.assert_array_equal(encoded_round(coded, number, values), first)
+        coded.held(number)

@@ -146,7 +146,8 @@ def test_up_makes_a_founder_that_waits_for_a_second_site_and_tells_how_that_join
     assert (config.name, config.run, config.bootstrap, config.start_sites) == ("Cleveland", "heart", True, 2)
     assert config == load_config(tmp_path / "a" / "chaosd.toml")
     (line,) = [line for line in told.splitlines() if "chaosd up" in line]
-    words = line.split()[2:]
+    assert line.split()[:3] == ["chaosd", "up", "FOLDER"]
+    words = line.split()[3:]
     run("up", tmp_path / "b", *words)
     joiner = started[1]
     assert (joiner.bootstrap, joiner.start_sites, joiner.run) == (False, 1, "heart")
@@ -157,7 +158,8 @@ def test_up_makes_a_founder_that_waits_for_a_second_site_and_tells_how_that_join
 def test_up_starts_the_site_that_is_made_and_keeps_its_file(tmp_path: Path, started: list[SiteConfig]) -> None:
     run("up", tmp_path / "a", "--alone")
     before = (tmp_path / "a" / "chaosd.toml").read_text()
-    run("up", "--page", "127.0.0.1:7481")
+    told = run("up", "--page", "127.0.0.1:7481").output
+    assert f"this is the site of {tmp_path / 'a' / 'chaosd.toml'}; a further one" in told
     assert (tmp_path / "a" / "chaosd.toml").read_text() == before
     assert started[0].start_sites == 1 and started[1].data_dir == started[0].data_dir
     assert [one.page for one in started] == ["", "127.0.0.1:7481"]

@@ -73,7 +73,7 @@ async def let_in(one: Opened, session: aiohttp.ClientSession) -> str:
 async def read_messages(answer: aiohttp.ClientResponse, enough: Callable[[list[tuple[str, Any]]], bool]) -> list[Any]:
     """(event, data) as they come, until `enough`."""
     found: list[tuple[str, Any]] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not enough(found):
             text = (await answer.content.readuntil(b"\n\n")).decode()
             fields = dict(line.split(": ", 1) for line in text.strip().splitlines())

@@ -72,7 +72,7 @@ class Bench:
     async def next(self) -> events.Event:
         while not self.events:
             self._news.clear()
-            await asyncio.wait_for(self._news.wait(), 10)
+            await asyncio.wait_for(self._news.wait(), 60)
         return self.events.pop(0)
 
 
@@ -111,7 +111,7 @@ async def test_a_checkpoint_is_written_from_the_copy_while_a_newer_one_is_taken(
     original = CheckpointFolder.write
 
     def slow(self: CheckpointFolder, *arguments: object) -> int:
-        assert gate.wait(10)
+        assert gate.wait(60)
         return original(self, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(CheckpointFolder, "write", slow)
@@ -203,7 +203,7 @@ def hold(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
         def call(*arguments: object, stopped: Callable[[], bool], **words: object) -> object:
             def wait() -> bool:
-                return gate.wait(10) and stopped()
+                return gate.wait(60) and stopped()
 
             return original(*arguments, stopped=wait, **words)
 

@@ -100,10 +100,10 @@ def site(request: pytest.FixtureRequest) -> Iterator[LonelySite]:
 
         thread = threading.Thread(target=run)
         thread.start()
-        assert started.wait(10)
+        assert started.wait(60)
         yield lonely
         loops[0].call_soon_threadsafe(stopping[0].set)
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive() and not lonely.server.path.exists()
 
 

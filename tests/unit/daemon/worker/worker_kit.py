@@ -20,7 +20,7 @@ from chaosd.worker.arena import Arena
 from chaosd.worker.server import Knock
 
 F_ADD_SEALS = 1033
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Recorder:

@@ -127,9 +127,9 @@ def test_a_plan_for_1e8_shards_and_64_neighbours_takes_less_than_50_ms() -> None
     r_s, p_s = [rng.uniform(0, 0.5) for _ in range(64)], [rng.uniform(1e-8, 1e-6) for _ in range(64)]
     taken_s = []
     for _ in range(5):
-        began = time.perf_counter()
+        began = time.process_time()
         found = assign(r_s, p_s, 10**8)
-        taken_s.append(time.perf_counter() - began)
+        taken_s.append(time.process_time() - began)
     assert sum(found.counts) == 10**8
     assert min(taken_s) < 0.05
 

@@ -153,10 +153,10 @@ def test_an_overlay_without_a_ring_says_so() -> None:
 
 def test_the_ring_search_is_bounded_on_large_overlays() -> None:
     sites, links = random_overlay(random.Random(1), 48, 5)
-    began = time.perf_counter()
+    began = time.process_time()
     with contextlib.suppress(NoTree):
         check_spans(trees.ring(sites, links), sites, links)
-    assert time.perf_counter() - began < 100
+    assert time.process_time() - began < 100
 
 
 def test_a_star_hangs_every_site_as_near_to_the_server_as_links_allow() -> None:
@@ -186,9 +186,9 @@ def test_wrong_input_is_named(call: object, text: str) -> None:
 
 def test_a_plan_for_two_thousand_sites_is_found_while_one_waits() -> None:
     sites, links = random_overlay(random.Random(2), 2_000, 4)
-    began = time.perf_counter()
+    began = time.process_time()
     plan = trees.tree(sites, links)
-    assert time.perf_counter() - began < 60
+    assert time.process_time() - began < 60
     assert len(plan.trees[0].parent) == 1_999
 
 

@@ -10,7 +10,7 @@ from tests.unit.protocols.one_site import MODEL, A, B, D, records, roster_of
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import RetryRound, RoundResolved, TooNew, decode_roster, encode_roster
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.effects import Contribute, FetchResult, OpenRound, RefuseWorker, TakeWorker
+from chaos_protocols.effects import Contribute, FetchResult, OpenRound, RefuseWorker, StopRound, TakeWorker
 from chaos_protocols.membership.bounded import STREAK_ENDS_AFTER
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.wire.bounds import BOUNDS_SINCE, UNBOUNDED, Bounds, bounds_problem
@@ -131,3 +131,62 @@ def test_bounds_that_nobody_could_keep_are_named() -> None:
     assert not bounds_problem(UNBOUNDED) and not bounds_problem(BOUNDS)
     assert "norm_max is 1e-09" in bounds_problem(Bounds(norm_max=1e-9))
     assert "weight_max is 1e-20" in bounds_problem(Bounds(weight_max=1e-20))
+    assert "clip_radius is 1e-09" in bounds_problem(Bounds(clip_radius=1e-9))
+
+
+CLIPPED = Bounds(clip_radius=3.0)
+
+
+def clipped_member() -> Follower:
+    """D trains in round 2 of a run that clips around the last result."""
+    bench = training_member()
+    bench.machine.replica.roster = clipped = msgspec.structs.replace(bench.roster, bounds=CLIPPED)
+    bench.machine.rounds.learn(clipped)
+    return bench
+
+
+def test_the_first_round_of_a_view_is_clipped_around_zero_and_later_ones_around_the_result_before() -> None:
+    """Who came with the view has no earlier result; of those after it, every site of the view has the same."""
+    bench = clipped_member()
+    (first,) = of(bench.agreed(RetryRound(views=bench.roster.views, reason="by hand")), StopRound)
+    views = tuple(msgspec.structs.replace(view, first_round=first.tag.round) for view in bench.roster.views[-1:])
+    out = bench.agreed(RoundResolved(round=first.tag.round - 1, digest="", holders=(), views=views))
+    assert [one.centred for one in of(out, OpenRound)] == [False]
+    gives(bench, 1.0)
+    assert [one.centred for one in of(finish(bench), OpenRound)] == [True]
+    assert [one.bounds for one in of(finish(bench), OpenRound)] == [CLIPPED]
+
+
+def test_without_a_radius_nothing_is_clipped_around_anything() -> None:
+    bench = bounded_member()
+    assert [one.centred for one in of(finish(bench), OpenRound)] == [False]
+
+
+def test_who_lacks_the_last_result_gives_nothing_to_that_round_and_is_told() -> None:
+    bench = clipped_member()
+    finish(bench)
+    bench.machine.rounds.digest = ""
+    out = gives(bench, 2.0)
+    assert [(one.weight, one.has_bytes) for one in of(out, Contribute)] == [(0.0, False)]
+    (told,) = records(out, "bound")
+    assert "nothing to be clipped around" in told.cause
+    finish(bench)
+    assert [one.weight for one in of(gives(bench, 2.0), Contribute)] == [2.0]
+
+
+def test_parts_that_are_drawn_in_are_counted_and_a_streak_is_told_once() -> None:
+    bench = clipped_member()
+    (told,) = records(finish(bench, away=4.5), "bound")
+    assert "4.5 away from the last result" in told.cause and "clip_radius, 3" in told.reason
+    assert not records(finish(bench, away=5.0), "bound")
+    finish(bench, away=2.5)
+    bounded = bench.machine.participation.bounded
+    assert (bounded.drawn_in_rounds, bounded.away, bounded.clipped_rounds) == (2, 2.5, 0)
+
+
+@pytest.mark.parametrize(("version", "taken"), [(BOUNDS_SINCE - 1, False), (BOUNDS_SINCE, True)])
+def test_a_script_that_does_not_say_what_is_clipped_is_not_taken(version: int, taken: bool) -> None:
+    bench = Follower(D, roster_of(A, B, D, bounds=CLIPPED))
+    out = bench.handle(events.WorkerReady(model=MODEL, round=0, version=version))
+    assert bool(of(out, TakeWorker)) == taken
+    assert taken or "clip_radius = 3" in of(out, RefuseWorker)[0].reason

@@ -11,6 +11,7 @@ from chaos_protocols import events
 from chaos_protocols.effects import CloseLink
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import JoinAnswer, JoinRequest, RaftEnvelope, SiteStatus
+from chaos_protocols.wishes import BansChanged
 
 
 def wants_out(bench: Bench, site: SiteId, *named: SiteId, incarnation: int = 1) -> None:
@@ -70,7 +71,7 @@ def test_learners_and_outsiders_have_no_say(outsider: SiteId) -> None:
 
 def test_the_schedulers_own_wish_counts_and_it_does_not_remove_itself() -> None:
     bench = leader_of(B, C, D)
-    bench.handle(events.BansChanged(sites=(D,)))
+    bench.handle(BansChanged(sites=(D,)))
     wants_out(bench, B, D, A)
     wants_out(bench, C, A)
     alive(bench, B, C, D, seconds=0.5)
@@ -89,9 +90,9 @@ def test_a_joiner_that_most_members_want_out_is_not_let_in() -> None:
 def test_a_site_says_whom_its_operator_wants_out_and_closes_its_link_when_it_is_banned() -> None:
     bench = Bench(B, roster_of(A, B, C), voters=(A,)).up(A, C)
     bench.hear(A, RaftEnvelope(message=append()))
-    out = bench.handle(events.BansChanged(sites=(C,)))
+    out = bench.handle(BansChanged(sites=(C,)))
     assert [(to, one.bans) for to, one in sent(out, SiteStatus)] == [(A, (C,))], "at once, before its link goes"
-    assert not sent(bench.handle(events.BansChanged(sites=(C,))), SiteStatus)
+    assert not sent(bench.handle(BansChanged(sites=(C,))), SiteStatus)
     assert bench.machine.own_report().bans == (C,)
     bench.pretend(roster_of(A, B, C))
     old = bench.machine.roster

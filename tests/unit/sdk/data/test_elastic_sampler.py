@@ -297,7 +297,7 @@ def test_one_leaves_in_the_middle_and_another_joins_and_nothing_is_lost() -> Non
     leaves = Trained(60, EveryStep(), leave_after=9)
 
     def late(socket: Path) -> list[float]:
-        assert leaves.began.wait(20)
+        assert leaves.began.wait(60)
         return joins(socket)
 
     with LocalRun(sites=2) as run:
@@ -347,7 +347,7 @@ def test_sites_with_another_sampler_are_told_both() -> None:
                     began.set()
 
     def second(socket: Path) -> None:
-        assert began.wait(20)
+        assert began.wait(60)
         try:
             with Coordinator(socket, verbose=False, handle_signals=False, reconnect_s=0) as coordinator:
                 with pytest.raises(Refused, match=r"'sampler of 3[01] samples, seed 0, 27 at once in batches of 3"):

@@ -21,7 +21,7 @@ from chaos_protocols.worker_group.messages import StoreGet, StoreSet
 from chaos_protocols.worker_group.store import GroupStore
 
 ROOT = Path(__file__).resolve().parents[4]
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Desk:

@@ -1,0 +1,342 @@
+"""A mode with local steps at work on one training: the phase at home, what is given of it, what a result changes. What
+the modes are: `chaos.sync.local_steps`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
+from chaos.sync.anchors import Anchor
+from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
+from chaos.sync.fragments import Fragments
+from chaos.sync.notes import Agreed, NotesLayout, RoundNote
+from chaos.sync.outer import OuterSGD
+from chaos.sync.runs import runs_of
+from chaos_protocols.names import WEIGHT_MAX
+from chaos_protocols.wire.state_spec import contribution_spec, fact
+from chaos_protocols.wire.worker import ContributionSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalPlan:
+    """`every`, `outer`, `fragments`, `delay` as of `DiLoCo`, checked; `own_share`: 0 without a delay."""
+
+    every: int
+    outer: OuterSGD
+    fragments: int = 1
+    delay: int = 0
+    own_share: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """Between two rounds, of whichever parts."""
+        return self.every // self.fragments
+
+    @property
+    def is_plain(self) -> bool:
+        """After a round the live parameters are the common ones, all of them."""
+        return self.fragments == 1 and not self.delay
+
+
+@dataclass(slots=True)
+class _Phase:
+    """What this site has done since it last gave to a round, or was to give."""
+
+    steps: int = 0
+    left_out: int = 0
+    why: str = ""
+    wants_to_end: bool = False
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A round whose result has not come, while this site goes on; `part`: what of the model it gave (None: nothing)."""
+
+    round: int
+    part: int | None
+
+
+class LocalStepsSession:
+    """The vector: notes, differences of float64 parameters, buffers (all float64), then all other differences
+    (float32); of the parameters one part in each round."""
+
+    def __init__(
+        self,
+        framework: Framework,
+        plan: LocalPlan,
+        notes: NotesLayout,
+        facts: Sequence[str],
+        data: SharedData | None = None,
+    ) -> None:
+        """Raises ValueError for what this plan cannot do with this training."""
+        if data is not None and plan.delay:
+            raise ValueError(
+                "sampler= deals the samples of the next round by what all said in the last one, so its result must be "
+                "there: leave out delay= (fragments= may stay)"
+            )
+        self._framework, self._plan, self._notes = framework, plan, notes
+        self._data = data
+        self._local = framework.local_training()
+        if self._local.has_hook and not plan.is_plain:
+            raise ValueError(
+                "on_update= is called with the common model in the parameters; with fragments= or delay= each site's "
+                "own are among them, and the sites would differ: leave it out, and take the common model where it is "
+                "wanted: `with coordinator.common_model(): ...`"
+            )
+        notes_count = notes.count + (data.count if data is not None else 0)
+        self._notes_bytes = 8 * notes_count
+        runs = runs_of(framework.slots, self._notes_bytes)
+        self._fragments = Fragments(runs, plan.fragments, self._notes_bytes)
+        trained = [run for run in runs if run.kind is SlotKind.PARAMETER]
+        self._anchors = {id(run): Anchor.of(run, framework, plan.outer) for run in trained}
+        self._samples = [0.0] * plan.fragments
+        """Of each part: since its last round."""
+        self._phase = _Phase()
+        self._round = 0
+        self._under_way: _UnderWay | None = None
+        self._to_merge: int | None = None
+        """The part whose result is in the anchor, and not yet in the live parameters."""
+        self._given_part = 0
+        self._common: list[tuple[Anchor, Bytes]] | None = None
+        """While the common model is in the parameters: this site's own."""
+        self.agreed: Agreed | None = None
+        self.notice = ""
+        # The mode comes first: of two sites that differ in it, that is what either is told.
+        self.items: Sequence[StateItem] = [
+            *(fact_item(fact(text)) for text in (*facts, *(data.facts() if data is not None else ()))),
+            *(data.items if data is not None else ()),
+            *(item for anchor in self._anchors.values() for item in anchor.items(plan.outer)),
+            *self._local.items,
+        ]
+        float64, float32 = self._fragments.numbers("float64"), self._fragments.numbers("float32")
+        self.contribution: ContributionSpec = contribution_spec(
+            notes_count + float64, float32, self._fragments.bounded, parts=plan.fragments
+        )
+
+    @property
+    def steps(self) -> int:
+        """Of the run, with those of this site since the last round."""
+        rounds = self._round if self._under_way is None else self._under_way.round
+        return rounds * self._plan.steps + self._phase.steps
+
+    # ---- the phase at home
+
+    def check(self, part: Part) -> None:
+        if part.optimizers is not None:
+            by_name(self._local.optimizers, part.optimizers)
+        self._notes.check(part.metrics)
+
+    def stepped(self, part: Part) -> Due:
+        self.check(part)
+        if self._common is not None:
+            raise ValueError("the common model is in the parameters: make steps after the block of common_model()")
+        phase, samples = self._phase, max(self._samples) + part.samples
+        if samples > WEIGHT_MAX:
+            raise ValueError(
+                f"the samples of this phase are {samples:g}, above {WEIGHT_MAX:g}; step(samples=) takes how many "
+                "samples are behind one step"
+            )
+        phase.wants_to_end = part.wants_to_end
+        phase.metrics.update(part.metrics)
+        if part.idle:
+            return Due.ROUND
+        number = self.steps + 1
+        phase.steps += 1
+        counts = self._data is None or self._data.stepped(part.counted)
+        if part.skip or not counts:
+            self._framework.discard()
+            why = "the script skips it" if part.skip else "others have its samples now"
+        else:
+            names = part.optimizers
+            chosen = by_name(self._local.optimizers, names) if names is not None else self._local.optimizers
+            why = self._local.step(number, chosen)
+        if why:
+            phase.left_out, phase.why = phase.left_out + 1, why
+        else:
+            self._samples = [before + part.samples for before in self._samples]
+        return self._due()
+
+    def _due(self) -> Due:
+        if not self._plan.delay:
+            return Due.ROUND if self._phase.steps >= self._plan.steps else Due.NOTHING
+        if self._phase.steps >= self._plan.delay:
+            if self._under_way is not None:
+                return Due.RESULT
+            self._merge()
+        return Due.GIVE if self._phase.steps >= self._plan.steps else Due.NOTHING
+
+    # ---- the round
+
+    def contribute(self, vector: Bytes, round: int) -> float:
+        part, phase = self._fragments.of(round), self._phase
+        self._given_part = part
+        samples = self._samples[part]
+        if not samples and self._data is None:
+            self._goes_on(round, None)
+            return 0.0
+        note = RoundNote(optimizers=frozenset(), wants_to_end=phase.wants_to_end, metrics=phase.metrics)
+        numbers = vector[: self._notes_bytes].view(np.float64)
+        self._notes.write(note, numbers[: self._notes.count])
+        if self._data is not None:
+            self._data.write(numbers[self._notes.count :])
+        for window in self._fragments.windows:
+            piece, size = window.pieces[part], window.pieces[part].stop - window.pieces[part].start
+            given = vector[window.start : window.start + size]
+            self._fragments.read(self._framework, piece, given)
+            vector[window.start + size : window.stop] = 0
+            if (anchor := self._anchors.get(id(window.run))) is not None:
+                live = given.view(anchor.values.dtype)
+                np.subtract(anchor.part(piece), live, out=live)
+        self._goes_on(round, part)
+        return samples or IDLE_WEIGHT
+
+    def _goes_on(self, round: int, part: int | None) -> None:
+        """With a delay the next phase begins here."""
+        if not self._plan.delay:
+            return
+        self._under_way = _UnderWay(round, part)
+        self._local.close_phase(self._plan.steps)
+        self.notice = self._left_out(round)
+        self._phase = _Phase()
+        if part is not None:
+            self._samples[part] = 0.0
+
+    def average(self, vector: Bytes) -> None:
+        """The mean of the differences is no gradient: there is nothing to show."""
+
+    def apply(self, vector: Bytes, round: int) -> None:
+        numbers = vector[: self._notes_bytes].view(np.float64)
+        self.agreed = agreed = self._notes.read(numbers[: self._notes.count])
+        trained = self._data is None or self._data.settle(numbers[self._notes.count :]) > 0
+        part, under_way = self._fragments.of(round), self._under_way
+        gave = under_way is not None and under_way.round == round and under_way.part is not None
+        for window in self._fragments.windows:
+            piece, size = window.pieces[part], window.pieces[part].stop - window.pieces[part].start
+            data, anchor = vector[window.start : window.start + size], self._anchors.get(id(window.run))
+            if anchor is not None and trained:
+                anchor.step(piece, self._plan.outer, data)
+            if anchor is None or not gave:
+                data = data if anchor is None else anchor.bytes[piece.start : piece.stop]
+                self._fragments.write(self._framework, piece, data)
+        changed = {id(slot) for slot in self._local.finish(round, self._plan.steps, agreed.metrics)}
+        for anchor in self._anchors.values() if changed else ():
+            anchor.take_over(self._framework, changed)
+        self._applied(round, part, gave)
+
+    def _applied(self, round: int, part: int, gave: bool) -> None:
+        """What this site does at home after the result of a round."""
+        self._round = round
+        if self._common:
+            self._go_back()
+            self._samples = [0.0] * self._plan.fragments
+        if self._under_way is None or self._under_way.round != round:
+            self.notice = self._left_out(round)
+            self._samples[part] = 0.0
+            self._phase = _Phase()
+        self._under_way, self._to_merge = None, part if gave else None
+        if self._phase.steps >= self._plan.delay:
+            self._merge()
+
+    def _merge(self) -> None:
+        """The live parameters follow a result that came while this site went on."""
+        part, self._to_merge = self._to_merge, None
+        if part is None:
+            return
+        for window in self._fragments.windows:
+            if (anchor := self._anchors.get(id(window.run))) is None:
+                continue
+            piece, kind = window.pieces[part], anchor.values.dtype.type
+            live: Bytes = np.empty(piece.stop - piece.start, dtype=np.uint8)
+            self._fragments.read(self._framework, piece, live)
+            values = live.view(anchor.values.dtype)
+            values -= anchor.part(piece)
+            values *= kind(self._plan.own_share)
+            values += anchor.part(piece)
+            self._fragments.write(self._framework, piece, live)
+
+    def skip(self, round: int) -> None:
+        """`round`: the one that is void, or that begins again."""
+        if self._under_way is None:
+            self.notice = self._left_out(round)
+        self._go_back()
+        self._begin(self._round)
+        if self._data is not None:
+            self._data.resolve()
+
+    def withheld(self) -> None:
+        if self._data is not None:
+            self._data.withheld()
+        if not self._plan.is_plain:  # what is not finite would stay in the parts whose turn has not come
+            under_way = self._under_way
+            self._go_back()
+            self._begin(self._round)
+            self._under_way = None if under_way is None else _UnderWay(under_way.round, None)
+
+    def name_at(self, start: int) -> str:
+        if start < self._notes_bytes:
+            return "a figure that the script reports"
+        slot = self._fragments.slot_at(start, self._given_part)
+        return f"{slot.name!r}, after the local steps" if slot.kind is SlotKind.PARAMETER else repr(slot.name)
+
+    def apply_alone(self, round: int) -> bool:
+        vector: Bytes = np.zeros(self.contribution.size_bytes, dtype=np.uint8)
+        if not self.contribute(vector, round):
+            self.skip(round)
+            return False
+        self.apply(vector, round)
+        return True
+
+    def reset(self, round: int) -> None:
+        self.notice = ""
+        self._go_back()
+        self._begin(round)
+        if self._data is not None:
+            self._data.resolve()
+
+    # ---- the common model
+
+    @contextlib.contextmanager
+    def common_model(self) -> Iterator[None]:
+        """What all sites have in common is in the parameters and buffers meanwhile; this site's own are kept apart."""
+        if self._common is not None:
+            raise ValueError("the common model is in the parameters already")
+        self._common = []
+        for anchor in self._anchors.values():
+            own: Bytes = np.empty(anchor.bytes.size, dtype=np.uint8)
+            self._framework.read(What.VALUE, anchor.run.slots, own)
+            self._common.append((anchor, own))
+            self._framework.write(What.VALUE, anchor.run.slots, anchor.bytes)
+        try:
+            with self._local.common_buffers():
+                yield
+        finally:
+            kept, self._common = self._common, None
+            for anchor, own in kept or ():
+                self._framework.write(What.VALUE, anchor.run.slots, own)
+
+    # ---- within
+
+    def _begin(self, round: int) -> None:
+        self._phase = _Phase()
+        self._round = round
+        self._under_way = self._to_merge = None
+        self._samples = [0.0] * self._plan.fragments
+
+    def _go_back(self) -> None:
+        """The live parameters are the anchor: whatever was done since is void."""
+        if self._common:
+            self._common.clear()
+        for anchor in self._anchors.values():
+            self._framework.write(What.VALUE, anchor.run.slots, anchor.bytes)
+        self._local.restore()
+
+    def _left_out(self, round: int) -> str:
+        phase = self._phase
+        if not phase.left_out:
+            return ""
+        return f"{phase.left_out} of {phase.steps} local steps of round {round} were left out: {phase.why}"

@@ -1,0 +1,32 @@
+"""In which order the files of these tests begin: four of them run side by side, and none is to end long after all
+others."""
+
+from __future__ import annotations
+
+import pytest
+
+LONGEST_FIRST = (
+    "test_cluster.py",
+    "test_lab.py",
+    "test_quick_start.py",
+    "test_integrations.py",
+    "test_first_minutes.py",
+    "test_institutions.py",
+    "test_encodings.py",
+    "test_power_cut.py",
+    "test_tutorial.py",
+    "test_two_versions.py",
+    "test_causes.py",
+    "test_worker_group.py",
+    "test_bounds.py",
+    "test_lab_network.py",
+    "test_training_modes.py",
+    "test_replicas.py",
+)
+"""The others take less than half a minute each, where all are busy."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order within a file stays."""
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
