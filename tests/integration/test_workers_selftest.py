@@ -12,7 +12,7 @@ from tests.rigs.worker_group import launch
 import chaos.worker_group.selftest as training
 from chaosd.doctor import Level, check_workers
 from chaosd.worker_group import selftest
-from chaosd.worker_group.selftest import TRIALS, Playing, SelfTest, Trial, Verdict, read, write
+from chaosd.worker_group.selftest import TRIALS, Playing, SelfTest, Trial, TrialVerdict, read, write
 
 
 @pytest.mark.timeout(300)
@@ -53,7 +53,10 @@ async def test_other_bits_than_those_of_one_process_are_told(monkeypatch: pytest
 
 def test_the_doctor_says_what_was_never_tried_and_what_did_not_hold(tmp_path: Path) -> None:
     assert "chaosd workers selftest" in check_workers(tmp_path).found
-    verdicts = (Verdict(trial="run", held=True), Verdict(trial="hang", held=False, found="no end within 120 s"))
+    verdicts = (
+        TrialVerdict(trial="run", held=True),
+        TrialVerdict(trial="hang", held=False, found="no end within 120 s"),
+    )
     facts = {"at_s": 0.0, "machine": "Linux x86_64", "device": "cpu", "backend": "gloo", "torch": "2.13.0"}
     write(SelfTest(**facts, unused=(), verdicts=verdicts), tmp_path)  # type: ignore[arg-type]
     told = check_workers(tmp_path)

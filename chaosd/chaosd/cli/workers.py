@@ -15,7 +15,7 @@ from chaosd.config.file import ConfigError
 
 if TYPE_CHECKING:
     from chaosd.worker_group.board import GroupView
-    from chaosd.worker_group.selftest import Verdict
+    from chaosd.worker_group.selftest import TrialVerdict
 
 
 workers_app = typer.Typer(invoke_without_command=True)
@@ -89,7 +89,7 @@ def selftest(config: ConfigOption = None, data_dir: DataDirOption = None, json: 
         raise typer.Exit(EXIT_FAILED)
 
 
-def _tell(verdict: Verdict) -> None:
+def _tell(verdict: TrialVerdict) -> None:
     from chaosd.worker_group.selftest import TRIALS
 
     says = next(trial.says for trial in TRIALS if trial.name == verdict.trial)

@@ -78,7 +78,7 @@ TRIALS = (
 )
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class TrialVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Of one trial. `held`: it came to its end, every step with the bits of one process. Seconds from the signal on:
     until the loss was seen, until all were ready again; 0 where nothing was struck. `found`: what was wrong."""
 
@@ -98,7 +98,7 @@ class SelfTest(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     torch: str
     unused: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[TrialVerdict, ...]
 
 
 class _Alone(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,10 +117,10 @@ class Playing:
 
     def __init__(self, launch: Launch = launch, command: Sequence[str] = COMMAND) -> None:
         self._launch, self._command = launch, command
-        self._verdicts: list[Verdict] = []
+        self._verdicts: list[TrialVerdict] = []
         self._alone: _Alone | None = None
 
-    async def verdicts(self, trials: Sequence[Trial] = TRIALS) -> AsyncIterator[Verdict]:
+    async def verdicts(self, trials: Sequence[Trial] = TRIALS) -> AsyncIterator[TrialVerdict]:
         """One after the other. Raises `SelfTestFailed`."""
         self._alone = await asyncio.to_thread(_in_one_process)
         for trial in trials:
@@ -143,7 +143,7 @@ class Playing:
             verdicts=tuple(self._verdicts),
         )
 
-    async def _play(self, trial: Trial, expected: Sequence[Sequence[str]]) -> Verdict:
+    async def _play(self, trial: Trial, expected: Sequence[Sequence[str]]) -> TrialVerdict:
         happened: list[Happened] = []
         struck_s: list[float] = []
 
@@ -180,9 +180,9 @@ def _judge(
     struck_s: Sequence[float],
     failed: str,
     expected: Sequence[Sequence[str]],
-) -> Verdict:
+) -> TrialVerdict:
     if failed:
-        return Verdict(trial=trial.name, held=False, found=failed)
+        return TrialVerdict(trial=trial.name, held=False, found=failed)
     told: dict[int, list[str]] = {}
     for each in happened:
         digests = each.fields.get("digests")
@@ -191,14 +191,14 @@ def _judge(
     wrong = sorted(step for step, digests in told.items() if digests != list(expected[step - 1]))
     if wrong or len(expected) not in told:
         found = f"step {wrong[0]} left other bits than one process" if wrong else "the last step is missing"
-        return Verdict(trial=trial.name, held=False, found=found)
+        return TrialVerdict(trial=trial.name, held=False, found=found)
     if not trial.number:
-        return Verdict(trial=trial.name, held=True)
+        return TrialVerdict(trial=trial.name, held=True)
     seen = [each.at_s - struck_s[0] for each in happened if each.kind == "worker-lost"]
     ready = [each.at_s - struck_s[0] for each in happened if each.kind == "training"]
     if not seen or ready[-1] < seen[0]:
-        return Verdict(trial=trial.name, held=False, found="the loss was not recovered from before the end")
-    return Verdict(trial=trial.name, held=True, seen_s=seen[0], ready_s=ready[-1])
+        return TrialVerdict(trial=trial.name, held=False, found="the loss was not recovered from before the end")
+    return TrialVerdict(trial=trial.name, held=True, seen_s=seen[0], ready_s=ready[-1])
 
 
 def _in_one_process() -> _Alone:

@@ -19,7 +19,7 @@ STEPS, PAUSE_S = 30, 0.005
 SAMPLES, FEATURES, WIDTH, CLASSES, BLOCKS = 96, 8, 64, 4, 4
 
 
-class Pause(torch.nn.Module):
+class PausingLayer(torch.nn.Module):
     """Time in which a worker can be struck at work."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -33,7 +33,7 @@ def make_model() -> torch.nn.Sequential:
     blocks: list[torch.nn.Module] = []
     for _ in range(BLOCKS):
         blocks.append(
-            torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Dropout(0.1), Pause())
+            torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(), torch.nn.Dropout(0.1), PausingLayer())
         )
     return torch.nn.Sequential(torch.nn.Linear(FEATURES, WIDTH), *blocks, torch.nn.Linear(WIDTH, CLASSES))
 
