@@ -38,6 +38,7 @@ from chaosd.identity import Identity, IdentityError
 from chaosd.reach import site_behind
 from chaosd.storage.folders import folder_bytes
 from chaosd.transport.settings import STREAMS_AUTO
+from chaosd.worker_group.selftest import read as read_selftest
 
 PEERS_AT_ONCE = 16
 DISK_FAIL_BYTES, DISK_WARN_BYTES = 100 << 20, 2 << 30
@@ -104,6 +105,7 @@ def examine(path: Path | None, data_dir: Path | None = None, *, peer_timeout_s: 
         check_shared_memory,
         lambda: check_file_limit(config),
         lambda: check_iperf3(config.probe),
+        lambda: check_workers(config.data_dir),
     ]
     for check in checks:
         yield check()
@@ -246,6 +248,23 @@ def check_iperf3(probe: str) -> Check:
             "iperf3", "not installed, but chosen as probe", "install iperf3; until then the built-in probe serves"
         )
     return _ok("iperf3", f"not installed; not needed, the probe is {probe}")
+
+
+def check_workers(data_dir: Path) -> Check:
+    """What was executed of a site of several workers, and on what."""
+    result = read_selftest(data_dir)
+    if result is None:
+        return _ok(
+            "workers", "several workers (`chaosd run`) were not tried here; `chaosd workers selftest` tries them"
+        )
+    when = time.strftime("%Y-%m-%d", time.localtime(result.at_s))
+    where = f"on {result.device} ({result.backend}, torch {result.torch}, {when})"
+    failed = [verdict.trial for verdict in result.verdicts if not verdict.held]
+    if failed:
+        remedy = "`chaosd workers selftest` tries them again and says what was wrong; train with one worker meanwhile"
+        return _warn("workers", f"did not hold {where}: {', '.join(failed)}", remedy)
+    unused = f"; never executed on {', '.join(result.unused)}" if result.unused else ""
+    return _ok("workers", f"executed {where}: {', '.join(each.trial for each in result.verdicts)}{unused}")
 
 
 def check_peers(config: SiteConfig, timeout_s: float) -> list[Check]:
