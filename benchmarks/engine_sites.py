@@ -32,6 +32,7 @@ from chaos_protocols.wire.versions import Versions
 from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.identity import Identity
 from chaosd.transport import Transport, TransportSettings
+from chaosd.transport.settings import KeptOut
 
 DIAL_TIMEOUT_S = 10.0
 TRANSFER_TIMEOUT_S = 600.0
@@ -181,7 +182,7 @@ class _Site:
     answered: asyncio.Future[None] | None = None
     answering: asyncio.Future[None] | None = None
 
-    def admits(self, site: SiteId, purpose: str) -> str | None:
+    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
         return None
 
     def run_id(self) -> str:

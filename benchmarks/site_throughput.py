@@ -96,14 +96,15 @@ async def _train(*, batch: int, steps: int, kill: bool, chosen: bool) -> list[_P
 
 
 def run(*, short: bool, seed: int) -> Figures:
-    """`throughput_kept` (batch 16), `_32`, `_64`: over the plan that was asked for; `_of_best`: over the best one."""
+    """`throughput_kept` (batch 16), `_batch_32`, `_batch_64`: over the plan that was asked for; `_of_best`: over the
+    best one."""
     figures: Figures = {}
     errors: list[float] = []
     for batch in BATCHES[:1] if short else BATCHES:
         steps = STEPS_SHORT if short else STEPS
         before, after = asyncio.run(_train(batch=batch, steps=steps, kill=True, chosen=False))
         (best,) = asyncio.run(_train(batch=batch, steps=steps, kill=False, chosen=True))
-        suffix = "" if batch == BATCHES[0] else f"_{batch}"
+        suffix = "" if batch == BATCHES[0] else f"_batch_{batch}"
         figures[f"throughput_kept{suffix}"] = before.step_s / after.step_s
         figures[f"throughput_kept{suffix}_of_best"] = best.step_s / after.step_s
         figures[f"expected_kept{suffix}"] = before.expected_s / after.expected_s

@@ -57,6 +57,7 @@ from chaosd.storage.journal.journal import Journal
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
 from chaosd.transport import Transport, TransportSettings
+from chaosd.transport.settings import KeptOut
 from chaosd.trust import TrustList
 from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
@@ -270,17 +271,17 @@ class Daemon:
 
     # -- TransportEvents: who may connect is decided here, the rest is the driver's
 
-    def admits(self, site: SiteId, purpose: str) -> str | None:
+    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
         roster = self.driver.machine.roster
         if site in roster.banned:
-            return "banned from the run"
+            return KeptOut("banned from the run")
         if refusal := self.driver.conduct.why_not(site):
-            return refusal
+            return KeptOut(refusal)
         if not self.driver.conduct.has_room(site, self.driver.machine.links.up_sites()):
-            return f"{GUESTS_LINKED_MAX} sites outside the run are linked already"
+            return KeptOut(f"{GUESTS_LINKED_MAX} sites outside the run are linked already")
         if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
-        return "not trusted by this site"
+        return KeptOut("not trusted by this site", stranger=True)
 
     def lets_in(self, site: SiteId) -> str:
         """What lets that site connect, for people; empty: nothing but `admission = "open"`."""

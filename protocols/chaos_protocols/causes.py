@@ -321,6 +321,13 @@ class Cause(Enum):
         "call that institution and compare the words of its id; then `chaosd accept ID`, at once and for good, or "
         "leave it",
     )  # fmt: skip
+    SHUT_OUT = Meaning(
+        "shut-out", Place.REFUSES,
+        "it is shut out here: {reason}",
+        "the operator of that site",
+        "broke the rules: it is let in again by itself, later each time; the events say what it sent. Blocked: "
+        "`chaosd unblock ID`. Banned: for good; that institution comes back with a new key",
+    )  # fmt: skip
     REFUSED_VERSION = Meaning(
         "refused-other-version", Place.REFUSES,
         "it speaks another protocol: {reason}",

@@ -36,6 +36,7 @@ from chaosd.transport.admission import AdmissionFacts, StandingLink, judge
 from chaosd.transport.errors import PeerProtocolError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, encode, signed_bytes
+from chaosd.transport.settings import KeptOut
 from chaosd.transport.starts import Start
 from tests.fuzz.engine import Target
 from tests.fuzz.mutate import Form
@@ -155,7 +156,7 @@ def _facts(way: int, site: SiteId) -> AdmissionFacts:
         own_start=Start(incarnation=1),
         own_address="127.0.0.1:7701",
         own=SPEAKER,
-        distrust="not in the roster" if way == 5 else None,
+        kept_out=KeptOut("not in the roster") if way == 5 else None,
         link=links.get(way),
         committed=way == 6,
     )

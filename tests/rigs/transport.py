@@ -15,6 +15,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity
 from chaosd.transport import PeerProtocolError, TransportSettings
+from chaosd.transport.settings import KeptOut
 
 LOOPS = ("uvloop", "asyncio")
 RUN = "hearts"
@@ -86,9 +87,9 @@ class Recorder:
     def refused(self, site: SiteId, why: Why) -> None:
         self.refusals.append((site, why))
 
-    def admits(self, site: SiteId, purpose: str) -> str | None:
+    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
         self.asked.append((site, purpose))
-        return None if site in self.trusted else "not in the roster of this test"
+        return None if site in self.trusted else KeptOut("not in the roster of this test", stranger=True)
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
         self.ups.append((site, incarnation, address))

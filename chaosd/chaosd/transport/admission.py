@@ -41,6 +41,7 @@ from chaos_protocols.wire.handshake import (
 )
 from chaos_protocols.wire.versions import agreed, refusal
 from chaosd.transport.handshake import Speaker
+from chaosd.transport.settings import KeptOut
 from chaosd.transport.starts import UNKNOWN, Start
 
 
@@ -62,7 +63,7 @@ class AdmissionFacts:
     own_start: Start
     own_address: str
     own: Speaker
-    distrust: str | None
+    kept_out: KeptOut | None
     """Why the driver does not admit this site; None = it does."""
     own_run_id: str = ""
     newest: Start = UNKNOWN
@@ -76,8 +77,8 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
     """The verdict to send and the reason for our own log. `site` is proven."""
     if site == facts.own_site:
         return FIXED_REFUSAL, "it is this site itself"
-    if facts.distrust is not None:
-        return FIXED_REFUSAL, facts.distrust
+    if facts.kept_out is not None:
+        return FIXED_REFUSAL, facts.kept_out.reason
     own = facts.own
     version = agreed(own.versions, hello.versions)
     if version is None:
@@ -112,7 +113,9 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
 def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verdict, host: str) -> Why | None:
     """What the operator of this site is told of it; None: nothing that anybody has to take away. `host`: it dials from
     there."""
-    if facts.distrust is not None:
+    if facts.kept_out is not None and not facts.kept_out.stranger:
+        return Cause.SHUT_OUT.told(reason=facts.kept_out.reason)
+    if facts.kept_out is not None:
         return Cause.UNTRUSTED.told(other=site, words=words_of(site))
     if verdict.code == REFUSED_VERSION:
         return Cause.REFUSED_VERSION.told(reason=verdict.reason)

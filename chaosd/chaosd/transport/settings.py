@@ -141,6 +141,15 @@ class LinkInfo:
     """By the connections that stand."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeptOut:
+    """Why a proven site is not let in. `stranger`: nobody here has let it in yet, which an operator may; else it is
+    shut out, for what it did or by somebody's word."""
+
+    reason: str
+    stranger: bool = False
+
+
 class TransportEvents(Protocol):
     """What the driver implements. Everything is called on the loop, in order, and must not block.
 
@@ -148,8 +157,8 @@ class TransportEvents(Protocol):
     is reported once `Transport.close` was called. No call happens from inside a method of Transport.
     """
 
-    def admits(self, site: SiteId, purpose: str) -> str | None:
-        """May this proven site connect? None = yes; otherwise the reason, for our own log only."""
+    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
+        """May this proven site connect? None = yes; otherwise why not, for this end only."""
 
     def run_id(self) -> str:
         """Which run this site is or was in; "" = none that has an id."""

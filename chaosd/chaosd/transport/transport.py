@@ -219,7 +219,7 @@ class Transport:
             own_run_id=self._events.run_id(),
             own_start=self._starts.own,
             newest=self._starts.newest(site, self._events.newest_start(site)),
-            distrust=self._events.admits(site, hello.purpose),
+            kept_out=self._events.keeps_out(site, hello.purpose),
             link=link.standing if link is not None else None,
             committed=attempt is not None and attempt.committed,
         )

@@ -6,11 +6,13 @@ import itertools
 
 import msgspec
 
+from chaos_protocols.causes import Cause
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.handshake import ACCEPTED, FIXED_REFUSAL, Hello, Session, Verdict
 from chaos_protocols.wire.versions import NEWEST, OLDEST
-from chaosd.transport.admission import AdmissionFacts, StandingLink, judge
+from chaosd.transport.admission import AdmissionFacts, StandingLink, judge, why_refused
 from chaosd.transport.handshake import Speaker
+from chaosd.transport.settings import KeptOut
 from chaosd.transport.starts import Start
 
 SMALL, LARGE = SiteId("0" * 32), SiteId("f" * 32)
@@ -42,7 +44,7 @@ def facts(own: SiteId = SMALL, **changes: object) -> AdmissionFacts:
         "own_start": Start(incarnation=1),
         "own_address": "host:1",
         "own": Speaker(),
-        "distrust": None,
+        "kept_out": None,
         "link": None,
         "committed": False,
     }
@@ -59,8 +61,20 @@ def standing(dialer: SiteId, attempt: int, incarnation: int = 5) -> StandingLink
 
 def test_a_distrusted_site_gets_the_fixed_refusal_whatever_else_is_wrong() -> None:
     for changes in ({}, {"version": 9, "oldest": 9}, {"run": "other"}, {"purpose": "x"}, {"incarnation": 0}):
-        verdict, reason = judge(LARGE, hello(LARGE, **changes), facts(distrust="banned"))
+        verdict, reason = judge(LARGE, hello(LARGE, **changes), facts(kept_out=KeptOut("banned")))
         assert verdict == FIXED_REFUSAL and reason == "banned"
+
+
+def test_only_a_stranger_is_named_to_the_operator_as_one_to_let_in() -> None:
+    """Who was shut out for what it did is not waiting for `chaosd accept`."""
+    causes = {}
+    for kept_out in (KeptOut("not trusted by this site", stranger=True), KeptOut("it broke the rules")):
+        facts_now = facts(kept_out=kept_out)
+        why = why_refused(LARGE, hello(LARGE), facts_now, judge(LARGE, hello(LARGE), facts_now)[0], "10.0.0.1")
+        assert why is not None
+        causes[why.cause] = why.text
+    assert list(causes) == [Cause.UNTRUSTED, Cause.SHUT_OUT]
+    assert "chaosd accept" in causes[Cause.UNTRUSTED] and "chaosd accept" not in causes[Cause.SHUT_OUT]
 
 
 def test_this_site_itself_is_refused() -> None:

@@ -229,7 +229,7 @@ def test_a_daemon_from_before_the_negotiation_is_proven_and_told_why_it_is_refus
     assert site == dialer.site and hello.versions == BEFORE
     known = AdmissionFacts(
         own_site=listener.site, own_run="hearts", own_start=Start(incarnation=1), own_address="",
-        own=Speaker(software="0.2.0"), distrust=None, link=None, committed=False,
+        own=Speaker(software="0.2.0"), kept_out=None, link=None, committed=False,
     )  # fmt: skip
     verdict, reason = judge(site, hello, known)
     assert verdict.code == REFUSED_VERSION
