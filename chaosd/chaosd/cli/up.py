@@ -28,8 +28,8 @@ COMMAND = "chaosd.up.command"
 JOIN = """\
 site {site} of run {run}, at {address}
 its words, for the telephone: {words}
-Another site joins with (FOLDER: where it is to lie):
-  chaosd up FOLDER --run {run} --peer {name}={site}@{address}
+Another site joins with (on this machine: chaosd up FOLDER, and so on):
+  chaosd up --run {run} --peer {name}={site}@{address}
 and is let in here with `chaosd accept` and its id, which `chaosd pending` shows with its words.
 """
 
