@@ -160,8 +160,8 @@ def test_ctrl_c_in_the_daemon_leaves_gracefully_and_a_second_one_forces(tmp_path
         wait_for(lambda: second.daemon.poll() is not None, "the daemon has left")
         assert second.daemon.returncode == 0, second.tail()
         wait_for(lambda: second.worker.poll() is not None, "its worker has ended")
-        left = [event for event in first.events("scale-in") if event.outcome == "done"]
-        assert left and "left" in left[-1].reason
+        left = wait_for(lambda: [one for one in first.events("scale-in") if one.outcome == "done"], "that is told")
+        assert "left" in left[-1].reason
         before = first.round()
         wait_for(lambda: first.round() > before + 3, "the other goes on")
         assert first.daemon is not None

@@ -99,7 +99,11 @@ def test_a_daemon_without_bounds_is_named_and_put_out_and_the_others_go_on(tmp_p
         before = cleveland.round()
         wait_for(lambda: cleveland.round() > before + 5, "the others go on")
         assert all(0 < largest(site) < OWNS_IT for site in honest)
-        told = [event for site in honest for event in site.events() if event.subject in va.identity.site]
-        assert any(event.kind == "scale-in" for event in told), "it is out"
-        causes = [event.cause for event in told if event.kind == "refused" and "broke a rule of round" in event.cause]
+
+        def told(kind: str) -> list[str]:
+            found = [event for site in honest for event in site.events(kind)]
+            return [event.cause for event in found if event.subject in va.identity.site]
+
+        wait_for(lambda: told("scale-in"), "it is out")
+        causes = [cause for cause in told("refused") if "broke a rule of round" in cause]
         assert not causes, "what was on its way when its link was closed is no further offence"

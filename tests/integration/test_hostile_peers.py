@@ -329,12 +329,16 @@ def test_a_member_that_the_others_ban_is_out_for_good_and_they_train_on(tmp_path
         assert all(len(site.client.status().sites) == 3 for site in others), "one of two is not more than half"
         assert others[1].client.block(name, ban=True, reason="key stolen").done
         wait_for(lambda: all(len(site.client.status().sites) == 2 for site in others), "it is out")
-        told = [event.cause for site in others for event in site.events("scale-in")]
-        assert told == ["banned by most of the other members"], "removed once, by the scheduler, and not as failed"
+
+        def told() -> list[str]:
+            return [event.cause for site in others for event in site.events("scale-in")]
+
+        wait_for(told, "the scheduler's history has it")
         reached = [site.round() for site in others]
         wait_for(
             lambda: all(site.round() > one + ROUNDS_MEANWHILE for site, one in zip(others, reached, strict=True)),
             "rounds go on",
         )
+        assert told() == ["banned by most of the other members"], "removed once, by the scheduler, and not as failed"
         own = [one for one in banned.client.status().links if name in (one.one, one.other)]
         assert not [one for one in own if one.up], "nobody lets it connect"

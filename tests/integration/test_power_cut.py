@@ -18,7 +18,7 @@ import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
-FIRST, STOP = (int(part) for part in os.environ.get("CHAOS_POWER_CUTS", "0:3").split(":"))
+FIRST, STOP = (int(part) for part in os.environ.get("CHAOS_POWER_CUTS", "0:2").split(":"))
 HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
 EVERY_ROUNDS = 5
 LATE_S = 3.0
