@@ -33,7 +33,8 @@ def check(ran: Ran, *, plans: int = 2) -> None:
     """It trained to the end, with the bits of one process, and repeated at most one step."""
     assert ran.failed == "" and len(ran.of("plan")) == plans, ran.happened
     missing = [step for step in range(1, STEPS + 1) if step not in {each.fields["step"] for each in ran.of("step")}]
-    assert len(missing) <= 1, "a step whose last answer died with its worker is told of by the next one"
+    story = [(each.kind, each.fields.get("generation"), each.fields.get("step")) for each in ran.happened]
+    assert len(missing) <= max(1, len(ran.struck)), f"a last answer may die with its worker, once a loss: {story}"
     expected = [digests for step, digests in enumerate(alone(), 1) if step not in missing]
     assert ran.digests == expected
 
