@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,10 +93,11 @@ def up(
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
     new = path is None or not path.exists()
+    listening: socket.socket | None = None
     try:
         if path is None or not path.exists():
             place = default_data_dir() if path is None else path.parent
-            path = _make(place, {**given}, founds="peers" not in given, alone=alone)
+            path, listening = _make(context, place, {**given}, founds="peers" not in given, alone=alone)
             given = {"page": page} if page is not None else {}
         if command:
             given["exit_with_worker"] = True
@@ -113,7 +115,7 @@ def up(
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:
-        return run_daemon(config, reload=lambda: load_config(path, given))
+        return run_daemon(config, reload=lambda: load_config(path, given), listening=listening)
 
     become(daemon if not command else lambda: ScriptBeside(command, config).run(daemon))
 
@@ -126,13 +128,21 @@ def overrides_of_up(given: dict[str, Any]) -> dict[str, object]:
         fail(str(error), EXIT_USAGE)
 
 
-def _make(place: Path, given: dict[str, object], *, founds: bool, alone: bool) -> Path:
-    from chaosd.config.making import free_address, make_site
+def _make(
+    context: typer.Context, place: Path, given: dict[str, object], *, founds: bool, alone: bool
+) -> tuple[Path, socket.socket | None]:
+    """The configuration file of a new site, and the socket that listens at its address, where that was chosen here."""
+    from chaosd.config.making import listen_at, make_site
 
     given.pop("page", None)  # counts for this start
-    fields = {"run": DEFAULT_RUN, "listen": free_address(DEFAULT_LISTEN), **given}
+    listening: socket.socket | None = None
+    if "listen" not in given:
+        given["listen"], listening = listen_at(DEFAULT_LISTEN)
+    if listening is not None:
+        context.call_on_close(listening.close)
+    fields = {"run": DEFAULT_RUN, **given}
     if founds:
         fields |= {"bootstrap": True, "start_sites": 1 if alone else FOUNDER_WAITS_FOR}
     path, _, _ = make_site(place, fields)
     typer.echo(f"made a site: {path} says everything about it, {place} holds its key")
-    return path
+    return path, listening

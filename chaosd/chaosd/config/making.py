@@ -138,19 +138,21 @@ def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, 
     return path, identity.site, config
 
 
-def free_address(listen: str) -> str:
-    """`listen`, or the same host with the next port that nobody has: several sites on one machine need no thought."""
-    host, port = split_address(listen)
+def listen_at(address: str) -> tuple[str, socket.socket | None]:
+    """`address`, or the same host with the next port that nobody has, and the socket that listens there: several sites
+    on one machine need no thought, also where two are made at the same moment. None: no port is free."""
+    host, port = split_address(address)
     for candidate in range(port, min(port + PORTS_TRIED_MAX, 65536)):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as one:
+        one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind((host, candidate))
-            except OSError:
-                continue
-        return join_address(host, candidate)
-    return listen
+            one.bind((host, candidate))
+            one.listen()  # two that only bind may have the same port
+        except OSError:
+            one.close()
+            continue
+        return join_address(host, candidate), one
+    return address, None
 
 
 def _peer_table(peer: PeerConfig) -> str:

@@ -12,10 +12,12 @@ from typer.testing import CliRunner, Result
 
 from chaos.connection import no_daemon_text
 from chaos.paths import socket_path
+from chaos_lab.children import free_port
+from chaosd.addresses import split_address
 from chaosd.cli.app import app
 from chaosd.config import contexts
 from chaosd.config.contexts import SITES_REMEMBERED_MAX, choose, remember, remembered
-from chaosd.config.making import free_address
+from chaosd.config.making import listen_at
 from chaosd.config.model import SiteConfig, load_config
 
 
@@ -177,12 +179,21 @@ def test_up_takes_the_next_port_where_another_site_has_the_usual_one(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         usual = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert free_address(usual) != usual
         monkeypatch.setattr("chaosd.cli.up.DEFAULT_LISTEN", usual)
         run("up", tmp_path / "a")
         assert started[0].listen not in (usual, "")
         run("up", tmp_path / "b", "--listen", usual)
         assert started[1].listen == usual  # what was asked for is not improved upon
+
+
+def test_two_sites_made_at_the_same_moment_never_choose_the_same_port() -> None:
+    found = [listen_at(f"127.0.0.1:{free_port()}") for _ in range(2)]
+    found += [listen_at(address) for address, _ in found]
+    addresses = [address for address, _ in found]
+    assert len(set(addresses)) == 4
+    for address, one in found:
+        assert one is not None and one.getsockname() == split_address(address)
+        one.close()
 
 
 @pytest.mark.parametrize(
