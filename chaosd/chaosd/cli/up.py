@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import UsageError
 from typer.core import TyperCommand
 
 from chaosd.cli.options import EXIT_USAGE, fail
@@ -45,7 +46,13 @@ class EndsWithCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[COMMAND] = args[at + 1 :]
-        return super().parse_args(ctx, args[:at])
+        try:
+            return super().parse_args(ctx, args[:at])
+        except UsageError as error:
+            if "unexpected extra argument" not in error.message:
+                raise
+            remedy = "The command of a training script follows `--`: chaosd up FOLDER -- python train.py"
+            raise UsageError(f"{error.message}. {remedy}", ctx) from None
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND]"]
@@ -87,10 +94,13 @@ def up(
     from chaos_protocols.fingerprint import words_of
     from chaosd.config.model import load_config
     from chaosd.identity import Identity, IdentityError
+    from chaosd.os_errors import explain
 
     command: list[str] = context.meta.get(COMMAND, [])
     fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
+    if directory is not None and directory.is_file():
+        fail(f"{directory} is a file, no folder of a site; a script beside it: chaosd up FOLDER -- COMMAND", EXIT_USAGE)
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
     new = path is None or not path.exists()
     listening: socket.socket | None = None
@@ -106,7 +116,7 @@ def up(
     except (ConfigError, IdentityError) as error:
         fail(str(error), EXIT_USAGE)
     except OSError as error:
-        fail(f"cannot make a site: {error}", EXIT_USAGE)
+        fail(f"cannot make a site: {explain(error)}", EXIT_USAGE)
     run, name = shlex.quote(config.run), shlex.quote(config.name)
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
@@ -132,11 +142,13 @@ def _make(
     context: typer.Context, place: Path, given: dict[str, object], *, founds: bool, alone: bool
 ) -> tuple[Path, socket.socket | None]:
     """The configuration file of a new site, and the socket that listens at its address, where that was chosen here."""
-    from chaosd.config.making import listen_at, make_site
+    from chaosd.config.making import demand_free, listen_at, make_site
 
     given.pop("page", None)  # counts for this start
     listening: socket.socket | None = None
-    if "listen" not in given:
+    if "listen" in given:
+        demand_free(str(given["listen"]))
+    else:
         given["listen"], listening = listen_at(DEFAULT_LISTEN)
     if listening is not None:
         context.call_on_close(listening.close)

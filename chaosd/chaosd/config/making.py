@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Mapping
@@ -153,6 +154,22 @@ def listen_at(address: str) -> tuple[str, socket.socket | None]:
             continue
         return join_address(host, candidate), one
     return address, None
+
+
+def demand_free(address: str) -> None:
+    """Raises ConfigError where another program listens there: said before a site is made whose file would name it."""
+    try:
+        host, port = split_address(address)
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"another program listens on {address} (`ss -ltnp` shows which): name another port with --listen, or "
+                "none, and the next free one is taken"
+            ) from None
+    except ValueError:
+        return  # what is wrong with it is said where all fields are checked
 
 
 def _peer_table(peer: PeerConfig) -> str:
