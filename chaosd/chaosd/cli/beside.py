@@ -68,7 +68,7 @@ class ScriptBeside:
         variables = {**os.environ, SOCKET_VARIABLE: str(self._config.worker_socket)}
         try:
             tie = _ends_with_us()
-            self._process = subprocess.Popen(self._command, env=variables, preexec_fn=tie)  # noqa: PLW1509 - one system call
+            self._process = subprocess.Popen(self._command, env=variables, preexec_fn=tie)  # noqa: PLW1509
             code = self._process.wait()
         except OSError as error:
             typer.echo(f"{self._command[0]} cannot be started: {error.strerror}; this site leaves", err=True)

@@ -27,9 +27,7 @@ def _flag(field: str, text: str = "") -> Any:
 def start(
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config", "-c", help=f"TOML file, or the folder of it; default: ./{CONFIG_FILE_NAME} if there is one"
-        ),
+        typer.Option("--config", "-c", help=f"TOML file, or its folder; default: ./{CONFIG_FILE_NAME} if there is one"),
     ] = None,
     name: Annotated[str | None, _flag("name")] = None,
     run: Annotated[str | None, _flag("run")] = None,

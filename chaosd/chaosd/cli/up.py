@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import UsageError
 from typer.core import TyperCommand
 
 from chaosd.cli.options import EXIT_USAGE, fail
@@ -48,11 +47,10 @@ class EndsWithCommand(TyperCommand):
         ctx.meta[COMMAND] = args[at + 1 :]
         try:
             return super().parse_args(ctx, args[:at])
-        except UsageError as error:
-            if "unexpected extra argument" not in error.message:
+        except Exception as error:
+            if "unexpected extra argument" not in str(error):
                 raise
-            remedy = "The command of a training script follows `--`: chaosd up FOLDER -- python train.py"
-            raise UsageError(f"{error.message}. {remedy}", ctx) from None
+            fail(f"{error}. What runs a training script follows `--`: chaosd up FOLDER -- python train.py", EXIT_USAGE)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND]"]
