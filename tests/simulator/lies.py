@@ -54,7 +54,10 @@ class Liar:
 
     def claim(self) -> messages.Message:
         """One that only a scheduler may say, or that is to make this site one."""
-        makers = (self._append, self._append, self._snapshot, self._shown, self._shown, self._hands_over, self._order)
+        makers = (
+            *(self._append, self._append, self._snapshot, self._shown, self._shown, self._hands_over, self._order),
+            *(self._join_answer, self._leave_answer, self._link_answer, self._asks_how_far, self._recovered),
+        )
         return self._rng.choice(makers)()
 
     # -- what it is about
