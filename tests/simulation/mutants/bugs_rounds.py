@@ -114,13 +114,30 @@ ROUNDS = (
     ),
     Bug(
         name="a site contributes twice",
-        patches=(Patch(f"{OWN}.give", "self.given = True", "pass"),),
+        patches=(
+            Patch(f"{OWN}._whole", "self.given, self.given_round = True,", "self.given, self.given_round = False,"),
+        ),
         breaks=(3,),
     ),
     Bug(
         name="standby counts with a weight",
-        patches=(Patch(f"{OWN}.give", "part = (0.0, False)", "part = (1.0, False)"),),
+        patches=(Patch(f"{OWN}.give", "self._whole(round_number, 0.0)", "self._whole(round_number, 1.0)"),),
         breaks=(3,),
+    ),
+    Bug(
+        name="a part counts as whole before it is",
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.tree:TreeFlow.contribute", "self.goes_on(ready)", "self.goes_on(None)"
+            ),
+        ),
+        breaks=(3,),
+    ),
+    Bug(
+        name="the pieces of a worker that is gone are gone on with",
+        patches=(Patch(f"{OWN}.worker_stops", "self.needed_in = self._pieces = None", "self.needed_in = None"),),
+        breaks=(3, 4),
+        seeds=200,
     ),
     Bug(
         name="a contribution counts for whatever round is open",
@@ -238,9 +255,7 @@ ROUNDS = (
     ),
     Bug(
         name="a site counts with whatever weight its script says",
-        patches=(
-            Patch(f"{ROUNDS_MODULE}._contribute", "self.roster.bounds_of(tag.round).weighed(part[0])", "part[0]"),
-        ),
+        patches=(Patch(f"{ROUNDS_MODULE}._contribute", "bounds.weighed(part.weight)", "part.weight"),),
         breaks=(3,),
     ),
     Bug(
