@@ -43,11 +43,13 @@ class Bucket:
 
 @dataclass(slots=True)
 class Offence:
-    """`count`: rules broken since the last FORGIVEN_S without one; `last_s`: when; `until_s`: it stays outside."""
+    """`count`: rules broken since the last FORGIVEN_S without one; `last_s`: when; `until_s`: it stays outside.
+    `closing`: its link is being closed for the last one."""
 
     count: int
     last_s: float
     until_s: float
+    closing: bool = True
 
 
 class Conduct:
@@ -57,8 +59,6 @@ class Conduct:
         self._is_of_run, self._clock = is_of_run, clock
         self._buckets: dict[SiteId, Bucket] = {}
         self._offences: dict[SiteId, Offence] = {}
-        self._sent_away: set[SiteId] = set()
-        """Their links are being closed for it."""
         self._blocked: frozenset[SiteId] = frozenset()
 
     def heard(self, site: SiteId) -> float:
@@ -87,14 +87,15 @@ class Conduct:
         wait_s = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * 2.0 ** min(30, counted - 1)) if counted > 0 else 0.0
         _make_room(self._offences)
         self._offences[site] = Offence(count, now_s, now_s + wait_s)
-        self._sent_away.add(site)
         return wait_s
 
     def was_sent_away(self, site: SiteId) -> bool:
         """Its link has just been lost: because it broke a rule? Asked once for each link."""
-        sent_away = site in self._sent_away
-        self._sent_away.discard(site)
-        return sent_away
+        offence = self._offences.get(site)
+        if offence is None or not offence.closing:
+            return False
+        offence.closing = False
+        return True
 
     def block(self, sites: Iterable[SiteId]) -> None:
         """No link with these from now on, and with no others."""

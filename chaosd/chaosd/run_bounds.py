@@ -13,7 +13,7 @@ from aiohttp import web
 
 from chaos_protocols.events import Event
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds, bounds_problem
+from chaos_protocols.wire.bounds import Bounds, bounds_problem
 from chaos_protocols.wishes import BoundsWanted
 from chaosd.api.answers import json_answer, read_body
 from chaosd.api.status import Outcome, RunBounds
@@ -88,7 +88,7 @@ class BoundsWishes:
         machine, session = self._driver.machine, self._driver.workers.session
         if machine.site not in machine.roster.member_ids():
             return "this site is no member of the run (yet): only members' operators have a say in its bounds"
-        if bounds.concerns_numbers and session is not None and session.hello.versions.newest < BOUNDS_SINCE:
+        if session is not None and bounds.is_beyond(session.hello.versions.newest):
             return (
                 "this site's script does not say which of its numbers are gradients: its chaos package is of an older "
                 "release; install the daemon's, start the script again, then say it once more"

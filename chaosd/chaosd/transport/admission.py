@@ -113,10 +113,9 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
 def why_refused(site: SiteId, hello: Hello, facts: AdmissionFacts, verdict: Verdict, host: str) -> Why | None:
     """What the operator of this site is told of it; None: nothing that anybody has to take away. `host`: it dials from
     there."""
-    if facts.kept_out is not None and not facts.kept_out.stranger:
-        return Cause.SHUT_OUT.told(reason=facts.kept_out.reason)
-    if facts.kept_out is not None:
-        return Cause.UNTRUSTED.told(other=site, words=words_of(site))
+    if (kept_out := facts.kept_out) is not None:
+        stranger = Cause.UNTRUSTED.told(other=site, words=words_of(site))
+        return stranger if kept_out.stranger else Cause.SHUT_OUT.told(reason=kept_out.reason)
     if verdict.code == REFUSED_VERSION:
         return Cause.REFUSED_VERSION.told(reason=verdict.reason)
     if verdict.code == REFUSED_RUN and verdict.run_id:

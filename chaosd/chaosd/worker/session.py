@@ -19,7 +19,7 @@ import numpy as np
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.names import WEIGHT_MIN, SiteId
-from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
+from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.versions import SPOKEN, agreed
 from chaos_protocols.wire.worker import (
     FIGURES_MAX,
@@ -201,8 +201,7 @@ class WorkerSessions:
     def under(self, bounds: Bounds) -> None:
         """Rounds are done under these from now on: a script that does not say which of its numbers they concern would
         take over results that all others leave out."""
-        old = self.session is not None and self.session.hello.versions.newest < BOUNDS_SINCE
-        if old and self.connected and bounds.concerns_numbers:
+        if self.session is not None and self.connected and bounds.is_beyond(self.session.hello.versions.newest):
             self._server.refuse(CANNOT_BOUND.format(bounds=bounds))
             self.worker_lost("its release does not say which of its numbers the run's bounds concern")
 

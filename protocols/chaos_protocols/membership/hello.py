@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.causes import Cause
 from chaos_protocols.events import WorkerReady
-from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
+from chaos_protocols.wire.bounds import Bounds
 
 
 def why_not(event: WorkerReady, model: ModelFacts | None, bounds: Bounds, *, trains_already: bool) -> str:
@@ -15,7 +15,7 @@ def why_not(event: WorkerReady, model: ModelFacts | None, bounds: Bounds, *, tra
         standby = "" if trains_already else "; until then this site relays in standby"
         other = Cause.OTHER_MODEL.told().text
         return f"{other}; start the script again with the run's own model and optimizer{standby}"
-    if bounds.concerns_numbers and event.version < BOUNDS_SINCE:
+    if bounds.is_beyond(event.version):
         limit = f"norm_max = {bounds.norm_max:g}" if bounds.norm_max else f"clip_radius = {bounds.clip_radius:g}"
         return (
             f"this run bounds what a site gives ({limit}), and the script's chaos package is of "

@@ -11,8 +11,6 @@ up, takes part with weight 0 (standby): it relays, and keeps the results. See `c
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
@@ -323,8 +321,11 @@ class RoundMachine:
         centred = bool(bounds.clip_radius) and view.first_round <= self.completed_round  # all of it have that result
         if self.running != tag:
             effects += self._stop()
-            about = OpenRound(tag=tag, plan=view.plan, listeners=view.listeners, member=member, bounds=bounds)
-            effects.append(replace(about, centred=centred))
+            effects.append(
+                OpenRound(
+                    tag=tag, plan=view.plan, listeners=view.listeners, member=member, bounds=bounds, centred=centred
+                )
+            )
             self.running = tag
         if member and not self.own.given:
             effects += self._contribute(tag, centred)

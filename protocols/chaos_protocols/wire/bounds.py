@@ -38,10 +38,10 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
         """The weight with which a part counts."""
         return min(weight, self.weight_max) if self.weight_max else weight
 
-    @property
-    def concerns_numbers(self) -> bool:
-        """Whether it matters which numbers of a vector are gradients."""
-        return bool(self.norm_max or self.clip_radius)
+    def is_beyond(self, version: int) -> bool:
+        """Whether a script of this version does not say what matters here: which numbers of its vector are
+        gradients."""
+        return version < BOUNDS_SINCE and bool(self.norm_max or self.clip_radius)
 
     def __str__(self) -> str:
         told = [f"{name} = {value:g}" for name in self.__struct_fields__ if (value := getattr(self, name))]

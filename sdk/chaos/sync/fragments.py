@@ -44,6 +44,10 @@ class Piece:
     last: int
     edges: Sequence[Edge]
 
+    @property
+    def size_bytes(self) -> int:
+        return self.stop - self.start
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

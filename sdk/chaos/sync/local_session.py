@@ -197,10 +197,11 @@ class LocalStepsSession:
         if self._data is not None:
             self._data.write(numbers[self._data_at :])
         for window in self._fragments.windows:
-            piece, size = window.pieces[part], window.pieces[part].stop - window.pieces[part].start
-            given = vector[window.start : window.start + size]
+            piece = window.pieces[part]
+            end = window.start + piece.size_bytes
+            given = vector[window.start : end]
             self._fragments.read(self._framework, piece, given)
-            vector[window.start + size : window.stop] = 0
+            vector[end : window.stop] = 0
             if (anchor := self._anchors.get(id(window.run))) is not None:
                 live = given.view(anchor.values.dtype)
                 np.subtract(anchor.part(piece), live, out=live)
@@ -229,8 +230,9 @@ class LocalStepsSession:
         part, under_way = self._fragments.of(round), self._under_way
         gave = under_way is not None and under_way.round == round and under_way.part is not None
         for window in self._fragments.windows:
-            piece, size = window.pieces[part], window.pieces[part].stop - window.pieces[part].start
-            data, anchor = vector[window.start : window.start + size], self._anchors.get(id(window.run))
+            piece = window.pieces[part]
+            data = vector[window.start : window.start + piece.size_bytes]
+            anchor = self._anchors.get(id(window.run))
             if anchor is not None and trained:
                 anchor.step(piece, self._plan.outer, data)
             if anchor is None or not gave:
@@ -264,7 +266,7 @@ class LocalStepsSession:
             if (anchor := self._anchors.get(id(window.run))) is None:
                 continue
             piece, kind = window.pieces[part], anchor.values.dtype.type
-            live = self._merging[: piece.stop - piece.start]
+            live = self._merging[: piece.size_bytes]
             self._fragments.read(self._framework, piece, live)
             values = live.view(anchor.values.dtype)
             values -= anchor.part(piece)

@@ -60,9 +60,11 @@ class ModelLayout:
     def __init__(
         self, module: torch.nn.Module, layers: Sequence[Layer], make: MakeOptimizer, clip_norm: float | None
     ) -> None:
-        if any(id(each.tensor) not in _names(WHOLE, module) for layer in layers for each in _tensors(OWN, layer)):
-            module = torch.nn.ModuleList([layer.module for layer in layers])  # they have more than the model does
+        tensors = [_tensors(OWN, layer) for layer in layers]
         names = _names(WHOLE, module)
+        if any(id(each.tensor) not in names for found in tensors for each in found):
+            module = torch.nn.ModuleList([layer.module for layer in layers])  # they have more than the model does
+            names = _names(WHOLE, module)
         optimizer = make([p for p in module.parameters() if p.requires_grad])
         framework = TorchFramework({WHOLE: module}, {"optimizer": optimizer}, {}, set_to_none=True)
         try:
@@ -77,7 +79,7 @@ class ModelLayout:
         self._at = {item.name: index for index, item in enumerate(self.items)}
         self._order = {id(p): at for at, p in enumerate(p for g in optimizer.param_groups for p in g["params"])}
         spans = self._spans()
-        called = [{each.name: names[id(each.tensor)] for each in _tensors(OWN, layer)} for layer in layers]
+        called = [{each.name: names[id(each.tensor)] for each in found} for found in tensors]
         self.runs = [
             [list(self._runs(layer, each, of)) for each in layer.items]
             for layer, of in zip(layers, called, strict=True)

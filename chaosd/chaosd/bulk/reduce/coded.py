@@ -61,7 +61,7 @@ class CodedVector:
         self._lost_squared = self._given_squared = 0.0
         if self._codec is None:
             return
-        self._now = self._owed[(round_number - 1) % len(self._owed)]
+        self._now = self._owed_in(round_number)
         for owed in self._owed:
             owed.begin(round_number, member=member)
 
@@ -71,11 +71,15 @@ class CodedVector:
             for owed in self._owed:
                 owed.void_after(round_number)
 
+    def _owed_in(self, round_number: int) -> _Owed:
+        """Of the part that this round carries."""
+        return self._owed[(round_number - 1) % len(self._owed)]
+
     def held(self, round_number: int, *, finite: bool = True) -> None:
         """Its result is here: if that is finite, what was lost in it is owed."""
         if self._codec is None:
             return
-        owed = self._owed[(round_number - 1) % len(self._owed)]
+        owed = self._owed_in(round_number)
         if not owed.residuals.held(owed.turns(round_number), finite=finite):
             return
         squared = self._lost_squared / self._given_squared if self._given_squared else math.nan
