@@ -1,4 +1,4 @@
-"""Workers that give their part in pieces while they compute the rest (spec 9.70), and now and then not to its end."""
+"""Workers that give their part in pieces while they compute the rest (spec 9.38), and now and then not to its end."""
 
 from __future__ import annotations
 

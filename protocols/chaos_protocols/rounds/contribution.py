@@ -1,13 +1,17 @@
 """What this site gives to a round: its worker's part, at once or in pieces, weight 0, or nothing yet (spec 9.4,
-9.70)."""
+9.38)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chaos_protocols.effects import Contribute
+from chaos_protocols.wire.bounds import Bounds
+from chaos_protocols.wire.plans import Tag
+
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GivenPart:
     """What is given now. `ready_bytes`: of it so many are in the arena; None: all. `given_up`: the rest of a part that
     was begun never comes."""
 
@@ -16,8 +20,13 @@ class Part:
     ready_bytes: int | None = None
     given_up: bool = False
 
+    def given(self, tag: Tag, bounds: Bounds, check: bytes) -> Contribute:
+        """In a run with these bounds; `check`: what this site says of its state."""
+        weight, ready = bounds.weighed(self.weight), self.ready_bytes
+        return Contribute(tag=tag, weight=weight, has_bytes=self.has_bytes, check=check, ready_bytes=ready)
 
-NOTHING = Part(0.0, False)
+
+NOTHING = GivenPart(0.0, False)
 
 
 class OwnContribution:
@@ -83,7 +92,7 @@ class OwnContribution:
             self._offered = self._pieces = None
         return skipped
 
-    def give(self, round_number: int, *, active: bool, pieces: bool) -> Part | None:
+    def give(self, round_number: int, *, active: bool, pieces: bool) -> GivenPart | None:
         """None: nothing now. What is returned counts as given. `pieces`: a part may be given before it is whole."""
         if self.fence_round is not None and round_number >= self.fence_round:
             return None
@@ -95,14 +104,14 @@ class OwnContribution:
             return self._whole(round_number, 0.0)
         return self._some(round_number) if active and pieces else None
 
-    def _whole(self, round_number: int, weight: float) -> Part:
+    def _whole(self, round_number: int, weight: float) -> GivenPart:
         """What was begun with one weight cannot be ended with another."""
         self.given, self.given_round = True, max(self.given_round, round_number)
         if self.begun and weight != self.begun:
-            return Part(0.0, False, given_up=True)
-        return Part(weight, weight > 0)
+            return GivenPart(0.0, False, given_up=True)
+        return GivenPart(weight, weight > 0)
 
-    def _some(self, round_number: int) -> Part | None:
+    def _some(self, round_number: int) -> GivenPart | None:
         if self._pieces is None or self._pieces[0] != round_number:
             return None
         _, weight, ready_bytes = self._pieces
@@ -110,4 +119,4 @@ class OwnContribution:
             return None
         self.begun, self._told_bytes = weight, ready_bytes
         self.given_round = max(self.given_round, round_number)
-        return Part(weight, True, ready_bytes)
+        return GivenPart(weight, True, ready_bytes)

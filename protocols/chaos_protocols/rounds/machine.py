@@ -12,7 +12,7 @@ up, takes part with weight 0 (standby): it relays, and keeps the results. See `c
 from __future__ import annotations
 
 from chaos_protocols.agreement.roster import Roster, View
-from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
+from chaos_protocols.effects import DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.contribution import NOTHING, OwnContribution
 from chaos_protocols.rounds.delivery import ResultDelivery
@@ -351,8 +351,7 @@ class RoundMachine:
             part = NOTHING
         if part.given_up:
             self.notices.append(PartGivenUp(round=tag.round))
-        about = Contribute(tag=tag, weight=bounds.weighed(part.weight), has_bytes=part.has_bytes)
-        return [replace(about, check=self.check.part(tag.round), ready_bytes=part.ready_bytes)]
+        return [part.given(tag, bounds, self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
         if self.fetching == roster.resolved_round:

@@ -138,7 +138,7 @@ class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class PartReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The first `ready_bytes` of the contribution to `round` lie in the arena, finite, for good; the rest is being
-    computed. `RoundContributed` with the same weight, or `RoundSkipped`, says how it ends (spec 9.70)."""
+    computed. `RoundContributed` with the same weight, or `RoundSkipped`, says how it ends (spec 9.38)."""
 
     round: Round
     weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]

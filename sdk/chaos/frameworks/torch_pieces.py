@@ -20,10 +20,10 @@ class GradientsAsTheyCome:
     def __init__(self, parameters: Sequence[tuple[Slot, torch.Tensor]], check: Callable[[], None]) -> None:
         self.check = check
         self._parameters: Mapping[str, torch.Tensor] = {slot.name: parameter for slot, parameter in parameters}
-        self._hooks: list[Any] = [
-            parameter.register_post_accumulate_grad_hook(partial(self._accumulated, slot))  # type: ignore[no-untyped-call]
-            for slot, parameter in parameters
-        ]
+        self._hooks: list[Any] = []
+        for slot, parameter in parameters:
+            hook = partial(self._accumulated, slot)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         self._came: Came | None = None
         self._seen: dict[str, tuple[torch.Tensor, int]] = {}
 

@@ -138,16 +138,14 @@ class EveryStepSession:
         if self._part.skip and self._data is None:
             self._gave = None
             return 0.0
-        begun = self.pieces is not None and self.pieces.active and not self._part.skip
-        if self.pieces is not None and begun:
-            self.pieces.complete()
-        if self._notes is None:
-            for run in () if begun else self._runs:
-                self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
-            return self._part.samples
-        note = self._note(self._part)
+        note = self._note(self._part) if self._notes is not None else None
         self._gave = note if self._data is None else None  # sites that have run out of data are in no other phase
-        if begun:
+        if self.pieces is not None and self.pieces.active and not self._part.skip:
+            self.pieces.complete()
+            return self._part.samples
+        if note is None:
+            for run in self._runs:
+                self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
             return self._part.samples
         self._say(note, vector[: self._notes_bytes].view(np.float64))
         if self._part.skip:

@@ -3,7 +3,7 @@
 What is ready is always the beginning of the vector: its float64 numbers (notes, buffers), then gradients in the reverse
 order of registration, which is about the order in which a backward pass completes them. Each is copied where it belongs
 as soon as it is there, looked at, and told when enough has come together. What was told does not change any more
-(spec 9.70): of that the rest of the round is sure, and a step that is not made in the end makes the round void.
+(spec 9.38): of that the rest of the round is sure, and a step that is not made in the end makes the round void.
 """
 
 from __future__ import annotations

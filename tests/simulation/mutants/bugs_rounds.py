@@ -11,6 +11,7 @@ from tests.simulation.mutants.planting import Bug, Patch
 
 ROUNDS_MODULE = "chaos_protocols.rounds.machine:RoundMachine"
 OWN = "chaos_protocols.rounds.contribution:OwnContribution"
+GIVEN = "chaos_protocols.rounds.contribution:GivenPart"
 DELIVERY = "chaos_protocols.rounds.delivery:ResultDelivery"
 RESOLUTION = "chaos_protocols.scheduler.round_resolution"
 RESTORE_POINT = "chaos_protocols.scheduler.restore_point:RestorePoint"
@@ -255,7 +256,7 @@ ROUNDS = (
     ),
     Bug(
         name="a site counts with whatever weight its script says",
-        patches=(Patch(f"{ROUNDS_MODULE}._contribute", "bounds.weighed(part.weight)", "part.weight"),),
+        patches=(Patch(f"{GIVEN}.given", "bounds.weighed(self.weight)", "self.weight"),),
         breaks=(3,),
     ),
     Bug(

@@ -29,6 +29,7 @@ from chaos_protocols.wire.worker import (
 )
 
 WIDTH, LAYERS = 8, 6
+NAN = float("nan")
 MODE = EveryStep(overlap=True)
 
 
@@ -70,6 +71,16 @@ class Training:
         except BaseException:
             self.coordinator.close(graceful=False)
             raise
+
+    def weight(self, layer: int) -> torch.Tensor:
+        weight = self.model[layer].weight
+        assert isinstance(weight, torch.Tensor)
+        return weight
+
+    def gradient(self, layer: int) -> torch.Tensor:
+        gradient = self.weight(layer).grad
+        assert gradient is not None
+        return gradient.clone()
 
     def loss(self) -> torch.Tensor:
         out = torch.randn(4, WIDTH, generator=self.generator)
@@ -162,7 +173,7 @@ def test_a_gradient_that_is_not_finite_stops_the_pieces_and_the_next_parts_are_w
 
     with FakeDaemon(path, daemon), Training(path) as training:
         training.step()
-        hook = training.model[2].weight.register_hook(lambda gradient: gradient * float("nan"))  # type: ignore[operator]
+        hook = training.weight(2).register_hook(lambda gradient: gradient * NAN)  # type: ignore[no-untyped-call]
         training.step()
         hook.remove()
         assert training.coordinator.round == 2
@@ -185,7 +196,7 @@ def test_a_pass_that_fails_is_told_at_once_and_the_script_may_go_on(path: Path) 
         raise RuntimeError("out of memory")
 
     with FakeDaemon(path, daemon), Training(path) as training:
-        hook = training.model[1].weight.register_hook(fails)  # type: ignore[operator]
+        hook = training.weight(1).register_hook(fails)  # type: ignore[no-untyped-call]
         with pytest.raises(RuntimeError, match="out of memory"):
             training.step()
         hook.remove()
@@ -289,11 +300,10 @@ def test_gradients_that_were_accumulated_before_are_given_with_the_last(path: Pa
 
     with FakeDaemon(path, daemon), Training(path) as training:
         training.loss().backward()  # type: ignore[no-untyped-call]
-        before = training.model[0].weight.grad.clone()  # type: ignore[union-attr,operator]
+        before = training.gradient(0)
         with training.coordinator.overlap(samples=8):
             training.loss().backward()  # type: ignore[no-untyped-call]
-        given = training.model[0].weight.grad.clone()  # type: ignore[union-attr,operator]
-        assert not torch.equal(before, given)
+        assert not torch.equal(before, training.gradient(0))
         assert training.coordinator.step()
 
 

@@ -125,8 +125,8 @@ class ReduceEngine:
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
         memory = vectors.new_round(self._site, tag, plan, member, self.bounds, self.centred)
+        counts = memory.layout.counts
         try:
-            counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
         except LocalProtocolError:
             memory.close(keep_result=False)
@@ -134,18 +134,16 @@ class ReduceEngine:
         self._memory = memory
         self._run(effects)
 
-    def contribute(
-        self, tag: Tag, weight: float, has_bytes: bool, check: bytes = b"", ready: int | None = None
-    ) -> None:
-        """This site's part lies in the arena, or its first `ready` bytes do, or nothing does (`effects.Contribute`)."""
+    def contribute(self, tag: Tag, weight: float, has_bytes: bool, check: bytes = b"", some: int | None = None) -> None:
+        """This site's part lies in the arena, or its first `some` bytes do, or nothing does (`effects.Contribute`)."""
         if any(waiting == tag for waiting, _ in self._deferred):
-            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check, ready)))
+            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check, some)))
             return
         if (memory := self._memory) is None or memory.tag != tag:
             return
-        if has_bytes and memory.own is None and not memory.give(self._own.of(tag.round, anew=ready is not None)):
+        if has_bytes and memory.own is None and not memory.give(self._own.of(tag.round, anew=some is not None)):
             weight, has_bytes = 0.0, False  # it is not finite, and no script has looked; or there is no centre
-        chunks = memory.pieces(ready, has_bytes)
+        chunks = memory.pieces(some, has_bytes)
         self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check, ready=chunks))
 
     def stop(self, tag: Tag) -> None:

@@ -1,4 +1,4 @@
-"""A part that is given in pieces while its worker computes the rest, and one that breaks off (spec 9.70, 9.71)."""
+"""A part that is given in pieces while its worker computes the rest, and one that breaks off (spec 9.38, 9.39)."""
 
 from __future__ import annotations
 
