@@ -135,12 +135,6 @@ ROUNDS = (
         breaks=(3,),
     ),
     Bug(
-        name="the pieces of a worker that is gone are gone on with",
-        patches=(Patch(f"{OWN}.worker_stops", "self.needed_in = self._pieces = None", "self.needed_in = None"),),
-        breaks=(3, 4),
-        seeds=200,
-    ),
-    Bug(
         name="a contribution counts for whatever round is open",
         patches=(
             Patch(f"{OWN}.give", "and self._offered[0] == round_number", ""),
