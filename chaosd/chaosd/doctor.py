@@ -215,11 +215,11 @@ def check_shared_memory() -> Check:
                 memory[-1] = 1
     except OSError as error:
         return _fail("memory", f"memfd: {error.strerror}", "allow memfd_create in the container's seccomp profile")
-    import psutil
+    from chaosd.worker.memory import available_bytes
 
-    available_bytes = psutil.virtual_memory().available
-    text = f"memfd works, {available_bytes / 2**30:.1f} GiB available"
-    if available_bytes < MEMORY_WARN_BYTES:
+    free_bytes = available_bytes()
+    text = f"memfd works, {free_bytes / 2**30:.1f} GiB available"
+    if free_bytes < MEMORY_WARN_BYTES:
         return _warn("memory", text, "the arena takes the model's state and one contribution: close other programs")
     return _ok("memory", text)
 

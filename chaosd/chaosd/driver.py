@@ -233,10 +233,10 @@ class Driver:
                 self.workers.under(effect.bounds)
                 bulk.reduce.bounds, bulk.reduce.centred = effect.bounds, effect.centred
                 bulk.reduce.open(effect.tag, effect.plan, effect.listeners, effect.member)
-            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check):
-                if has_bytes:
+            case effects.Contribute(tag=tag, weight=weight, has_bytes=has_bytes, check=check, ready_bytes=ready):
+                if has_bytes and ready is None:
                     self.round_clock.gave(tag, self.now_s())
-                bulk.reduce.contribute(tag, weight, has_bytes, check)
+                bulk.reduce.contribute(tag, weight, has_bytes, check, ready)
             case effects.StopRound(tag=tag):
                 bulk.reduce.stop(tag)
             case effects.FetchResult(round=number, digest=digest, bounds=bounds):

@@ -73,12 +73,14 @@ class OpenRound:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribute:
     """Give this site's part to the open round. `has_bytes` false: weight 0 and nothing in the arena (standby). `check`:
-    what it says of its state."""
+    what it says of its state. `ready_bytes`: only so many are in the arena, and another one follows, in which more are,
+    or all (None); or, where `has_bytes` is false, whatever was not ready is no number (spec 9.39)."""
 
     tag: Tag
     weight: float
     has_bytes: bool
     check: bytes = b""
+    ready_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,11 +160,13 @@ class WorkerContinued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerContributed:
-    """The worker gives its part of `round`, or (`weight` 0) nothing, and why."""
+    """The worker gives its part of `round`, or (`weight` 0) nothing, and why. `ready_bytes`: only so many of its bytes
+    so far; None: all."""
 
     round: int
     weight: float
     reason: str = ""
+    ready_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

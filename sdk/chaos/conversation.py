@@ -15,10 +15,11 @@ from typing import assert_never
 
 from chaos.connection import Connection, Wakeup, daemon_lost_text, open_socket
 from chaos.errors import DaemonLost, DaemonProtocolError, HalfAppliedStep, NoDaemon, Refused
+from chaos.giving import Giving
 from chaos.phase import Phase
 from chaos.replica import TEXT_CHARACTERS_MAX, Replica
 from chaos.signals import ExitSignals
-from chaos.skipped import SKIPS_SINCE, SkippedRounds
+from chaos.skipped import SKIPS_SINCE
 from chaos_protocols.wire import worker as wire
 from chaos_protocols.wire.user_words import RunPaused, RunResumed, RunWarned, StateDiffered
 
@@ -27,7 +28,7 @@ LEAVE_QUIET_S, LEAVE_MAX_S, RECONNECT_INTERVAL_S = 5.0, 60.0, 0.2
 socket closes, its site goes on with weight 0 and leaves (spec 14.2)."""
 
 
-class Conversation:
+class Conversation(Giving):
     """One worker's membership, across reconnections."""
 
     def __init__(
@@ -40,18 +41,13 @@ class Conversation:
         reconnect_s: float,
         verbose: bool,
     ) -> None:
+        Giving.__init__(self, replica, signals, self._say)
         self._path = path
-        self._signals = signals
         self._wakeup = wakeup
         self._reconnect_s = reconnect_s
         self._verbose = verbose
-        self._replica = replica
         self._connection: Connection | None = None
-        self._deferred: wire.DaemonMessage | None = None
-        self._shown_round = 0
         self._lost_at_s: float | None = None
-        self.phase = Phase.WAITING
-        self._skips = SkippedRounds(self._say)
         self.trained = False
         self.site = ""
         self.run = ""
@@ -72,51 +68,6 @@ class Conversation:
         self._wait(self._waiting_is_over)
         if self.phase is Phase.WAITING:
             self.leave(self._signals.reason)
-
-    def contribute(self, *, wait: bool = True) -> bool:
-        """One round: give, wait for the result, apply it. False if the site is out of the run. If the state moved on
-        without this contribution, that is dropped, and the call returns as after a round. `wait` false: `catch_up`
-        applies the result when it is here, `finish` waits for it."""
-        self._give()
-        return self.finish() if wait else self._has_not_left()
-
-    def average(self) -> bool:
-        """The first half of a round: give, wait for the result, show it. `finish` applies it, if that is still due."""
-        self._give()
-        while not self._round_is_over():
-            message = self._receive(None)
-            contributed = self.phase is Phase.CONTRIBUTED
-            if contributed and isinstance(message, wire.ApplyResult) and message.round == self.round + 1:
-                self._deferred, self._shown_round = message, message.round
-                self._replica.average(void=message.void)
-                return True
-            if message is not None:
-                self._serve(message)
-        return self.finish()
-
-    @property
-    def averaged(self) -> bool:
-        """The next result was shown, and is not applied yet."""
-        shown = self._shown_round == self.round + 1 and isinstance(self._deferred, wire.ApplyResult)
-        return shown and self.phase is Phase.CONTRIBUTED
-
-    def _give(self) -> None:
-        began = self.round
-        self._be_current()
-        if self.phase is Phase.TRAINING and self.round == began:
-            with self._signals:
-                contributed = self._replica.contribute()
-                self._skips.note(contributed)
-                self.phase = Phase.CONTRIBUTED
-            self.send(contributed)
-
-    def finish(self) -> bool:
-        """The second half: the result is applied."""
-        self._wait(self._round_is_over)
-        if not self._has_not_left():
-            return False
-        self.poll()
-        return True
 
     def catch_up(self) -> bool:
         """Between two local steps: serve what has come. What changes the state ends the local phase. False: this site

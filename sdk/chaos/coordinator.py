@@ -19,6 +19,7 @@ from chaos.dealing import Dealing
 from chaos.entering import DaemonLine, Entering
 from chaos.errors import HalfAppliedStep, LeftRun
 from chaos.frameworks import Apply, Array, NumpyFramework, Setting, UpdateHook, framework_of
+from chaos.overlapping import Overlapping
 from chaos.paths import socket_path
 from chaos.phase import Phase
 from chaos.resting import Resting
@@ -37,7 +38,7 @@ Optimizer = TypeVar("Optimizer")
 Loader = TypeVar("Loader")
 
 
-class Coordinator(Dealing, Entering, CommonDecisions, Resting):
+class Coordinator(Dealing, Entering, CommonDecisions, Overlapping, Resting):
     """Trains this script's model together with the other sites, through the daemon beside it.
 
     socket: the daemon's unix socket; else CHAOS_SOCKET; else `worker.sock` in chaosd's default data directory.
@@ -69,6 +70,7 @@ class Coordinator(Dealing, Entering, CommonDecisions, Resting):
     ) -> None:
         CommonDecisions.__init__(self)
         Resting.__init__(self)
+        Overlapping.__init__(self)
         Dealing.__init__(self)
         line = DaemonLine(path=socket_path(socket), connect_s=connect_s, reconnect_s=reconnect_s, verbose=verbose)
         Entering.__init__(self, line, standalone=standalone, encoding=encoding, allow_lossy=allow_lossy)
@@ -232,6 +234,8 @@ class Coordinator(Dealing, Entering, CommonDecisions, Resting):
         self, samples: int | None, optimizers: Sequence[str] | None, skip: bool = False, *, idle: bool = False
     ) -> Due | None:
         """What is due now; None: this site is out of the run."""
+        if not idle and (begun := self._take_begun(samples, optimizers, skip=skip)) is not None:
+            return None if self.left else begun
         counted = self._counted(samples, skip=skip or idle)
         if samples is not None and not SAMPLES_MIN <= samples <= SAMPLES_MAX:
             raise ValueError(

@@ -11,15 +11,16 @@ PIECE_BYTES = 1 << 18
 """Looked at in one go: it stays in the cache for the second look, if there is one."""
 
 
-def first_not_finite(vector: Bytes, spec: ContributionSpec) -> int | None:
-    """The byte at which the first number that is not finite begins; None: all are.
+def first_not_finite(vector: Bytes, spec: ContributionSpec, begin: int = 0) -> int | None:
+    """The byte at which the first number that is not finite begins; None: all are. `begin`: those before it were looked
+    at.
 
     A sum is finite only if every number is; where it is not, it may only be too large, and each number is looked at."""
     start = 0
     for segment in spec.segments:
         item = np.dtype(segment.dtype).itemsize
         stop = start + segment.count * item
-        for at in range(start, stop, PIECE_BYTES):
+        for at in range(max(start, begin), stop, PIECE_BYTES):
             piece = vector[at : min(at + PIECE_BYTES, stop)].view(segment.dtype)
             with np.errstate(over="ignore", invalid="ignore"):
                 total = np.add.reduce(piece)

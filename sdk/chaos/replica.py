@@ -7,7 +7,7 @@ the signal guard, so that no change is cut in two.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from chaos.arena import WorkerArena
 from chaos.encoding import encoded, facts
@@ -15,6 +15,8 @@ from chaos.errors import DaemonProtocolError
 from chaos.finite import first_not_finite
 from chaos.state import State
 from chaos.sync import SyncSession
+from chaos.sync.every_step import EveryStepSession
+from chaos.sync.pieces import Pieces
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE, FP32
 from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import (
@@ -46,6 +48,7 @@ class Replica:
         self._snapshots: set[int] = set()
         self.arena = WorkerArena(session.contribution.size_bytes, self._state.spec.size_bytes)
         self.round = 0
+        self._pieces: Pieces | None = None
         self._held = False
         """A daemon may have written into the arena's state region."""
         self.contributed: RoundContributed | RoundSkipped | None = None
@@ -73,11 +76,31 @@ class Replica:
         """See `State.warm_up`."""
         return self._state.warm_up()
 
-    def contribute(self) -> RoundContributed | RoundSkipped:
-        """Put this site's part of the next round into the arena, where it stays until that round is applied. One that
-        holds a number that is not finite is not given: it would be every site's for ever."""
+    def begin(self, session: EveryStepSession, tell: Callable[[float, int], None]) -> None:
+        """Put this site's part of the next round into the arena as it is computed; `tell`: its weight, and how many
+        bytes of it are there, finite and for good. After a round that it made void this site gives some whole."""
+        if session.pieces is not None and session.pieces.may_begin(self.round + 1):
+            self._pieces = session.pieces
+            session.begin(self.arena.contribution, tell)
+
+    def break_off(self, reason: str) -> tuple[RoundSkipped, bool]:
+        """What was begun is not given. Whether pieces of it were told."""
+        pieces, self._pieces = self._pieces, None
+        begun = pieces is not None and pieces.told_bytes > 0
+        skipped = RoundSkipped(round=self.round + 1, reason=reason[:TEXT_CHARACTERS_MAX])
+        self.contributed = skipped if begun else None
+        if pieces is not None:
+            pieces.drop(self.round + 1)
+        return skipped, begun
+
+    def contribute(self) -> tuple[RoundContributed | RoundSkipped, bool]:
+        """Put this site's part of the next round into the arena, where it stays until that round is applied, and
+        whether pieces of it were told already. One that holds a number that is not finite is not given: it would be
+        every site's for ever."""
         weight = self._session.contribute(self.arena.contribution, self.round + 1)
-        odd = first_not_finite(self.arena.contribution, self.contribution) if weight else None
+        pieces, self._pieces = self._pieces, None
+        looked = pieces.looked_bytes if pieces is not None and pieces.active else 0
+        odd = first_not_finite(self.arena.contribution, self.contribution, looked) if weight else None
         if not weight:
             self.contributed = RoundSkipped(round=self.round + 1, reason="the script skips this step")
         elif odd is None:
@@ -86,7 +109,10 @@ class Replica:
             self._session.withheld()
             reason = f"{self._session.name_at(odd)} is not finite"
             self.contributed = RoundSkipped(round=self.round + 1, reason=reason[:TEXT_CHARACTERS_MAX])
-        return self.contributed
+        begun = pieces is not None and pieces.told_bytes > 0
+        if pieces is not None and isinstance(self.contributed, RoundSkipped):
+            pieces.drop(self.round + 1)
+        return self.contributed, begun
 
     def skip(self) -> None:
         """What was computed for the next round is void; the round is still to come."""

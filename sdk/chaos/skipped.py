@@ -19,8 +19,9 @@ class SkippedRounds:
         self._say = say
         self._count = 0
 
-    def note(self, contributed: RoundContributed | RoundSkipped) -> None:
-        """What is about to be given. Raises ValueError where the daemon does not know such a thing as nothing."""
+    def note(self, contributed: RoundContributed | RoundSkipped, *, begun: bool = False) -> None:
+        """What is about to be given; `begun`: pieces of it have left already. Raises ValueError where the daemon does
+        not know such a thing as nothing."""
         if isinstance(contributed, RoundContributed):
             if self._count:
                 self._say(f"round {contributed.round}: gives again, after {self._count} contribution(s) of weight 0")
@@ -31,6 +32,11 @@ class SkippedRounds:
                 f"{contributed.reason} before round {contributed.round}, and the daemon's release cannot leave this "
                 "site out of a round: install the script's release there, or leave such steps out yourself"
             )
-        if not self._count:
+        if begun:
+            told = (
+                "pieces of this site's part have left, so the round is void for all, and the next parts are given whole"
+            )
+            self._say(f"round {contributed.round}: {contributed.reason}; {told}")
+        elif not self._count:
             self._say(f"round {contributed.round}: {contributed.reason}; this site counts with weight 0 in it")
         self._count += 1

@@ -46,6 +46,7 @@ from chaos_protocols.wire.worker import (
     Dismissed,
     FiguresLogged,
     LoadState,
+    PartReady,
     ResultApplied,
     RoundContributed,
     RoundSkipped,
@@ -261,7 +262,7 @@ class LocalRun:
                 self._drop(site)
             case WorkerResumed():
                 self._train(site)
-            case UpdateStarted() | ResultApplied() | FiguresLogged():
+            case UpdateStarted() | ResultApplied() | FiguresLogged() | PartReady():  # here parts are whole
                 pass
             case WorkerPaused():  # here the others wait for a script that pauses
                 pass

@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=0)
     parser.add_argument("--fragments", type=int, default=1)
     parser.add_argument("--delay", type=int, default=0)
+    parser.add_argument("--by-time", action="store_true")
     parser.add_argument("--times", type=float, default=1.0)
     parser.add_argument("--from", type=int, default=0, dest="lies_from")
     parser.add_argument("--samples", type=float, default=0.0)
@@ -74,10 +75,12 @@ def main() -> None:
     gradients = {"weights": np.zeros_like(training.weights)}
     mode = {}  # a former release has none
     if options.every:
-        mode = {"sync": chaos.DiLoCo(every=options.every, fragments=options.fragments, delay=options.delay)}
+        pace = {"pace": "time"} if options.by_time else {}  # nor a release of before that
+        mode = {"sync": chaos.DiLoCo(every=options.every, fragments=options.fragments, delay=options.delay, **pace)}
     coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, **mode)
     first = coordinator.round
     digests: dict[int, str] = {}
+    steps: dict[int, int] = {}  # of its own, while that was the last round
     while coordinator.round < options.rounds and not coordinator.capture_exit_event():
         number = coordinator.round + 1
         if number == options.gate:
@@ -95,6 +98,7 @@ def main() -> None:
                 while not (options.folder / "evaluated").exists():
                     time.sleep(0.005)
             continue
+        steps[number - 1] = steps.get(number - 1, 0) + 1
         if not coordinator.step(samples=options.samples or options.site):
             break
         if number == options.meddle:
@@ -105,7 +109,7 @@ def main() -> None:
         os.replace(fresh, options.folder / "round")
         fresh.write_text(json.dumps(float(np.abs(training.weights).max())))
         os.replace(fresh, options.folder / "largest")
-    report = {"first": first, "rounds": coordinator.round, "digests": digests}
+    report = {"first": first, "rounds": coordinator.round, "digests": digests, "steps": steps}
     (options.folder / "report.new").write_text(json.dumps(report))
     os.replace(options.folder / "report.new", options.folder / "report.json")
     coordinator.close()

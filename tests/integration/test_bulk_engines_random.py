@@ -1,5 +1,6 @@
 """The reduce engine over random rounds, in each encoding: other trees in each, links that break, rounds that begin
-again under another plan, sites without weight, parts in turn. All sites hold the same bytes, near the mean.
+again under another plan, sites without weight, parts in turn, given at once or in pieces, some of which break off. All
+sites hold the same bytes, near the mean.
 
 CHAOS_RANDOM_ROUNDS=0:200 plays so many for each encoding (`make soak`); a failure names its seed.
 """
@@ -13,7 +14,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from tests.rigs.reduce import SITES, SPEC, Rig
+from tests.rigs.reduce import SITES, SPEC, Driver, Rig
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.encodings import FORMS, FP32
@@ -45,6 +46,23 @@ async def finished(rig: Rig, tag: Tag) -> None:
             await asyncio.sleep(0.002)
 
 
+async def give(driver: Driver, rng: random.Random, tag: Tag, weight: float, *, pieces_only: bool = False) -> None:
+    """At once, or in pieces: what was not said to be ready is no number yet. `pieces_only`: the end never comes."""
+    if not weight:
+        driver.engine.contribute(tag, 0.0, False)
+        return
+    if pieces_only or rng.random() < 0.6:
+        whole = bytes(driver.arena)
+        driver.arena[:] = b"\xff" * len(whole)
+        for ready in sorted(rng.randrange(len(whole) + 1) for _ in range(rng.randint(1, 4))):
+            driver.arena[:ready] = whole[:ready]
+            driver.engine.contribute(tag, weight, True, b"", ready)
+            await asyncio.sleep(rng.random() * 0.003)
+        driver.arena[:] = whole
+    if not pieces_only:
+        driver.engine.contribute(tag, weight, True)
+
+
 async def begun_in_vain(rig: Rig, rng: random.Random, tag: Tag, weights: dict[SiteId, float]) -> None:
     """A round under a plan that is given up before anybody has applied its result."""
     plan = random_plan(rng)
@@ -52,10 +70,27 @@ async def begun_in_vain(rig: Rig, rng: random.Random, tag: Tag, weights: dict[Si
     for site, driver in rig.drivers.items():
         driver.engine.open(tag, plan, [], True)
         if site != late:
-            driver.engine.contribute(tag, weights[site], weights[site] > 0)
+            await give(driver, rng, tag, weights[site], pieces_only=rng.random() < 0.3)
     await asyncio.sleep(rng.random() * 0.01)
     for driver in rig.drivers.values():
         driver.engine.stop(tag)
+
+
+async def play_one_that_breaks_off(rig: Rig, rng: random.Random, number: int) -> None:
+    """One site begins its part, and never ends it: the result is no number at any site, and the same everywhere."""
+    tag, plan = Tag(epoch=10 * number, round=number), random_plan(rng)
+    breaks = rng.choice(FOUR)
+    for index, site in enumerate(rng.sample(FOUR, len(FOUR))):
+        driver = rig.drivers[site]
+        driver.fill(1_000 * number + index)
+        driver.engine.open(tag, plan, [], True)
+        await give(driver, rng, tag, 2.0, pieces_only=site == breaks)
+        if site == breaks:
+            driver.engine.contribute(tag, 0.0, False)
+    await finished(rig, tag)
+    assert len({driver.finished[tag] for driver in rig.drivers.values()}) == 1, f"round {number}: one digest"
+    for driver in rig.drivers.values():
+        assert driver.engine.not_finite(number) is not None
 
 
 async def play(name: str, rig: Rig, rng: random.Random, number: int) -> None:
@@ -74,7 +109,7 @@ async def play(name: str, rig: Rig, rng: random.Random, number: int) -> None:
         rig.drivers[site].engine.open(tag, plan, [], True)
         if rng.random() < 0.3:
             await asyncio.sleep(rng.random() * 0.005)
-        rig.drivers[site].engine.contribute(tag, weights[site], weights[site] > 0)
+        await give(rig.drivers[site], rng, tag, weights[site])
     await finished(rig, tag)
     assert len({driver.finished[tag] for driver in rig.drivers.values()}) == 1, f"round {number}: one digest"
     assert len({bytes(driver.engine.result(number) or b"") for driver in rig.drivers.values()}) == 1
@@ -97,7 +132,10 @@ async def test_in_random_rounds_all_sites_hold_the_same_bytes(name: str) -> None
     breaking = asyncio.create_task(rig.network.break_links(random.Random(FIRST)))
     try:
         for number in range(FIRST + 1, STOP + 1):
-            await play(name, rig, rng, number)
+            if rng.random() < 0.2:
+                await play_one_that_breaks_off(rig, rng, number)
+            else:
+                await play(name, rig, rng, number)
     finally:
         breaking.cancel()
         await rig.close()

@@ -66,3 +66,20 @@ def test_a_long_phase_is_no_stall_for_a_joiner(tmp_path: Path) -> None:
         one, other = (site.read_report()["digests"] for site in cluster.sites)
         common = set(one) & set(other)
         assert common and all(one[number] == other[number] for number in common)
+
+
+def test_sites_of_different_speed_work_for_the_same_seconds(tmp_path: Path) -> None:
+    """A step of the second site takes ten times as long: once both have measured, it makes fewer in a round than the
+    first one, and nobody's state differs."""
+    with cluster_of(tmp_path, dict(list(TRIO.items())[:2]), min_sites=2) as cluster:
+        first, second = cluster.sites
+        for site in cluster.sites:
+            site.start()
+        paced = ["--every", "6", "--by-time"]
+        train(first, 1, pace_s=0.02, extra=paced)
+        train(second, 2, pace_s=0.2, extra=paced)
+        wait_for(lambda: min(site.round() for site in cluster.sites) >= 6, "both train")
+        common = end_level(cluster)
+        quick, slow = ({int(r): n for r, n in site.read_report()["steps"].items()} for site in cluster.sites)
+        whole = [number for number in range(2, max(map(int, common))) if number in quick and number in slow]
+        assert len(whole) >= 2 and sum(slow[number] for number in whole) < sum(quick[number] for number in whole)

@@ -7,7 +7,7 @@ where a chunk lies. Not modelled: that the vector's layout may be unknown at fir
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
@@ -47,6 +47,7 @@ from chaos_protocols.wire.bulk import ChunkDown, ChunkGone, ChunkGrant, ChunkUp,
 from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import Numbers, added, vector_digest
 from tests.simulator.outbox import AVERAGING, Frame, Outbox
+from tests.simulator.piecewise import OwnPart
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -74,12 +75,12 @@ class Result:
 @dataclass(slots=True)
 class _Round:
     """Everything of one open tag. `centre`: around the result with this digest parts are clipped (empty: it is not
-    here); None: around zero, or not. `own`: the token of what this site gives, None where it gives nothing."""
+    here); None: around zero, or not. `own`: what this site gives."""
 
     tag: Tag
     result: Result
     centre: str | None = None
-    own: Any = None
+    own: OwnPart = field(default_factory=OwnPart)
     partials: dict[tuple[int, int], Numbers] = field(default_factory=dict)
     scratch: dict[tuple[int, int, str], Numbers] = field(default_factory=dict)
 
@@ -133,11 +134,13 @@ class Averaging:
         )
 
     def contribute(self, effect: effects.Contribute, token: Any) -> None:
-        if self._open is not None and self._open.tag == effect.tag:
-            self._open.own = token
-            self._run(
-                self.machine.contribute(effect.tag, effect.weight, has_bytes=effect.has_bytes, check=effect.check)
-            )
+        opened = self._open
+        if opened is None or opened.tag != effect.tag:
+            return
+        (own := opened.own).take(effect, token, self._chunk_count)
+        ready = None if own.ready is None else opened.result.layout.ready(own.ready)
+        part = self.machine.contribute
+        self._run(part(effect.tag, effect.weight, has_bytes=effect.has_bytes, check=effect.check, ready=ready))
 
     @property
     def open_tag(self) -> Tag | None:
@@ -300,7 +303,7 @@ class Averaging:
         opened = self._opened(effect.tag)
         index = opened.result.layout.index(effect.tree, effect.chunk)
         children = [opened.scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
-        own = (self._node.site, effect.weight, opened.own, index) if effect.weight is not None else None
+        own = (self._node.site, effect.weight, opened.own.at(index), index) if effect.weight is not None else None
         summed = added(own, children)
         if effect.subtree_weight is not None:  # to a parent; the root encodes what it has divided
             summed = self._encoded(summed, index, effect.tag)
@@ -388,6 +391,6 @@ class Averaging:
             flows = self.machine._current.trees if self.machine._current is not None else {}
             places = tuple((tree, flow.combined, flow.finished) for tree, flow in flows.items())
             chunks = tuple(chunk.hash for chunk in opened.result.chunks)
-            held = (opened.tag, opened.own, places, tuple(opened.partials), tuple(opened.scratch), chunks)
+            held = (opened.tag, replace(opened.own), places, tuple(opened.partials), tuple(opened.scratch), chunks)
         results = tuple((number, one.digest, vector_digest(one.chunks)) for number, one in sorted(self.results.items()))
         return (held, results, self._fetching is None)

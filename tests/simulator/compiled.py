@@ -45,6 +45,7 @@ SIMULATOR = (
         "oracles_rounds",
         "oracles_standing",
         "outbox",
+        "piecewise",
         "planner",
         "story",
         "strays",

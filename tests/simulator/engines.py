@@ -36,7 +36,9 @@ class BulkEngines:
         match effect:
             case effects.OpenRound():
                 averaging.open(effect)
-            case effects.Contribute(has_bytes=has_bytes):
+            case effects.Contribute(has_bytes=has_bytes, ready_bytes=ready):
+                if ready is not None:
+                    node.contribution = node.odd.pieces.token
                 averaging.contribute(effect, node.contribution if has_bytes else None)
             case effects.StopRound(tag=tag):
                 averaging.stop(tag)

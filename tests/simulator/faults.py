@@ -24,6 +24,7 @@ from tests.simulator.keeping import keep_at_random
 from tests.simulator.liars import turn
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
+from tests.simulator.piecewise import SEEDS_WITH as PIECEWISE_SHARE
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
 from tests.simulator.violation import NotPromised
@@ -156,6 +157,7 @@ def _vary(world: World, rng: random.Random, late_s: float) -> None:
     if rng.random() < 0.25:
         keep_at_random(world, rng)
     world.lossy = rng.random() < 0.5
+    world.piecewise = random.Random(f"pieces/{world.seed}").random() < PIECEWISE_SHARE
     if len(nodes) > 2 and random.Random(f"floor/{world.seed}").random() < FLOOR_SHARE:
         world.floor_sites = 2
 

@@ -352,8 +352,8 @@ class Node:
 
     def _compute(self, worker: Worker) -> None:
         delay_s = self.world.compute_s(self.site) * self.compute_factor * (8.0 if self.slowdowns else 1.0)
-
         worker.attempt = attempt = worker.attempt + 1
+        self.odd.pieces.computes(worker, delay_s)
 
         def done(worker: Worker) -> None:
             if worker.training and worker.attempt == attempt:

@@ -18,6 +18,7 @@ import msgspec
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import ModelFacts
 from tests.simulator.contents import TAINT
+from tests.simulator.piecewise import Piecewise
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -39,6 +40,7 @@ class OddWorker:
         model."""
         self.overdue = 0
         """So often the run has waited too long for one: what `on_hang` is for."""
+        self.pieces = Piecewise(node)
         self._node = node
         self._hung: tuple[Worker, list[Callable[[], None]]] | None = None
         self._pauses = False
@@ -59,7 +61,7 @@ class OddWorker:
             self.skips -= 1
             return events.WorkerContributed(round=number, weight=0.0, reason=NAN)
         token: tuple[Any, ...] = (number, worker.number, worker.state)
-        if self.taints:
+        if self.taints and not self.pieces.begun(token):  # of which the first are finite
             self.taints -= 1
             token = (*token, TAINT)
         self._node.contribution = token

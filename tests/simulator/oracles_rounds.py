@@ -19,6 +19,7 @@ from chaos_protocols.agreement.roster import Roster, View
 from chaos_protocols.wire.plans import Tag
 from tests.simulator.contents import TAINT, Numbers, digest_of, vector_digest
 from tests.simulator.oracles_owed import OwedOracle
+from tests.simulator.piecewise import Given, ready_chunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,15 +56,6 @@ class Era:
                 return era if state and number == era.resolved_round else None
             era = era.previous
         return era
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """One contribution as it left for the engine. `token`: the worker's life and the state it was computed from."""
-
-    incarnation: int
-    weight: float
-    token: Any
 
 
 class RoundsOracle:
@@ -173,10 +165,16 @@ class RoundsOracle:
         assert node.machine is not None
         tag, machine = effect.tag, node.machine
         token = node.contribution if effect.has_bytes else None
+        ready = ready_chunks(effect, node.world.chunk_count)
+        if ready is not None:
+            token = node.odd.pieces.token
         given = self.given.setdefault(tag, {})
-        if node.site in given:
-            self._fail(3, f"{node.name} gives to round {tag.round} of epoch {tag.epoch} twice")
-        given[node.site] = Given(machine.incarnation, effect.weight, token)
+        if (before := given.get(node.site)) is not None:
+            if why := before.wrong(effect, token, ready):
+                self._fail(3, f"{node.name} gives to round {tag.round} of epoch {tag.epoch} twice: {why}")
+            given[node.site] = before.gone_on(effect, ready)
+            return
+        given[node.site] = Given(machine.incarnation, effect.weight, token, ready)
         while len(self.given) > ROUNDS_KEPT:
             self.given.pop(next(iter(self.given)))
         if (effect.weight > 0) != effect.has_bytes:
@@ -263,13 +261,16 @@ class RoundsOracle:
             return
         for site, weight in event.weights:
             own = given.get(site)
-            if own is None or weight != own.weight:
+            if own is None or weight != own.weight or own.ready is not None:
                 self._fail(3, f"round {tag.round} counts {site} with the weight {weight:g}; it gave {own}")
         key = (tag, len(result.chunks))
         if self._right.get(tag.round, (None, ()))[0] != key:
             total = fsum(weight for _, weight in event.weights)
-            parts = [(site, weight, given[site].token) for site, weight in event.weights if weight]
-            right = [Numbers(tuple((*part, index) for part in parts), total) for index in range(len(result.chunks))]
+            parts = [(site, weight, given[site]) for site, weight in event.weights if weight]
+            right = []
+            for index in range(len(result.chunks)):
+                tokens = ((site, weight, own.at(index), index) for site, weight, own in parts)
+                right.append(Numbers(tuple(tokens), total))
             self._right = {tag.round: (key, [chunk.hash for chunk in right])}
         for index, right_hash in enumerate(self._right[tag.round][1]):
             found = result.chunks[index].exact()

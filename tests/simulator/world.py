@@ -60,6 +60,8 @@ class World:
         """Which bounds the operators of which sites have wanted since."""
         self.lossy = False
         """The rounds travel in an encoding that loses something."""
+        self.piecewise = False
+        """Workers give their parts in pieces."""
         self.floor_sites = 1
         """Rounds of the run that is founded wait while fewer members count."""
         self.spares_last_holder = False

@@ -26,6 +26,7 @@ from chaos_protocols.wire.worker import (
     ApplyResult,
     DaemonMessage,
     FiguresLogged,
+    PartReady,
     ResultApplied,
     RoundContributed,
     RoundSkipped,
@@ -260,6 +261,9 @@ class WorkerSessions:
         match message:
             case RoundContributed(round=number, weight=weight):
                 self._contributed(number, weight)
+            case PartReady(round=number, weight=weight, ready_bytes=ready):
+                if weight >= WEIGHT_MIN:
+                    self._feed(events.WorkerContributed(round=number, weight=weight, ready_bytes=ready))
             case RoundSkipped(round=number, reason=reason):
                 self._feed(events.WorkerContributed(round=number, weight=0.0, reason=reason))
             case WorkerPaused(reason=reason):

@@ -11,12 +11,11 @@ import fcntl
 import mmap
 import os
 
-import psutil
-
 from chaos_protocols.rounds.state_check import digests_of, piece_bytes
 from chaos_protocols.wire.worker import ArenaLayout, StateDigests, StateSpec, arena_layout
 from chaos_protocols.worker_group.messages import RunSpecs
 from chaosd.os_errors import explain
+from chaosd.worker.memory import available_bytes
 
 F_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW = 1, 2, 4
@@ -41,11 +40,12 @@ class SharedMemory:
             return self.layout
         layout = arena_layout(specs.contribution.size_bytes, specs.state.size_bytes)
         size = layout.size_bytes + piece_bytes(specs.state.size_bytes)
-        available = int(psutil.virtual_memory().available)
+        available = available_bytes()
         if available < size:
             raise TooLittleMemory(
                 f"the shared memory for this model needs {size:,} bytes (twice its gradients, and the training state), "
-                f"but only {available:,} bytes are free; free some, or train a smaller model"
+                f"but only {available:,} bytes are free; free some, raise the container's limit, or train a smaller "
+                "model"
             )
         try:
             os.ftruncate(self.descriptor, size)

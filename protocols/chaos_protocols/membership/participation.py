@@ -1,9 +1,8 @@
 """How a site takes part in the run: it drives its membership, its worker's state and what it asks for, and puts them in
 step with the committed roster.
 
-It works by comparing the roster with what this site has. What it wants of the scheduler it asks again at every beat
-until the roster shows it. Each part below owns its fields and says in what it returns what is to be done next; the
-order of the steps is decided here. Driven by `SiteMachine`. Sources: spec 12, 14; Chaos IV-B.
+It compares the roster with what this site has, and asks the scheduler at every beat until the roster shows what it
+wants. Each part below owns its fields. Driven by `SiteMachine`. Sources: spec 12, 14; Chaos IV-B.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.lost_results import LostResults
 from chaos_protocols.rounds.machine import RoundMachine
-from chaos_protocols.rounds.notices import NothingToClipAround, RoundCompleted, StateLost, StatesDiffer
+from chaos_protocols.rounds.notices import NothingToClipAround, PartGivenUp, RoundCompleted, StateLost, StatesDiffer
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
@@ -234,9 +233,10 @@ class Participation:
     def worker_contributed(self, event: events.WorkerContributed) -> None:
         """Its part of a round lies in the arena, or it gives nothing."""
         self.absence.spoke()
-        self.skips.contributed(event.round, event.reason if event.weight == 0 else "")
-        self.bounded.weighed(event.round, event.weight)
-        self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight))
+        if event.ready_bytes is None:
+            self.skips.contributed(event, begun=self._rounds.own.begun > 0)
+            self.bounded.weighed(event.round, event.weight)
+        self._outbox.emit(self._rounds.worker_contributed(event.round, event.weight, event.ready_bytes))
 
     def worker_paused(self, event: events.ScriptPaused) -> None:
         """Its script does something else for a while."""
@@ -283,14 +283,14 @@ class Participation:
 
     # -- the state
 
-    def state_notice(self, notice: StateLost | StatesDiffer | NothingToClipAround) -> None:
-        """What the rounds have found of the states."""
+    def state_notice(self, notice: StateLost | StatesDiffer | NothingToClipAround | PartGivenUp) -> None:
+        """Of the states, or of this site's part."""
         if isinstance(notice, StateLost):
             self.state_lost(notice.reason)
         elif isinstance(notice, StatesDiffer):
             self.drift.found(notice)
         else:
-            self.bounded.left_out(notice.round)
+            (self.skips.given_up if isinstance(notice, PartGivenUp) else self.bounded.left_out)(notice.round)
 
     def state_lost(self, reason: str) -> None:
         """The worker cannot catch up by results alone."""

@@ -8,6 +8,7 @@ Driven by `Participation`.
 from __future__ import annotations
 
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.events import WorkerContributed
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
 
@@ -27,8 +28,10 @@ class Skips:
         self._void: tuple[int, tuple[SiteId, ...]] = (0, ())
         """The newest round whose result was not finite, and who was named."""
 
-    def contributed(self, round_number: int, reason: str) -> None:
-        """The worker's word on a round; empty: it gives its part."""
+    def contributed(self, event: WorkerContributed, *, begun: bool = False) -> None:
+        """The worker's word on a round: it gives its part, or says why not. `begun`: pieces of it have left; what
+        follows if the rest does not come is told by `given_up`."""
+        reason = event.reason if event.weight == 0 else ""
         name, before = self._outbox.facts.name, self.reason
         self.reason = reason
         if not reason:
@@ -38,8 +41,14 @@ class Skips:
             self._rounds = 0
             return
         self._rounds += 1
-        if self._rounds == 1:
-            self._outbox.record("skip", name, reason, "", None, f"its part of round {round_number} {COUNTS}")
+        if self._rounds == 1 and not begun:
+            self._outbox.record("skip", name, reason, "", None, f"its part of round {event.round} {COUNTS}")
+
+    def given_up(self, round_number: int) -> None:
+        """The rest of its part, of which pieces have left, never comes."""
+        cause = f"its part of round {round_number} broke off: {self.reason or 'its script ended, or hangs'}"
+        reason = "pieces of it had left already, so the round is void: it is applied nowhere; the state stays"
+        self._outbox.record("skip", self._outbox.facts.name, cause, "", None, reason)
 
     def worker_went(self) -> None:
         """What it said counts no more."""

@@ -1,25 +1,25 @@
 """The rounds of one site: when it opens a round, when it gives its part, what its worker is told (spec 9).
 
-The rule behind everything: a round belongs to exactly one view of the committed roster, its bulk messages carry that
-view's epoch, and a site that learns of a newer view for the running round starts it again under the new tag (its
-contribution still lies in the arena). While the roster is resolving no round is open. So each round is applied once, by
-all final members, with the same result.
+A round belongs to exactly one view of the committed roster, its bulk messages carry that view's epoch, and a site that
+learns of a newer view for the running round starts it again under the new tag (its contribution still lies in the
+arena). While the roster is resolving no round is open. So each round is applied once, by all final members, alike.
 
 Driven by `SiteMachine`; executed by the reduce engine and the worker. A site whose worker is missing, or has not caught
-up yet, takes part with weight 0 (standby): it relays, it keeps the results for its worker, and no round completes
-without its daemon. What it gives is in `contribution.py`, what its worker is told in `delivery.py`.
+up, takes part with weight 0 (standby): it relays, and keeps the results. See `contribution.py` for what it gives,
+`delivery.py` for what its worker is told.
 """
 
 from __future__ import annotations
 
 from chaos_protocols.agreement.roster import Roster, View
-from chaos_protocols.effects import Contribute, DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
+from chaos_protocols.effects import DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
 from chaos_protocols.names import SiteId
-from chaos_protocols.rounds.contribution import OwnContribution
+from chaos_protocols.rounds.contribution import NOTHING, OwnContribution
 from chaos_protocols.rounds.delivery import ResultDelivery
-from chaos_protocols.rounds.notices import NothingToClipAround, RoundCompleted, RoundNotice, StateLost
+from chaos_protocols.rounds.notices import NothingToClipAround, PartGivenUp, RoundCompleted, RoundNotice, StateLost
 from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.rounds.state_check import StateCheck
+from chaos_protocols.wire.bounds import UNBOUNDED
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.worker import StateDigests
 
@@ -123,7 +123,7 @@ class RoundMachine:
     def collect_from(self, snapshot_round: int) -> list[Effect]:
         """A transfer of the state of `snapshot_round` begins: keep what comes after it for the worker."""
         self.delivery.collect()
-        self.own.need(None)
+        self.own.worker_stops()
         return self._deliver_next()
 
     def leave_run(self) -> list[Effect]:
@@ -141,7 +141,7 @@ class RoundMachine:
 
     def _forget_worker(self) -> None:
         self.delivery.forget_worker()
-        self.own.need(None)
+        self.own.worker_stops()
 
     # -- a planned change
 
@@ -180,7 +180,7 @@ class RoundMachine:
         """A worker is about to load the state of `round_number` from memory; false: later results are not all here."""
         if not self.delivery.replay_after(round_number, self.completed_round):
             return False
-        self.own.need(None)
+        self.own.worker_stops()
         return True
 
     def activate(self) -> list[Effect]:
@@ -197,17 +197,17 @@ class RoundMachine:
     def worker_leaves(self) -> list[Effect]:
         """The worker applies results until it is dismissed, but contributes nothing more."""
         self.delivery.deactivate()
-        self.own.need(None)
+        self.own.worker_stops()
         return self.advance()
 
     def needed_in(self, round_number: int) -> None:
         """That round waits for this site's worker."""
         self.own.need(round_number)
 
-    def worker_contributed(self, round_number: int, weight: float) -> list[Effect]:
+    def worker_contributed(self, round_number: int, weight: float, ready_bytes: int | None = None) -> list[Effect]:
         if round_number != self.completed_round + 1 or not self.delivery.trains():
             return []
-        self.own.offer(round_number, weight)
+        self.own.offer(round_number, weight, ready_bytes)
         return self.advance()
 
     def worker_updating(self) -> None:
@@ -342,14 +342,16 @@ class RoundMachine:
         return effects
 
     def _contribute(self, tag: Tag, centred: bool) -> list[Effect]:
-        part = self.own.give(tag.round, active=self.active)
+        bounds = self.roster.bounds_of(tag.round)
+        part = self.own.give(tag.round, active=self.active, pieces=bounds == UNBOUNDED)  # they look at the whole
         if part is None:
             return []
-        if centred and part[1] and not self.digest:
+        if centred and part.has_bytes and not self.digest:
             self.notices.append(NothingToClipAround(round=tag.round))
-            part = (0.0, False)
-        weight = self.roster.bounds_of(tag.round).weighed(part[0])
-        return [Contribute(tag=tag, weight=weight, has_bytes=part[1], check=self.check.part(tag.round))]
+            part = NOTHING
+        if part.given_up:
+            self.notices.append(PartGivenUp(round=tag.round))
+        return [part.given(tag, bounds, self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
         if self.fetching == roster.resolved_round:

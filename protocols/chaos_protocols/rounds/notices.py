@@ -41,4 +41,11 @@ class NothingToClipAround:
     round: int
 
 
-RoundNotice = RoundCompleted | StateLost | StatesDiffer | NothingToClipAround
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartGivenUp:
+    """Pieces of the worker's part of `round` have left, and the rest never comes: the round will be void."""
+
+    round: int
+
+
+RoundNotice = RoundCompleted | StateLost | StatesDiffer | NothingToClipAround | PartGivenUp

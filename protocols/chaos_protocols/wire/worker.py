@@ -136,6 +136,16 @@ class RoundContributed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]
 
 
+class PartReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The first `ready_bytes` of the contribution to `round` lie in the arena, finite, for good; the rest is being
+    computed. `RoundContributed` with the same weight, or `RoundSkipped`, says how it ends (spec 9.38)."""
+
+    round: Round
+    weight: Annotated[float, msgspec.Meta(gt=0, le=WEIGHT_MAX)]
+    ready_bytes: Bytes
+    optional: bool = True
+
+
 class RoundSkipped(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """This site gives nothing to `round` (weight 0), and why: what it has computed is not finite, or its user skips a
     step. The worker waits for the result all the same, or for `TrainFrom` of the same round, which asks it to compute
@@ -229,6 +239,7 @@ class WorkerLeaveRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 WorkerMessage = (
     WorkerHello
     | RoundContributed
+    | PartReady
     | RoundSkipped
     | WorkerPaused
     | WorkerResumed

@@ -158,6 +158,27 @@ class LocalTraining(Protocol):
         ...
 
 
+class GradientSource(Protocol):
+    """Gradients one by one, while a backward pass computes them (`frameworks.torch_pieces`)."""
+
+    def follow(self, came: Callable[[Slot], None] | None) -> None:
+        """Call it for each parameter whose gradient is complete, in the thread that computes it, from now on; None: no
+        more."""
+        ...
+
+    def copy(self, slot: Slot, out: Bytes) -> None:
+        """As `Framework.read` does it with gradients, for one slot, and without its checks."""
+        ...
+
+    def check(self) -> None:
+        """These checks. Raises ValueError."""
+        ...
+
+    def changed(self, slots: Sequence[Slot], copies: Sequence[Bytes]) -> Slot | None:
+        """The first of these whose gradient is not what it was when it came; `copies`: what was copied then."""
+        ...
+
+
 class Framework(Protocol):
     """One registered training. Implemented by `frameworks.torch` and `frameworks.numpy`."""
 
@@ -192,6 +213,10 @@ class Framework(Protocol):
         becomes that of the end of `round`. `shares`, by optimizer: how much of the weight behind the average gave it
         gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
         all. `metrics`: for the functions of the user."""
+        ...
+
+    def gradients_as_they_come(self) -> GradientSource:
+        """Raises ValueError for a training that has no such thing."""
         ...
 
     def local_training(self) -> LocalTraining:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from chaos.frameworks.base import (
     Bytes,
+    GradientSource,
     LocalTraining,
     MadeItem,
     Slot,
@@ -104,6 +105,9 @@ class NumpyFramework:
     def run_apply(self, number: int) -> None:
         """The function of the user, on the gradients as they stand."""
         self._apply(self._averaged, number)
+
+    def gradients_as_they_come(self) -> GradientSource:
+        raise ValueError("EveryStep(overlap=True) follows the backward pass of torch; with numpy arrays leave it away")
 
     def local_training(self) -> LocalTraining:
         return NumpyLocalTraining(self)

@@ -33,6 +33,7 @@ from chaos.frameworks.local import kept_apart
 from chaos.frameworks.torch_buffers import ModelBuffer, checked, write_buffer
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
+from chaos.frameworks.torch_pieces import GradientsAsTheyCome
 from chaos.frameworks.torch_state import (
     OptimizerState,
     TensorItem,
@@ -103,6 +104,7 @@ class TorchFramework:
         self._facts = [fact_item(fact(text)) for text in facts]
         self.items: Sequence[StateItem] = [*self._model_items(), *self._kept_items(), *self._facts]
         self._runs: list[_Run] = []
+        self._coming: GradientsAsTheyCome | None = None
         self._watch = OutsideWatch(self._parameters, self._places, self._optimizers, self._schedulers, trained)
 
     @property
@@ -197,6 +199,13 @@ class TorchFramework:
                 for buffer in self._buffers:
                     buffer.commit()
 
+    def gradients_as_they_come(self) -> GradientsAsTheyCome:
+        if self._coming is None:
+            sources = ((slot, self._sources[slot.name]) for slot in self.slots)
+            parameters = [(slot, source) for slot, source in sources if isinstance(source, torch.Tensor)]
+            self._coming = GradientsAsTheyCome(parameters, self._check_frozen)
+        return self._coming
+
     def local_training(self) -> TorchLocalTraining:
         if self._on_average is not None:
             raise ValueError(
@@ -236,6 +245,8 @@ class TorchFramework:
     def release(self) -> None:
         self._runs = []
         self._watch.close()
+        if self._coming is not None:
+            self._coming.close()
 
     def _complete_gradients(self, optimizer: str, share: float) -> None:
         gradients = []

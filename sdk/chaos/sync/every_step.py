@@ -8,7 +8,7 @@ step: its moments are not fed with zeros.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy as np
 from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.notes import Agreed, NotesLayout, Numbers, RoundNote, out_of_phase
-from chaos.sync.runs import Run, bounded_of, runs_of, slot_at
+from chaos.sync.pieces import Pieces
+from chaos.sync.runs import Run, bounded_of, ready_order, runs_of, slot_at
 from chaos_protocols.wire.state_spec import MODE, contribution_spec, fact
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -26,23 +27,28 @@ class EveryStep:
 
     notes: rounds carry notes; `step(optimizers=...)`, `should_stop` and `report` need them. metrics:
     names of the figures that `report` may tell. Both must be the same on all sites; a site that has them otherwise is
-    refused with the difference. Raises ValueError for metrics without notes, or names that are none.
+    refused with the difference. overlap: the round begins while the backward pass still runs, within
+    `Coordinator.overlap`; torch only, and alike at all sites, whether they use that or not. Raises ValueError for
+    metrics without notes, or names that are none.
     """
 
-    def __init__(self, *, notes: bool = False, metrics: Sequence[str] = ()) -> None:
+    def __init__(self, *, notes: bool = False, metrics: Sequence[str] = (), overlap: bool = False) -> None:
         if metrics and not notes:
             raise ValueError("metrics travel in the notes of a round: EveryStep(notes=True, metrics=...)")
         NotesLayout((), metrics)
-        self._notes, self._metrics = notes, tuple(metrics)
+        self._notes, self._metrics, self._overlap = notes, tuple(metrics), overlap
 
     def facts(self) -> Sequence[str]:
-        if not self._notes:
-            return ()  # as sites of releases from before notes
-        return (f"{MODE}every step, with notes; metrics {sorted(self._metrics)}",)
+        words = ["every step"]
+        if self._notes:
+            words = [f"every step, with notes; metrics {sorted(self._metrics)}"]
+        if self._overlap:
+            words.append("given while gradients are computed")
+        return (MODE + "; ".join(words),) if words != ["every step"] else ()  # as sites of releases from before notes
 
     def start(self, framework: Framework, data: SharedData | None = None) -> EveryStepSession:
         layout = NotesLayout(framework.optimizers, self._metrics) if self._notes or data is not None else None
-        return EveryStepSession(framework, layout, self.facts(), data)
+        return EveryStepSession(framework, layout, self.facts(), data, overlap=self._overlap)
 
 
 class EveryStepSession:
@@ -55,13 +61,15 @@ class EveryStepSession:
         notes: NotesLayout | None = None,
         facts: Sequence[str] = (),
         data: SharedData | None = None,
+        *,
+        overlap: bool = False,
     ) -> None:
-        """`data` needs `notes`."""
+        """`data` needs `notes`. Raises ValueError for `overlap` with a framework that cannot do it."""
         self._framework = framework
         self._notes, self._data = notes, data
         self._notes_count = notes.count if notes is not None else 0
         self._notes_bytes = 8 * (self._notes_count + (data.count if data is not None else 0))
-        self._runs = runs_of(framework.slots, self._notes_bytes)
+        self._runs = runs_of(ready_order(framework.slots) if overlap else framework.slots, self._notes_bytes)
         self._part = Part()
         self._gave: RoundNote | None = None
         """To the round that is not applied yet."""
@@ -75,6 +83,9 @@ class EveryStepSession:
         self.contribution: ContributionSpec = contribution_spec(
             float64 + self._notes_bytes // 8, float32, bounded_of(self._runs)
         )
+        self.pieces: Pieces | None = None
+        if overlap:
+            self.pieces = Pieces(framework.gradients_as_they_come(), self._runs, self.contribution.size_bytes)
 
     def check(self, part: Part) -> None:
         if self._notes is None and part != Part(samples=part.samples, skip=part.skip, idle=part.idle):
@@ -91,16 +102,51 @@ class EveryStepSession:
         self._part = part if counts and not part.idle else replace(part, skip=True)
         return Due.ROUND
 
+    def begin(self, vector: Bytes, tell: Callable[[float, int], None]) -> None:
+        """The backward pass of the step that was just told is about to run; `tell` hears its weight and how many bytes
+        of the vector are ready, again and again. Then comes `contribute`."""
+        pieces, part = self.pieces, self._part
+        if pieces is None or part.skip:
+            return
+        zeroed: frozenset[str] = frozenset()
+        if self._notes is not None:
+            chosen = self._note(part).optimizers
+            zeroed = frozenset(
+                one.name for one in self._framework.slots if one.optimizer and one.optimizer not in chosen
+            )
+        pieces.begin(vector, zeroed, lambda: self._lead(vector), lambda ready: tell(part.samples, ready))
+
+    def _lead(self, vector: Bytes) -> None:
+        """What lies before the gradients: the forward pass is over."""
+        if self._notes is not None:
+            self._say(self._note(self._part), vector[: self._notes_bytes].view(np.float64))
+        for run in self._runs:
+            if run.kind is SlotKind.BUFFER:
+                self._framework.read(What.VALUE, run.slots, vector[run.start : run.stop])
+
+    def leave_out(self) -> None:
+        """The step that was told gives nothing after all."""
+        self._part = replace(self._part, skip=True)
+
+    def break_off(self) -> None:
+        """The step is not made, whatever of it was given."""
+        if self._data is not None:
+            self._data.withheld()
+        self._framework.discard()
+
     def contribute(self, vector: Bytes, round: int = 0) -> float:
         if self._part.skip and self._data is None:
             self._gave = None
             return 0.0
-        if self._notes is None:
+        note = self._note(self._part) if self._notes is not None else None
+        self._gave = note if self._data is None else None  # sites that have run out of data are in no other phase
+        if self.pieces is not None and self.pieces.active and not self._part.skip:
+            self.pieces.complete()
+            return self._part.samples
+        if note is None:
             for run in self._runs:
                 self._framework.read(_what(run), run.slots, vector[run.start : run.stop])
             return self._part.samples
-        note = self._note(self._part)
-        self._gave = note if self._data is None else None  # sites that have run out of data are in no other phase
         self._say(note, vector[: self._notes_bytes].view(np.float64))
         if self._part.skip:
             self._framework.discard()
@@ -118,6 +164,7 @@ class EveryStepSession:
                 self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
 
     def apply(self, vector: Bytes, round: int) -> None:
+        self._drop_pieces()
         if self._notes is None:
             for run in self._runs:
                 self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
@@ -131,6 +178,7 @@ class EveryStepSession:
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
 
     def skip(self, round: int) -> None:
+        self._drop_pieces()
         self._framework.discard()
         if self._data is not None:
             self._data.resolve()
@@ -144,6 +192,7 @@ class EveryStepSession:
         return f"the gradient of {slot.name!r}" if slot.kind is SlotKind.PARAMETER else repr(slot.name)
 
     def apply_alone(self, round: int) -> bool:
+        self._drop_pieces()
         if self._part.skip:
             self._framework.discard()
             if self._data is None:
@@ -159,10 +208,15 @@ class EveryStepSession:
 
     def reset(self, round: int) -> None:
         """Gradients belong to the step that is being computed: nothing is kept from round to round."""
+        self._drop_pieces()
         self._gave, self.notice = None, ""
         self._framework.settle()
         if self._data is not None:
             self._data.resolve()
+
+    def _drop_pieces(self) -> None:
+        if self.pieces is not None:
+            self.pieces.drop()
 
     def _say(self, note: RoundNote, numbers: Numbers) -> None:
         assert self._notes is not None

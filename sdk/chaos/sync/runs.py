@@ -35,6 +35,13 @@ def runs_of(slots: Sequence[Slot], start: int) -> list[Run]:
     return runs
 
 
+def ready_order(slots: Sequence[Slot]) -> list[Slot]:
+    """About the order in which a step computes them: buffers in the forward pass, then gradients from the last
+    parameter to the first."""
+    buffers = [slot for slot in slots if slot.kind is SlotKind.BUFFER]
+    return [*buffers, *(slot for slot in reversed(slots) if slot.kind is SlotKind.PARAMETER)]
+
+
 def bounded_of(runs: Iterable[Run]) -> list[tuple[int, int]]:
     """Bytes of gradients, or differences, of parameters: what a bound of the norm concerns. A running mean, or a
     counter, has its own size."""

@@ -11,6 +11,7 @@ from tests.simulation.mutants.planting import Bug, Patch
 
 ROUNDS_MODULE = "chaos_protocols.rounds.machine:RoundMachine"
 OWN = "chaos_protocols.rounds.contribution:OwnContribution"
+GIVEN = "chaos_protocols.rounds.contribution:GivenPart"
 DELIVERY = "chaos_protocols.rounds.delivery:ResultDelivery"
 RESOLUTION = "chaos_protocols.scheduler.round_resolution"
 RESTORE_POINT = "chaos_protocols.scheduler.restore_point:RestorePoint"
@@ -114,12 +115,23 @@ ROUNDS = (
     ),
     Bug(
         name="a site contributes twice",
-        patches=(Patch(f"{OWN}.give", "self.given = True", "pass"),),
+        patches=(
+            Patch(f"{OWN}._whole", "self.given, self.given_round = True,", "self.given, self.given_round = False,"),
+        ),
         breaks=(3,),
     ),
     Bug(
         name="standby counts with a weight",
-        patches=(Patch(f"{OWN}.give", "part = (0.0, False)", "part = (1.0, False)"),),
+        patches=(Patch(f"{OWN}.give", "self._whole(round_number, 0.0)", "self._whole(round_number, 1.0)"),),
+        breaks=(3,),
+    ),
+    Bug(
+        name="a part counts as whole before it is",
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.reduce.tree:TreeFlow.contribute", "self.goes_on(ready)", "self.goes_on(None)"
+            ),
+        ),
         breaks=(3,),
     ),
     Bug(
@@ -238,9 +250,7 @@ ROUNDS = (
     ),
     Bug(
         name="a site counts with whatever weight its script says",
-        patches=(
-            Patch(f"{ROUNDS_MODULE}._contribute", "self.roster.bounds_of(tag.round).weighed(part[0])", "part[0]"),
-        ),
+        patches=(Patch(f"{GIVEN}.given", "bounds.weighed(self.weight)", "self.weight"),),
         breaks=(3,),
     ),
     Bug(

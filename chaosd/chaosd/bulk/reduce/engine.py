@@ -1,11 +1,10 @@
 """The averaging of rounds, with bytes: executes what the pure machines of `chaos_protocols.rounds.reduce` decide.
 
-Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` from the effects of the site's machine;
-links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
-of its own methods.
+Driven by the driver on its loop, from the effects of the site's machine; links and frames from the transport (stream
+0). Reports through `ReduceEvents`, from the loop and never from inside one of its own methods.
 
-Memory: two result buffers, more only while the worker has results to catch up on (kept.RESULTS_BYTES_MAX); scratch for
-chunks under way (SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
+Memory: two result buffers, more only while the worker has results to catch up on; scratch for chunks under way
+(SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
 """
 
 from __future__ import annotations
@@ -92,8 +91,7 @@ class ReduceEngine:
 
     def configure(self, spec: ContributionSpec, contribution: memoryview) -> None:
         """A worker said what is averaged and where its part lies (exactly `spec.size_bytes` bytes of the arena).
-        Another spec than before drops all results and the open round. What waited for the first spec goes on now.
-        """
+        Another spec than before drops all results and the open round. What waited for the first spec goes on now."""
         if contribution.nbytes != spec.size_bytes:
             raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
         self._own.attach(contribution)
@@ -127,8 +125,8 @@ class ReduceEngine:
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
         memory = vectors.new_round(self._site, tag, plan, member, self.bounds, self.centred)
+        counts = memory.layout.counts
         try:
-            counts = memory.layout.counts
             effects = self._machine.open(tag, plan, chunk_counts=counts, listeners=listening, member=member)
         except LocalProtocolError:
             memory.close(keep_result=False)
@@ -136,21 +134,22 @@ class ReduceEngine:
         self._memory = memory
         self._run(effects)
 
-    def contribute(self, tag: Tag, weight: float, has_bytes: bool, check: bytes = b"") -> None:
-        """This site's part of the open round lies in the arena, or there is none (`has_bytes` false, weight 0)."""
+    def contribute(self, tag: Tag, weight: float, has_bytes: bool, check: bytes = b"", some: int | None = None) -> None:
+        """This site's part lies in the arena, or its first `some` bytes do, or nothing does (`effects.Contribute`)."""
         if any(waiting == tag for waiting, _ in self._deferred):
-            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check)))
+            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check, some)))
             return
         if (memory := self._memory) is None or memory.tag != tag:
             return
-        if has_bytes and not memory.give(self._own.of(tag.round)):
+        if has_bytes and memory.own is None and not memory.give(self._own.of(tag.round, anew=some is not None)):
             weight, has_bytes = 0.0, False  # it is not finite, and no script has looked; or there is no centre
-        self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check))
+        chunks = memory.pieces(some, has_bytes)
+        self._run(self._machine.contribute(tag, weight, has_bytes=has_bytes, check=check, ready=chunks))
 
     def stop(self, tag: Tag) -> None:
         """Take nothing more of `tag`. Results of finished rounds stay."""
         self._deferred = [one for one in self._deferred if one[0] != tag]
-        if self._memory is not None and self._memory.tag == tag:
+        if (memory := self._memory) is not None and memory.tag == tag:
             self._close_round()
 
     def held(self, round_number: int) -> Result | None:

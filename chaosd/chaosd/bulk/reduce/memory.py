@@ -29,6 +29,7 @@ from chaos_protocols.rounds.reduce import (
     chunk_bytes_for,
     cut,
     lay_out,
+    whole_chunks,
 )
 from chaos_protocols.state.result_log import results_max
 from chaos_protocols.wire.bounds import Bounds
@@ -69,6 +70,10 @@ class RoundMemory:
     site: SiteId
     bounds: RoundBounds
     own: Bytes | None = None
+    ready_chunks: int | None = None
+    """Of the vector, in a part that was begun; None: all, or nothing was given."""
+    broken_from: int | None = None
+    """The chunk of the vector from which on a part that was begun has no numbers, since the rest never comes."""
     _partials: dict[tuple[int, int], Buffer] = field(default_factory=dict)
     _scratch: dict[tuple[int, int, SiteId], Buffer] = field(default_factory=dict)
 
@@ -82,6 +87,17 @@ class RoundMemory:
         self.own, self.result.clipped = own if counts else None, self.bounds.clipped
         self.result.away = self.bounds.away
         return counts
+
+    def pieces(self, ready_bytes: int | None, has_bytes: bool) -> tuple[int, ...] | None:
+        """Chunks of each tree that are ready of this site's part, now that so many of its bytes are; None: all. Without
+        bytes a part that was begun breaks off where it is."""
+        if ready_bytes is not None:
+            self.ready_chunks = whole_chunks(self.layout.chunks, ready_bytes)
+            return self.layout.ready(self.ready_chunks)
+        if not has_bytes:
+            self.broken_from = self.ready_chunks
+        self.ready_chunks = None
+        return None
 
     def size_bytes(self, place: Place) -> int:
         assert not isinstance(place, FetchedRef)
@@ -133,6 +149,8 @@ class RoundMemory:
         target = self.scratch_pool.take()
         children = [self._scratch.pop((effect.tree, effect.chunk, child)) for child in effect.children]
         own = self.bounds.clip(self.own[chunk.start : chunk.stop], chunk) if self.own is not None else None
+        if own is not None and self.broken_from is not None and index >= self.broken_from:
+            own = np.full_like(own, np.nan)
         total = target.numbers(0, chunk.size_bytes, chunk.dtype)
         weighted_sum(total, own if effect.weight is not None else None, effect.weight, self._parts(effect, children))
         if not is_finite(total):

@@ -15,23 +15,28 @@ class OwnPart:
 
     def __init__(self) -> None:
         self._region: Bytes | None = None
+        self._size_bytes = 0
         self._part: tuple[int, Bytes] | None = None
 
     def attach(self, region: memoryview) -> None:
         """A worker is here."""
-        self._region = bytes_of(region)
+        self._region, self._size_bytes = bytes_of(region), region.nbytes
 
     def keep(self, round_number: int) -> None:
         """The part of this round lies in the region. A part of an earlier round never takes its place."""
         if self._region is not None and (self._part is None or round_number >= self._part[0]):
             self._part = (round_number, self._region)
 
-    def of(self, round_number: int) -> Bytes:
-        """The bytes of this round's part. Raises LocalProtocolError without a worker that could have given one."""
-        if self._part is None or self._part[0] != round_number:
-            if self._region is None:
+    def of(self, round_number: int, *, anew: bool = False) -> Bytes:
+        """The bytes of this round's part. `anew`: the worker that is here now has begun it. Raises LocalProtocolError
+        without a worker that could have given one."""
+        if anew or self._part is None or self._part[0] != round_number:
+            region = self._region
+            if region is None and anew:  # it has gone since: the round is void, whatever its first bytes were
+                region = np.zeros(self._size_bytes, dtype=np.uint8)
+            if region is None:
                 raise LocalProtocolError(f"no worker's contribution to round {round_number} is attached")
-            self._part = (round_number, self._region)
+            self._part = (round_number, region)
         return self._part[1]
 
     def detach(self, is_done: Callable[[int], bool]) -> tuple[Bytes | None, Bytes | None]:

@@ -36,6 +36,7 @@ from chaos_protocols.rounds.reduce.layout import (
     chunk_layout,
     cut,
     lay_out,
+    whole_chunks,
 )
 from chaos_protocols.rounds.reduce.machine import CHUNKS_IN_FLIGHT_MAX, RESULTS_KEPT, ReduceMachine
 from chaos_protocols.rounds.reduce.residuals import Residuals
@@ -80,4 +81,5 @@ __all__ = [
     "cut",
     "lay_out",
     "places_of",
+    "whole_chunks",
 ]

@@ -8,6 +8,7 @@ whichever part of the vector is ready first uses all trees, and a slow tree hold
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,6 +63,10 @@ class ChunkLayout:
         """Index in the vector of a tree's chunk."""
         return self.of_tree[tree][chunk]
 
+    def ready(self, chunks: int) -> tuple[int, ...]:
+        """Chunks of each tree among the first `chunks` of the vector, which may be more than there are."""
+        return tuple(bisect_left(carried, chunks) for carried in self.of_tree)
+
     def chunk(self, tree: int, chunk: int) -> Chunk:
         return self.chunks[self.of_tree[tree][chunk]]
 
@@ -84,6 +89,11 @@ def cut(spec: ContributionSpec, chunk_bytes: int) -> tuple[Chunk, ...]:
         chunks += [Chunk(start=at, stop=min(at + step, stop), dtype=segment.dtype) for at in range(start, stop, step)]
         start = stop
     return tuple(chunks) or (Chunk(start=0, stop=0, dtype="float32"),)
+
+
+def whole_chunks(chunks: Sequence[Chunk], ready_bytes: int) -> int:
+    """How many chunks lie within the first bytes of the vector; never the last one, which waits for the whole part."""
+    return min(bisect_right(chunks, ready_bytes, key=lambda chunk: chunk.stop), len(chunks) - 1)
 
 
 def chunk_layout(spec: ContributionSpec, weights: Sequence[float], *, chunk_bytes: int | None = None) -> ChunkLayout:

@@ -54,6 +54,8 @@ class _Round:
         self.member = member
         self.trees: dict[int, TreeFlow] = {}
         self.contributed = False
+        self.begun = 0.0
+        """The weight of this site's part, of which something is still to come; 0: nothing is."""
         self.finished = False
         self.came_up_empty = False
         self.weights: dict[SiteId, float] = {}
@@ -139,15 +141,20 @@ class ReduceMachine:
         effects = [effect for flow in current.trees.values() for effect in flow.opened()]
         return effects + self._replay(current)
 
-    def contribute(self, tag: Tag, weight: float, *, has_bytes: bool, check: bytes = b"") -> list[ReduceEffect]:
+    def contribute(
+        self, tag: Tag, weight: float, *, has_bytes: bool, check: bytes = b"", ready: Sequence[int] | None = None
+    ) -> list[ReduceEffect]:
         """This site's part of the open round. Weight 0 and no bytes: standby. Another tag changes nothing. `check`: of
-        its state, if it says something of it.
+        its state, if it says something of it. `ready`: chunks of each tree that are there; None: all. Where some were
+        still to come, more are there now, with the same weight and bytes; without bytes, the rest is no number.
 
         Raises LocalProtocolError for a listener, a second part, or a weight that does not fit.
         """
         current = self._current
         if current is None or current.tag != tag:
             return []
+        if current.begun and (weight == current.begun or not has_bytes):
+            return self._goes_on(current, ready)
         if not current.member or current.contributed:
             raise LocalProtocolError(f"site {short(self.site)} has no (further) part to give to round {tag.round}")
         if not (weight == 0 or WEIGHT_MIN <= weight <= WEIGHT_MAX) or (weight > 0) != has_bytes:
@@ -156,7 +163,15 @@ class ReduceMachine:
         current.note((self.site,), (weight,))
         if check:
             next(iter(current.trees.values())).check(check)
-        return self._resolved([effect for flow in current.trees.values() for effect in flow.contribute(weight)])
+        current.begun = weight if ready is not None else 0.0
+        told = [flow.contribute(weight, _of(ready, tree)) for tree, flow in current.trees.items()]
+        return self._resolved([effect for effects in told for effect in effects])
+
+    def _goes_on(self, current: _Round, ready: Sequence[int] | None) -> list[ReduceEffect]:
+        if ready is None:
+            current.begun = 0.0
+        told = [flow.goes_on(_of(ready, tree)) for tree, flow in current.trees.items()]
+        return self._resolved([effect for effects in told for effect in effects])
 
     def go_on(self, effect: GoOn) -> list[ReduceEffect]:
         """What it asked for; another tag changes nothing."""
@@ -311,3 +326,7 @@ class ReduceMachine:
         places = places_of(self.site, plan, listeners)
         self._places = (plan, listeners, places)
         return places
+
+
+def _of(ready: Sequence[int] | None, tree: int) -> int | None:
+    return None if ready is None else ready[tree]

@@ -77,6 +77,8 @@ class TreeFlow:
         self._note = note
         self._children = {child: _Child(members=members) for child, members in place.children}
         self._own: float | None = None
+        self._own_ready = 0
+        """Chunks of our own part that are there."""
         self._known: dict[SiteId, float] = {}
         self._checks: dict[SiteId, bytes] = {}
         self._limit: int | None = None
@@ -112,10 +114,15 @@ class TreeFlow:
         """What this site says of its state, before it contributes."""
         self._checks[self.site] = check
 
-    def contribute(self, weight: float) -> list[ReduceEffect]:
-        """Our own part is there; weight 0: nothing."""
+    def contribute(self, weight: float, ready: int | None = None) -> list[ReduceEffect]:
+        """Our own part is there, or its first `ready` chunks; weight 0: nothing."""
         self._own = weight
         self._known[self.site] = weight
+        return self.goes_on(ready)
+
+    def goes_on(self, ready: int | None) -> list[ReduceEffect]:
+        """So many chunks of our own part are there; None: all."""
+        self._own_ready = self.count if ready is None else max(ready, self._own_ready)
         return self.advance()
 
     def granted(self, site: SiteId, message: ChunkGrant) -> list[ReduceEffect]:
@@ -198,7 +205,7 @@ class TreeFlow:
         return self.advance()
 
     def _may_combine(self) -> bool:
-        if self._own is None or self.combined == self.count or self.came_up_empty:
+        if self.combined >= self._own_ready or self.combined == self.count or self.came_up_empty:
             return False
         if any(child.received <= self.combined for child in self._children.values()):
             return False
@@ -252,7 +259,7 @@ class TreeFlow:
     def takes_down(self, site: SiteId, message: ChunkDown) -> ResultRef | None:
         """Where the chunk of the result goes; None: it is here already."""
         self._require(site == self.place.parent, site, "results come from the parent")
-        complete = self._own is not None or self.site not in self.place.subtree
+        complete = message.chunk < self._own_ready or self.site not in self.place.subtree
         self._require(complete, site, "no result is complete without this site's part")
         if message.chunk < self.finished:
             return None

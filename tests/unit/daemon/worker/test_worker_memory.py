@@ -14,7 +14,7 @@ from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import ContributionSpec, WorkerHello
 from chaosd.bulk.reduce.coded import CodedVector, owed_bytes
 from chaosd.worker import memory
-from chaosd.worker.memory import memory_problem
+from chaosd.worker.memory import available_bytes, memory_problem
 from chaosd.worker.session import WorkerSessions
 
 
@@ -66,3 +66,37 @@ def test_the_script_is_turned_away_before_anything_is_taken(tmp_path: Path, monk
     knock = SimpleNamespace(rival_pid=None, turn_away=refused.append)
     sessions.worker_hello(hello, cast(Any, SimpleNamespace(close=lambda: closed.append(True))), cast(Any, knock))
     assert closed == [True] and not events and "only 100 are free" in refused[0]
+
+
+def group(folder: Path, limit: str, used: int, cache: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\nactive_file 1\n")
+
+
+def test_the_limits_of_the_control_groups_around_it_bound_what_is_free(tmp_path: Path) -> None:
+    """Of the own group and those around it the tightest counts; cached files are given back on demand."""
+    root, own = tmp_path / "groups", tmp_path / "cgroup"
+    own.write_text("0::/machine/chaosd.service\n")
+    group(root / "machine" / "chaosd.service", "max", 50, 10)
+    free = available_bytes(root, own)
+    assert free > 1_000_000, "no limit: the machine's"
+    group(root / "machine", "1000", 700, 99)
+    assert available_bytes(root, own) == 1000 - 700 + 100
+    group(root / "machine" / "chaosd.service", "500", 499, 9)
+    assert available_bytes(root, own) == 11
+    group(root / "machine" / "chaosd.service", "500", 900, 9)
+    assert available_bytes(root, own) == 0
+    own.write_text("0::/\n")
+    group(root, "300", 100, 9)
+    assert available_bytes(root, own) == 210, "a container that sees its own group as the root"
+
+
+def test_without_control_groups_the_machine_counts(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    assert available_bytes(tmp_path, own) > 1_000_000
+    own.write_text("4:memory:/docker/abc\n")
+    assert available_bytes(tmp_path, own) > 1_000_000
+    own.write_text("0::/gone\n")
+    assert available_bytes(tmp_path, own) > 1_000_000

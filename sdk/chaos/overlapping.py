@@ -1,0 +1,84 @@
+"""Steps whose round begins while the backward pass still runs (`EveryStep(overlap=True)`, docs/training-modes.md)."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+
+from chaos.conversation import Conversation
+from chaos.sync import Due, SyncSession
+from chaos.sync.every_step import EveryStepSession
+
+
+class Overlapping(ABC):
+    """A part of the Coordinator."""
+
+    def __init__(self) -> None:
+        self._conversation: Conversation | None = None
+        self._begun: Due | None = None
+        """What is due with the step whose backward pass was run within `overlap`."""
+
+    @property
+    @abstractmethod
+    def left(self) -> bool:
+        """True once this site is out of the run."""
+
+    @abstractmethod
+    def _registered(self) -> SyncSession:
+        """Raises ValueError before anything is registered."""
+
+    @abstractmethod
+    def _stepped(self, samples: int | None, optimizers: Sequence[str] | None) -> Due | None:
+        """What is due now; None: this site is out of the run."""
+
+    @contextlib.contextmanager
+    def overlap(self, samples: int | None = None, *, optimizers: Sequence[str] | None = None) -> Iterator[None]:
+        """`with coordinator.overlap(samples=len(batch)): loss.backward()`, then `coordinator.step()`: the gradients go
+        to the round as they are computed, the last layers first, so that the links work meanwhile. Needs
+        `sync=EveryStep(overlap=True)`. samples, optimizers: as of `step`, which has none then: the weight goes out with
+        the first gradients.
+
+        One backward pass belongs into it, of several (gradient accumulation) the last. Gradients must stay as they are
+        until `step`: clip the average (`on_average`), and have no `GradScaler`; else `step` raises ChangedOutside. What
+        was given cannot be taken back: if the block fails, `step(skip=True)` follows, or a gradient is not finite, the
+        round is void, for all sites, and this one gives its next parts whole. Raises ValueError for a mode without it,
+        and where `step` is missing."""
+        session = self._registered()
+        if not isinstance(session, EveryStepSession) or session.pieces is None:
+            raise ValueError("overlap() needs sync=EveryStep(overlap=True), at all sites, and a torch model")
+        if self._begun is not None:
+            raise ValueError("coordinator.step() is missing after overlap(); step(skip=True) gives nothing")
+        conversation = self._conversation
+        if conversation is not None and not self.left:
+            conversation.make_ready()
+        self._begun = self._stepped(samples, optimizers)
+        if self._begun is None:  # out of the run; `step` says so
+            yield
+            return
+        if conversation is not None:
+            conversation.begin(session)
+        try:
+            yield
+        except BaseException as error:
+            self._begun = None
+            session.pieces.pass_is_over()
+            if conversation is not None:
+                conversation.break_off(f"{type(error).__name__} in the backward pass")
+            session.break_off()
+            raise
+        session.pieces.pass_is_over()
+
+    def _take_begun(self, samples: int | None, optimizers: Sequence[str] | None, *, skip: bool) -> Due | None:
+        """What is due with the step that was begun; None: none was."""
+        due = self._begun
+        if due is None:
+            return None
+        if samples is not None or optimizers is not None:
+            raise ValueError("samples and optimizers were said in overlap(); step() has none after it")
+        self._begun = None
+        if skip:
+            session = self._registered()
+            assert isinstance(session, EveryStepSession)
+            session.leave_out()
+        return due
