@@ -13,6 +13,7 @@ from chaos.arena import WorkerArena
 from chaos.encoding import encoded, facts
 from chaos.errors import DaemonProtocolError
 from chaos.finite import first_not_finite
+from chaos.skipped import BY_THE_SCRIPT
 from chaos.state import State
 from chaos.sync import SyncSession
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE, FP32
@@ -79,7 +80,7 @@ class Replica:
         weight = self._session.contribute(self.arena.contribution, self.round + 1)
         odd = first_not_finite(self.arena.contribution, self.contribution) if weight else None
         if not weight:
-            self.contributed = RoundSkipped(round=self.round + 1, reason="the script skips this step")
+            self.contributed = RoundSkipped(round=self.round + 1, reason=BY_THE_SCRIPT)
         elif odd is None:
             self.contributed = RoundContributed(round=self.round + 1, weight=weight)
         else:
