@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from chaosd.api.server import LocalApi
 from chaosd.api.status import LinkStatus, LoggedFigure, Outcome, RefusedSite, SiteSummary, Status, TransferStatus
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
+from chaosd.trust import BlockBody
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
@@ -79,14 +80,30 @@ class Served:
         self.control, self.client, self.end = control, client, end
 
 
+class FakeLists:
+    """Whom a site lets connect: remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.let_in: list[str] = []
+        self.blocks: list[BlockBody] = []
+
+    def accept(self, site: str) -> Outcome:
+        self.let_in.append(site)
+        return Outcome(done=True, reason="it may connect", duration_s=0.0)
+
+    def change_block(self, asked: BlockBody) -> Outcome:
+        self.blocks.append(asked)
+        return Outcome(done=True, reason=f"change {len(self.blocks)}", duration_s=0.0)
+
+
 @contextlib.contextmanager
-def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None) -> Iterator[Served]:
+def served(control: FakeControl, lists: FakeLists | None = None) -> Iterator[Served]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="page of a test")
     thread.start()
     with ShortFolder() as folder:
         door = PageDoor(f"127.0.0.1:{free_port()}")
-        page = PageServer(control, site=HERE, door=door, metrics_token_file=None, accept=accept)
+        page = PageServer(control, site=HERE, door=door, metrics_token_file=None, lists=lists)
         api = LocalApi(Path(folder) / "api.sock", control, further=page.local_routes())
 
         def on_loop(work: Any) -> None:
@@ -277,13 +294,8 @@ def test_who_waits_is_let_in_by_a_button_that_shows_the_words_first(window: Brow
     )
     other = RefusedSite(site="d" * 32, cause="refused-other-version", reason="2 and 3", count=1, ago_s=1.0)
     control.current = msgspec.structs.replace(sample_status(), refused=(stranger, other))
-    let_in: list[str] = []
-
-    def accept(site: str) -> Outcome:
-        let_in.append(site)
-        return Outcome(done=True, reason="it may connect", duration_s=0.0)
-
-    with served(control, accept) as page:
+    lists = FakeLists()
+    with served(control, lists) as page:
         window.open(page.client.page().url)
         read_list = "return [...document.querySelectorAll('#strangers li')].map((one) => one.textContent)"
         (row,) = wait_for(lambda: window.run(read_list), "who waits")
@@ -291,12 +303,67 @@ def test_who_waits_is_let_in_by_a_button_that_shows_the_words_first(window: Brow
         window.run("document.querySelector('#strangers button').focus()")
         window.press("Enter")
         asked = shown(window, "the question", lambda now: now["dialog"])
-        assert words_of(SiteId("c" * 32)) in asked["dialog"] and let_in == []
+        assert words_of(SiteId("c" * 32)) in asked["dialog"] and lists.let_in == []
         window.press("Tab", "Enter")
         shown(window, "the outcome", lambda now: "it may connect" in now["outcome"])
-        assert let_in == ["c" * 32]
+        assert lists.let_in == ["c" * 32]
         control.current = sample_status()
         wait_for(lambda: not window.run(read_list), "nobody waits")
+        assert window.complaints() == []
+
+
+def test_who_waits_is_turned_away_by_a_button_and_what_is_blocked_can_be_unblocked(window: Browser) -> None:
+    control, lists = FakeControl(), FakeLists()
+    stranger = RefusedSite(site="c" * 32, cause="untrusted", reason="let it in", count=2, ago_s=1.0)
+    control.current = msgspec.structs.replace(sample_status(), refused=(stranger,))
+    with served(control, lists) as page:
+        window.open(page.client.page().url)
+        rows = "return [...document.querySelectorAll('#strangers li, #blocked li')].map((one) => one.textContent)"
+        wait_for(lambda: len(window.run(rows)) == 1, "who waits")
+        window.run("document.querySelectorAll('#strangers button')[1].focus()")
+        window.press("Enter")
+        asked = shown(window, "the question", lambda now: now["dialog"])
+        assert "Block cccccccc | It is turned away from now on, also after a restart" in asked["dialog"]
+        window.press("Tab", "Enter")
+        shown(window, "the outcome", lambda now: "change 1" in now["outcome"])
+        control.current = msgspec.structs.replace(control.current, blocked=("c" * 32,))
+        wait_for(lambda: window.run(rows) == ["c" * 32 + " Unblock ..."], "it is blocked, and waits no more")
+        window.run("document.querySelector('#blocked button').focus()")
+        window.press("Enter")
+        asked = shown(window, "the question", lambda now: now["dialog"])
+        assert "It may connect again, if it is trusted" in asked["dialog"]
+        window.press("Tab", "Enter")
+        shown(window, "the outcome", lambda now: "change 2" in now["outcome"])
+        first, second = lists.blocks
+        assert (first.site, first.add, first.ban, first.reason) == ("c" * 32, True, False, "asked for on the page")
+        assert (second.site, second.add) == ("c" * 32, False)
+        assert window.complaints() == []
+
+
+def test_a_site_is_blocked_or_dropped_by_buttons_that_say_who_has_to_agree(window: Browser) -> None:
+    control, lists = FakeControl(), FakeLists()
+    control.current = many_sites(4)
+    buttons = "[...document.querySelectorAll('#sites tr')].map((row) => [...row.querySelectorAll('button')]"
+    with served(control, lists) as page:
+        window.open(page.client.page().url)
+        shown(window, "four sites", lambda now: len(now["sites"]) == 4)
+        offered = window.run(f"return {buttons}.filter((one) => !one.hidden).map((one) => one.textContent))")
+        assert offered == [[], ["Block ...", "Drop ..."], ["Add link ...", "Block ...", "Drop ..."], offered[1]]
+        window.run(f"{buttons})[3][1].focus()")
+        window.press("Enter")
+        asked = shown(window, "the question", lambda now: now["dialog"])["dialog"]
+        assert "The link to site 3 ends at once" in asked and "as long as another site has a link with it" in asked
+        assert "holds the overlay together" not in asked
+        window.press("Escape")
+        shown(window, "no question", lambda now: not now["dialog"])
+        window.run(f"{buttons})[3][2].focus()")
+        window.press("Enter")
+        asked = shown(window, "the question", lambda now: now["dialog"])["dialog"]
+        assert "the operators of 2 of the 3 other members" in asked and "for good" in asked and lists.blocks == []
+        window.press("Tab", "Enter")
+        shown(window, "the outcome", lambda now: "change 1" in now["outcome"])
+        (asked_for,) = lists.blocks
+        assert (asked_for.site, asked_for.add, asked_for.ban) == (f"{3:032x}", True, True)
         assert window.complaints() == []
 
 
