@@ -222,7 +222,8 @@ class TrustList:
 
     def unblock(self, text: str) -> Outcome:
         """What `block` did is undone."""
-        found = self._one_of(self._changes.blocked, text, "are blocked")
+        named = [site for site in self._changes.blocked if self.called(site) == f"{text} ({short(site)})"]
+        found = named[0] if len(named) == 1 else self._one_of(self._changes.blocked, text, "are blocked")
         if isinstance(found, Outcome):
             return found
         self._take(self._changes.without_block(found), f"{self.called(found)} is blocked no more")

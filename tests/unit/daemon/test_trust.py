@@ -238,7 +238,7 @@ def test_a_blocked_site_loses_its_link_at_once_and_stays_out_after_a_restart(rig
     rig.driver.conduct.block([])
     rig.again()
     assert rig.driver.conduct.why_not(B) and not rig.driver.conduct.why_not(C)
-    assert rig.trust.unblock("bbbb").done and not rig.driver.conduct.why_not(B)
+    assert rig.trust.unblock("site b").done and not rig.driver.conduct.why_not(B)
     assert not rig.trust.unblock("bbbb").done
     rig.driver.conduct.block([])
     rig.again()
