@@ -21,8 +21,8 @@ KINDS = ("systemd", "launchd")
 service_app = typer.Typer(no_args_is_help=True, help="Run this site's daemon under systemd or launchd.")
 
 NO_MANAGER = (
-    "\nNo service manager answers here: in a container there is none, and a user has one of its own only in a real login. "
-    "The file stays; `--system`, as root, takes the machine's, and `chaosd start` needs none."
+    "\nNo service manager answers here: in a container there is none, and a user has one of its own only in a real "
+    "login. The file stays; `--system`, as root, takes the machine's, and `chaosd start` needs none."
 )
 
 
