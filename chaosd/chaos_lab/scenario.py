@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from chaosd.os_errors import explain
+
 SITES_MAX = 32
 """More daemons and training processes than that on one machine measure the machine."""
 ACTIONS_MAX = 500
@@ -181,7 +183,7 @@ def load_scenario(path: Path) -> Scenario:
     except FileNotFoundError:
         raise ScenarioError(f"there is no file {path}") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ScenarioError(f"{path}: {error}") from None
+        raise ScenarioError(f"{path}: {explain(error) if isinstance(error, OSError) else error}") from None
     try:
         scenario = Scenario.model_validate(data)
     except ValidationError as error:

@@ -59,7 +59,8 @@ class Conduct:
         self._is_of_run, self._clock = is_of_run, clock
         self._buckets: dict[SiteId, Bucket] = {}
         self._offences: dict[SiteId, Offence] = {}
-        self._blocked: frozenset[SiteId] = frozenset()
+        self.blocked: frozenset[SiteId] = frozenset()
+        """No link with these."""
 
     def heard(self, site: SiteId) -> float:
         """It has said one more thing; for how many seconds nothing more is to be read from it."""
@@ -99,11 +100,11 @@ class Conduct:
 
     def block(self, sites: Iterable[SiteId]) -> None:
         """No link with these from now on, and with no others."""
-        self._blocked = frozenset(sites)
+        self.blocked = frozenset(sites)
 
     def why_not(self, site: SiteId) -> str:
         """Why there is to be no link with a site now; empty: there may be."""
-        if site in self._blocked:
+        if site in self.blocked:
             return "blocked by this site's operator"
         wait_s = self.waits_s(site)
         return f"it broke the rules; not let in for {wait_s:.0f} s more" if wait_s else ""

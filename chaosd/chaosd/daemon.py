@@ -196,7 +196,7 @@ class Daemon:
             site=self.identity.site,
             door=self.page_door,
             metrics_token_file=self.config.metrics_token_file,
-            accept=self._trust.accept,
+            lists=self._trust,
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
         further += BoundsWishes(driver).local_routes()

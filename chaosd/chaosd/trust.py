@@ -102,7 +102,7 @@ class TrustList:
                 words=words_of(site),
             )
             for site, one in self._driver.machine.network.refusals.of_strangers().items()
-            if site not in self
+            if site not in self and site not in self._changes.blocked
         ]
 
     def lets_in(self, site: SiteId) -> str:
@@ -200,6 +200,13 @@ class TrustList:
             told += "; it stays in the run as long as another site of it has a link with it"
         return _done(told)
 
+    def change_block(self, asked: BlockBody) -> Outcome:
+        """`block` or `unblock`. Nothing is raised."""
+        try:
+            return self.block(asked.site, asked.reason, ban=asked.ban) if asked.add else self.unblock(asked.site)
+        except OSError as error:
+            return self._not_written(error)
+
     def _known_here(self, text: str) -> SiteId | Outcome:
         """Another site, by its whole id, or by the name or the beginning of one of the run or of a neighbour."""
         machine = self._driver.machine
@@ -210,11 +217,13 @@ class TrustList:
         if len(named) == 1 and named[0] != own:
             return named[0]
         near = {*machine.roster.site_ids(), *machine.links.up_sites(), *(one.site for one in self.neighbours())}
+        near |= {*machine.network.refusals.of_strangers()}
         return self._one_of(sorted(near - {own}), text, "are known here")
 
     def unblock(self, text: str) -> Outcome:
         """What `block` did is undone."""
-        found = self._one_of(self._changes.blocked, text, "are blocked")
+        named = [site for site in self._changes.blocked if self.called(site) == f"{text} ({short(site)})"]
+        found = named[0] if len(named) == 1 else self._one_of(self._changes.blocked, text, "are blocked")
         if isinstance(found, Outcome):
             return found
         self._take(self._changes.without_block(found), f"{self.called(found)} is blocked no more")
@@ -288,12 +297,8 @@ class TrustList:
 
     async def _change_block(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, BlockBody)
-        if not (asked.site + asked.reason).isprintable():
-            raise refusal(400, "site and reason must be printable")
-        return self._answer(lambda: self._blocked(asked))
-
-    def _blocked(self, asked: BlockBody) -> Outcome:
-        return self.block(asked.site, asked.reason, ban=asked.ban) if asked.add else self.unblock(asked.site)
+        demand_printable(asked)
+        return json_answer(self.change_block(asked))
 
     async def _change_trust(self, request: web.Request) -> web.StreamResponse:
         asked = await read_body(request, TrustBody)
@@ -327,6 +332,12 @@ class TrustList:
     def _not_written(self, error: OSError) -> Outcome:
         path = self.config.data_dir / CHANGES_NAME
         return _refused(f"cannot write {path}: {error.strerror}; nothing has changed")
+
+
+def demand_printable(asked: BlockBody) -> None:
+    """Raises the refusal of a request whose texts a terminal might obey."""
+    if not (asked.site + asked.reason).isprintable():
+        raise refusal(400, "site and reason must be printable")
 
 
 def _done(reason: str) -> Outcome:

@@ -11,6 +11,7 @@ from chaos.errors import (
     HalfAppliedStep,
     LeftRun,
     NoDaemon,
+    NothingFinite,
     Refused,
     SharedMemoryTooSmall,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "LeftRun",
     "LocalSGD",
     "NoDaemon",
+    "NothingFinite",
     "OuterSGD",
     "Refused",
     "SharedMemoryTooSmall",

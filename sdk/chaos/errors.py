@@ -59,3 +59,17 @@ class HalfAppliedStep(ChaosError):
             f"the update after round {round} failed half-way ({type(error).__name__}: {error}), so the model's state "
             "belongs to no round; start the script again, it gets the state from its neighbours"
         )
+
+
+class NothingFinite(ChaosError):
+    """One round was computed again and again, and no site had a finite gradient. The model holds the state of the last
+    completed round."""
+
+    @classmethod
+    def after(cls, tries: int, round: int, reason: str) -> NothingFinite:
+        """`reason`: what is not finite here."""
+        return cls(
+            f"{reason}, in {tries} tries of round {round} one after the other, and no other site had anything to give: "
+            f"training does not get on. The model still has the state of round {round - 1}. A smaller learning rate, "
+            "clipping, or a look at the data and the loss will help"
+        )

@@ -13,6 +13,7 @@ from chaos.arena import WorkerArena
 from chaos.encoding import encoded, facts
 from chaos.errors import DaemonProtocolError
 from chaos.finite import first_not_finite
+from chaos.skipped import BY_THE_SCRIPT
 from chaos.state import State
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStepSession
@@ -102,7 +103,7 @@ class Replica:
         looked = pieces.looked_bytes if pieces is not None and pieces.active else 0
         odd = first_not_finite(self.arena.contribution, self.contribution, looked) if weight else None
         if not weight:
-            self.contributed = RoundSkipped(round=self.round + 1, reason="the script skips this step")
+            self.contributed = RoundSkipped(round=self.round + 1, reason=BY_THE_SCRIPT)
         elif odd is None:
             self.contributed = RoundContributed(round=self.round + 1, weight=weight)
         else:

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from chaos.errors import NothingFinite
 from chaos_protocols.wire.worker import RoundContributed, RoundSkipped
 
 SKIPS_SINCE = 4
 """Daemons of this version on know of a worker that gives nothing to a round, or pauses."""
 
+BY_THE_SCRIPT = "the script skips this step"
+"""The reason of a skip that is wanted."""
+TRIES_MAX = 100
+"""So often one round is computed anew although nothing finite came of it here, and no other site gave anything. A loss
+scaler that begins far too high needs about twenty."""
+
 
 class SkippedRounds:
-    """Of several in a row the first is told, and at the end how many there were."""
+    """Of several in a row the first is told, and at the end how many there were. Where every site computes one and the
+    same round again and again, and nothing finite comes of it, no later step will be finite either: the script ends."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.daemon_version = 0
         """What the daemon said that both speak."""
         self._say = say
         self._count = 0
+        self._round, self._tries = 0, 0
+        """The round that was computed last to no finite end, and how often."""
 
     def note(self, contributed: RoundContributed | RoundSkipped, *, begun: bool = False) -> None:
         """What is about to be given; `begun`: pieces of it have left already. Raises ValueError where the daemon does
-        not know such a thing as nothing."""
+        not know such a thing as nothing, and NothingFinite after TRIES_MAX vain tries of one round."""
+        self._count_tries(contributed)
         if isinstance(contributed, RoundContributed):
             if self._count:
                 self._say(f"round {contributed.round}: gives again, after {self._count} contribution(s) of weight 0")
@@ -40,3 +51,12 @@ class SkippedRounds:
         elif not self._count:
             self._say(f"round {contributed.round}: {contributed.reason}; this site counts with weight 0 in it")
         self._count += 1
+
+    def _count_tries(self, contributed: RoundContributed | RoundSkipped) -> None:
+        if isinstance(contributed, RoundContributed) or contributed.reason == BY_THE_SCRIPT:
+            self._tries = 0
+            return
+        self._tries = self._tries + 1 if contributed.round == self._round else 1
+        self._round = contributed.round
+        if self._tries > TRIES_MAX:
+            raise NothingFinite.after(TRIES_MAX, contributed.round, contributed.reason)

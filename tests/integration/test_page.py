@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import http.server
-import itertools
 import json
 import os
 import signal
@@ -13,114 +10,21 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 from tests.integration.browser import Browser, browser, missing
+from tests.integration.served_page import HOSTILE, TURNED, many_sites, served, shown
 from tests.rigs.site import cluster_of, environment, wait_for
-from tests.unit.daemon.api.local_api import HERE, FakeControl, record, sample_status
-from tests.unit.sdk.line import ShortFolder
+from tests.unit.daemon.api.local_api import FakeControl, record
 
 from chaos_lab.children import free_port
-from chaos_protocols.fingerprint import words_of
-from chaos_protocols.names import SiteId
-from chaosd.api.client import LocalClient
-from chaosd.api.server import LocalApi
-from chaosd.api.status import LinkStatus, LoggedFigure, Outcome, RefusedSite, SiteSummary, Status, TransferStatus
-from chaosd.page.access import PageDoor
-from chaosd.page.server import PageServer
+from chaosd.api.status import LoggedFigure, TransferStatus
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
-
-HOSTILE = "<img src=x onerror=alert(1)>"
-TURNED = "gnissim\u202e\u0007"
-READ = """
-const texts = (row) => [...row.children].map((cell) => cell.textContent);
-const cells = (id) => [...document.querySelectorAll(`#${id} tr`)].map(texts);
-const text = (id) => document.getElementById(id).textContent;
-return {
-  title: document.title, connection: text("connection"), alarm: text("alarm"), name: text("site-name"),
-  state: text("site-state"), line: text("site-line"), paused: text("paused"), round: text("f-round"),
-  scheduler: text("f-scheduler"), worker: text("f-worker"), transfer: text("transfer-text"), outcome: text("outcome"),
-  sites: cells("sites"), links: cells("links"), events: cells("events"), address: location.href,
-  nodes: document.querySelectorAll("#overlay .node").length, lines: document.querySelectorAll("#overlay .link").length,
-  tree: document.querySelectorAll("#overlay .link.tree").length, images: document.querySelectorAll("img").length,
-  dialog: document.getElementById("ask").open ? text("ask-title") + " | " + text("ask-text") : "",
-  focus: document.activeElement.id, overflow: document.documentElement.scrollWidth - innerWidth,
-  ground: getComputedStyle(document.body).backgroundColor,
-};
-"""
-
-
-def read(window: Browser) -> dict[str, Any]:
-    found: dict[str, Any] = window.run(READ)
-    return found
-
-
-def shown(window: Browser, what: str, condition: Any) -> dict[str, Any]:
-    """What stands on the page as soon as `condition` holds of it."""
-
-    def look() -> dict[str, Any] | None:
-        now = read(window)
-        return now if condition(now) else None
-
-    found: dict[str, Any] = wait_for(look, what)
-    return found
-
-
-class Served:
-    """A page over a control in memory, on a loop of its own thread."""
-
-    def __init__(self, control: FakeControl, client: LocalClient, end: Any) -> None:
-        self.control, self.client, self.end = control, client, end
-
-
-@contextlib.contextmanager
-def served(control: FakeControl, accept: Callable[[str], Outcome] | None = None) -> Iterator[Served]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="page of a test")
-    thread.start()
-    with ShortFolder() as folder:
-        door = PageDoor(f"127.0.0.1:{free_port()}")
-        page = PageServer(control, site=HERE, door=door, metrics_token_file=None, accept=accept)
-        api = LocalApi(Path(folder) / "api.sock", control, further=page.local_routes())
-
-        def on_loop(work: Any) -> None:
-            asyncio.run_coroutine_threadsafe(work, loop).result(timeout=90)
-
-        on_loop(api.start())
-        on_loop(page.start())
-        try:
-            yield Served(control, LocalClient(Path(folder) / "api.sock"), lambda why: on_loop(page.close(why)))
-        finally:
-            on_loop(api.close())
-            on_loop(page.close("the test is over"))
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(timeout=90)
-            loop.close()
-
-
-def many_sites(count: int) -> Status:
-    """A ring, with names that try to be more than names."""
-    ids = [f"{number:032x}" for number in range(count)]
-    names = [HOSTILE, TURNED, "x" * 64] + [f"site {number}" for number in range(3, count)]
-    sites = tuple(
-        SiteSummary(
-            site=site, name=name, address="192.0.2.1:7400", state="member", voter=False, round=140, phase="reduce"
-        )
-        for site, name in zip(ids, names, strict=True)
-    )
-    links = tuple(
-        LinkStatus(one=one, other=other, rate_bytes_per_s=12.5e6, rtt_s=0.02, up=None)
-        for one, other in zip(ids, [*ids[1:], ids[0]], strict=True)
-    )
-    tree = tuple((child, parent) for parent, child in itertools.pairwise(ids))
-    own = msgspec.structs.replace(sample_status(), site=ids[0], name=HOSTILE, scheduler=ids[1], sites=sites)
-    return msgspec.structs.replace(own, links=links, tree=tree)
 
 
 @pytest.fixture(scope="module")
@@ -268,74 +172,6 @@ def test_what_a_script_logs_is_drawn_and_goes_with_it(window: Browser) -> None:
         control.current = msgspec.structs.replace(control.current, worker=before)
         wait_for(lambda: window.run(read_script)["hidden"], "a script that logs nothing")
         assert window.complaints() == []
-
-
-def test_who_waits_is_let_in_by_a_button_that_shows_the_words_first(window: Browser) -> None:
-    control = FakeControl()
-    stranger = RefusedSite(
-        site="c" * 32, cause="untrusted", reason=f"let it in: {words_of(SiteId('c' * 32))}", count=2, ago_s=1.0
-    )
-    other = RefusedSite(site="d" * 32, cause="refused-other-version", reason="2 and 3", count=1, ago_s=1.0)
-    control.current = msgspec.structs.replace(sample_status(), refused=(stranger, other))
-    let_in: list[str] = []
-
-    def accept(site: str) -> Outcome:
-        let_in.append(site)
-        return Outcome(done=True, reason="it may connect", duration_s=0.0)
-
-    with served(control, accept) as page:
-        window.open(page.client.page().url)
-        read_list = "return [...document.querySelectorAll('#strangers li')].map((one) => one.textContent)"
-        (row,) = wait_for(lambda: window.run(read_list), "who waits")
-        assert row.startswith("c" * 32) and "tried 2 times" in row
-        window.run("document.querySelector('#strangers button').focus()")
-        window.press("Enter")
-        asked = shown(window, "the question", lambda now: now["dialog"])
-        assert words_of(SiteId("c" * 32)) in asked["dialog"] and let_in == []
-        window.press("Tab", "Enter")
-        shown(window, "the outcome", lambda now: "it may connect" in now["outcome"])
-        assert let_in == ["c" * 32]
-        control.current = sample_status()
-        wait_for(lambda: not window.run(read_list), "nobody waits")
-        assert window.complaints() == []
-
-
-def test_a_change_says_its_consequence_first_and_is_made_by_keyboard_alone(window: Browser) -> None:
-    control = FakeControl()
-    control.current = many_sites(3)
-    with served(control) as page:
-        window.open(page.client.page().url)
-        shown(window, "three sites", lambda now: len(now["links"]) == 3)
-        window.run("document.querySelector('#links tr button').focus()")
-        window.press("Enter")
-        asked = shown(window, "the question", lambda now: now["dialog"])
-        assert "Remove the link to" in asked["dialog"] and "stays connected" in asked["dialog"]
-        window.press("Enter")  # on Cancel, where the focus is
-        shown(window, "no question any more", lambda now: not now["dialog"])
-        assert control.asked == []
-        window.press("Enter")
-        shown(window, "the question again", lambda now: now["dialog"])
-        window.press("Tab", "Enter")
-        shown(window, "the outcome", lambda now: "as asked" in now["outcome"])
-        assert control.asked == [("link", f"{1:032x}", False)]
-        window.run("document.getElementById('leave').focus()")
-        window.press("Enter")
-        leaving = shown(window, "the other question", lambda now: now["dialog"])
-        assert "2 other sites go on without it" in leaving["dialog"] and "its training script end" in leaving["dialog"]
-        window.press("Escape")
-        shown(window, "no question", lambda now: not now["dialog"])
-        assert len(control.asked) == 1
-        assert window.complaints() == []
-
-
-def test_a_removal_that_splits_the_overlay_is_announced_as_such(window: Browser) -> None:
-    control = FakeControl()  # two sites, one link
-    with served(control) as page:
-        window.open(page.client.page().url)
-        shown(window, "the link", lambda now: len(now["links"]) == 1)
-        window.run("document.querySelector('#links tr button').click()")
-        asked = shown(window, "the question", lambda now: now["dialog"])
-        assert "would split it, and will be refused" in asked["dialog"]
 
 
 class Elsewhere(http.server.BaseHTTPRequestHandler):

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -83,5 +84,16 @@ def test_help_shows_the_same_pages_in_the_terminal() -> None:
     listed = CliRunner().invoke(app, ["help"])
     assert listed.exit_code == 0 and "quick-start" in listed.output and "Quick start" in listed.output
     assert CliRunner().invoke(app, ["help", "quick"]).output == known["quick-start"].read_text() + "\n"
+    heart = CliRunner().invoke(app, ["help", "example-heart"]).output
+    assert heart == (ROOT / "examples" / "heart" / "README.md").read_text() + "\n"
     wrong = CliRunner().invoke(app, ["help", "no-such-page"])
     assert wrong.exit_code == 2 and "quick-start" in wrong.output
+
+
+def test_the_page_of_every_example_is_among_the_pages_of_checkout_and_wheel() -> None:
+    folders = sorted(path.parent.name for path in (ROOT / "examples").glob("*/README.md"))
+    known = pages()
+    assert [known[f"example-{name.replace('_', '-')}"].parent.name for name in folders] == folders
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wanted = {f"examples/{name}/README.md": f"chaosd/chaosd/pages/examples/{name}.md" for name in folders}
+    assert wanted.items() <= wheel["force-include"].items()

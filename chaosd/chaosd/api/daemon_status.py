@@ -88,6 +88,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         skips=machine.participation.skips.reason,
         averaging=_averaging(driver),
         bounds=_bounds(driver),
+        blocked=tuple(sorted(driver.conduct.blocked)),
     )
 
 

@@ -194,6 +194,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     averaging: AveragingStatus | None = None
     bounds: BoundsStatus | None = None
     """None: the run has none."""
+    blocked: tuple[str, ...] = ()
+    """Sites that this one's operator lets have no link with it."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,7 +63,7 @@ def ban(
 
 
 def unblock(
-    site: Annotated[str, typer.Argument(help="its id, or the beginning of it")],
+    site: Annotated[str, typer.Argument(help="its id, the beginning of it, or its name if it is known here")],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     api_socket: ApiSocketOption = None,

@@ -10,7 +10,7 @@ import typer
 
 from chaosd.cli.options import EXIT_USAGE, fail
 
-FOLDER = "pages"
+FOLDER, EXAMPLES = "pages", "examples"
 """Beside the package's modules, in what is installed; in a checkout the pages are where they are written."""
 
 
@@ -25,6 +25,7 @@ def show(
 
     $ chaosd help                # which pages there are
     $ chaosd help quick-start
+    $ chaosd help example-heart
     """
     known = pages()
     if topic is None:
@@ -41,10 +42,16 @@ def show(
 
 
 def pages() -> dict[str, Path]:
-    """Name to file, in the order of names; those of decisions by their numbers last."""
+    """Name to file, in the order of names; those of decisions by their numbers last. An example's page is called
+    `example-` and the name of its folder."""
     package = Path(__file__).resolve().parents[1]
-    folder = package / FOLDER if (package / FOLDER).is_dir() else package.parents[1] / "docs"
-    found = {path.stem: path for path in sorted(folder.rglob("*.md"))}
+    if (package / FOLDER).is_dir():
+        folder, examples = package / FOLDER, {path.stem: path for path in (package / FOLDER / EXAMPLES).glob("*.md")}
+    else:
+        folder = package.parents[1] / "docs"
+        examples = {path.parent.name: path for path in (package.parents[1] / EXAMPLES).glob("*/README.md")}
+    found = {path.stem: path for path in folder.rglob("*.md") if path.parent.name != EXAMPLES}
+    found |= {f"example-{name.replace('_', '-')}": path for name, path in examples.items()}
     if not found:
         fail(f"no pages in {folder}: this installation is incomplete", EXIT_USAGE)
     return dict(sorted(found.items(), key=lambda one: (one[0][0].isdigit(), one[0])))

@@ -20,6 +20,11 @@ KINDS = ("systemd", "launchd")
 
 service_app = typer.Typer(no_args_is_help=True, help="Run this site's daemon under systemd or launchd.")
 
+NO_MANAGER = (
+    "\nNo service manager answers here: in a container there is none, and a user has one of its own only in a real "
+    "login. The file stays; `--system`, as root, takes the machine's, and `chaosd start` needs none."
+)
+
 
 def register(app: typer.Typer) -> None:
     app.add_typer(service_app, name="service")
@@ -140,4 +145,6 @@ def _run(command: list[str]) -> None:
         )
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        fail(f"`{' '.join(command)}` failed: {(done.stderr or done.stdout).strip()}", EXIT_FAILED)
+        why = (done.stderr or done.stdout).strip()
+        hint = NO_MANAGER if any(words in why for words in ("connect to bus", "booted with systemd")) else ""
+        fail(f"`{' '.join(command)}` failed: {why}{hint}", EXIT_FAILED)

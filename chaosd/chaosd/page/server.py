@@ -11,7 +11,7 @@ lies in `assets` in the package: no other host is asked, and the content securit
 | GET /assets/NAME | scripts, style, picture | this machine's browsers |
 | GET /v1/session | the secret that changes must carry | a session |
 | GET /v1/live | server-sent events (`feed.py`) | a session |
-| POST /v1/link, /v1/leave, /v1/accept | as the commands | a session, its secret, the page's own origin |
+| POST /v1/link, /v1/leave, /v1/accept, /v1/block | as the commands | a session, its secret, the page's own origin |
 | GET /metrics | every counter, in Prometheus' text format | this machine, or who has the token (`metrics_token_file`) |
 
 On the unix socket: POST /v1/page opens the page where it is not open yet, and answers with its address and a ticket.
@@ -22,10 +22,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from aiohttp import web
@@ -49,6 +48,7 @@ from chaosd.config.file import DEFAULT_PAGE
 from chaosd.metrics import CONTENT_TYPE
 from chaosd.page.access import PageDoor, PageSession, same, why_foreign
 from chaosd.page.feed import VIEWERS_MAX, LiveFeed, Viewer
+from chaosd.trust import BlockBody, demand_printable
 
 log = logging.getLogger("chaosd.page")
 
@@ -94,8 +94,21 @@ class AcceptBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     site: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
+class Lists(Protocol):
+    """Of whom a site lets connect: `chaosd.trust.TrustList`. Nothing is raised."""
+
+    def accept(self, site: str) -> Outcome:
+        """Let in one that waits."""
+        ...
+
+    def change_block(self, asked: BlockBody) -> Outcome:
+        """Have no link with a site, want it out of the run, or take that back."""
+        ...
+
+
 class PageServer:
-    """See the module. `door`: where it is to be open, and who was let in before; `accept`: lets in one that waits."""
+    """See the module. `door`: where it is to be open, and who was let in before; `lists`: of whom this site lets
+    connect, None: they cannot be changed here."""
 
     def __init__(
         self,
@@ -104,10 +117,10 @@ class PageServer:
         site: str,
         door: PageDoor,
         metrics_token_file: Path | None,
-        accept: Callable[[str], Outcome] | None = None,
+        lists: Lists | None = None,
     ) -> None:
         self._control, self.door, self._token_file = control, door, metrics_token_file
-        self._accept = accept
+        self._lists = lists
         self._cookie = f"chaosd_{site[:8]}"  # cookies know no ports: two daemons of one machine must not share one
         self._feed = LiveFeed(control, lambda: last_event_id(control))
         self._changes = Changes(CHANGES_MAX)
@@ -173,6 +186,7 @@ class PageServer:
                 web.post("/v1/link", self._link),
                 web.post("/v1/leave", self._leave),
                 web.post("/v1/accept", self._let_in),
+                web.post("/v1/block", self._block),
                 web.get("/metrics", self._metrics),
             ]
         )
@@ -299,10 +313,20 @@ class PageServer:
     async def _let_in(self, request: web.Request) -> web.StreamResponse:
         self._demand_operator(request)
         asked = await read_body(request, AcceptBody)
-        if self._accept is None:
-            raise refusal(404, "this daemon lets nobody in by its page")
         log.info("the page asks: accept %s", asked.site)
-        return json_answer(self._accept(asked.site))
+        return json_answer(self._demand_lists().accept(asked.site))
+
+    async def _block(self, request: web.Request) -> web.StreamResponse:
+        self._demand_operator(request)
+        asked = await read_body(request, BlockBody)
+        demand_printable(asked)
+        log.info("the page asks: %s %s", "ban" if asked.ban else "block" if asked.add else "unblock", asked.site)
+        return json_answer(self._demand_lists().change_block(asked))
+
+    def _demand_lists(self) -> Lists:
+        if self._lists is None:
+            raise refusal(404, "this daemon changes its lists by commands alone")
+        return self._lists
 
 
 async def _tell(request: web.Request, response: web.StreamResponse, viewer: Viewer, newest: int) -> None:

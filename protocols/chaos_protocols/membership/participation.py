@@ -58,11 +58,11 @@ class Participation:
         self.leaving = Leaving(outbox, replica, network, self.membership, self.joining, rounds, self.session)
         self.hold = JoinHold(outbox, replica, rounds)
         self.absence = WorkerAbsence(outbox, self.membership, rounds, self.session, self.state.fetch)
-        self.waits = Waits(outbox, replica, self.client, rounds, self.absence)
+        self.skips = Skips(outbox, replica)
+        self.waits = Waits(outbox, replica, self.client, rounds, self.absence, self.skips)
         client, joining, hold, state = self.client, self.joining, self.hold, self.state
         self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
         self.warnings = Warnings(outbox, replica, network, self.session)
-        self.skips = Skips(outbox, replica)
         self.bounded = Bounded(outbox, replica)
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)

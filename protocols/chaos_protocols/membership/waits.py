@@ -9,6 +9,7 @@ from __future__ import annotations
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.scheduler_client import SchedulerClient
+from chaos_protocols.membership.skips import Skips
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.rounds.machine import RoundMachine
@@ -31,12 +32,13 @@ class Waits:
         client: SchedulerClient,
         rounds: RoundMachine,
         absence: WorkerAbsence,
+        skips: Skips,
     ) -> None:
         self._outbox = outbox
         self._replica = replica
         self._client = client
         self._rounds = rounds
-        self._absence = absence
+        self._absence, self._skips = absence, skips
         self._told: RoundWaits | None = None
         self._told_s = outbox.now_s
         self._doubt: tuple[int, float] = (0, outbox.now_s)
@@ -119,6 +121,8 @@ class Waits:
             return ""
         resting = [self.name_of(one.site) for one in message.rests[:NAMED_MAX]]
         who = f"the scripts of {', '.join(resting)} pause or are late" if resting else "no site's script has the state"
+        if self._skips.reason:  # this one has, and is asked again and again
+            who = f"nobody else has, and at this site {self._skips.reason}"
         return f"round {message.round} waits until a script has something to give: {who}"
 
     def name_of(self, site: str) -> str:

@@ -25,7 +25,7 @@ from chaosd.conduct import Conduct
 from chaosd.config.changes import CHANGES_NAME, DialledPeer, read_changes
 from chaosd.config.file import ConfigError
 from chaosd.config.model import PeerConfig, SiteConfig
-from chaosd.trust import TrustList
+from chaosd.trust import BlockBody, TrustList
 
 OTHER = SiteId("b" * 31 + "c")
 
@@ -238,7 +238,7 @@ def test_a_blocked_site_loses_its_link_at_once_and_stays_out_after_a_restart(rig
     rig.driver.conduct.block([])
     rig.again()
     assert rig.driver.conduct.why_not(B) and not rig.driver.conduct.why_not(C)
-    assert rig.trust.unblock("bbbb").done and not rig.driver.conduct.why_not(B)
+    assert rig.trust.unblock("site b").done and not rig.driver.conduct.why_not(B)
     assert not rig.trust.unblock("bbbb").done
     rig.driver.conduct.block([])
     rig.again()
@@ -284,3 +284,14 @@ def test_the_file_of_an_earlier_release_counts_until_the_first_change(tmp_path: 
     assert B in rig.trust and C not in rig.trust
     assert rig.trust.trust(D).done and not former.exists()
     assert B in rig.again() and D in rig.trust
+
+
+def test_a_stranger_that_is_blocked_by_the_beginning_of_its_id_waits_no_more_until_it_is_unblocked(rig: Rig) -> None:
+    rig.knocks(B)
+    assert rig.trust.change_block(BlockBody(site=B[:8])).done and rig.pending() == []
+    assert rig.driver.conduct.blocked == {B}
+    assert rig.trust.change_block(BlockBody(site=B[:8], add=False)).done and rig.pending() == [B]
+    (rig.config.data_dir / CHANGES_NAME).unlink()
+    (rig.config.data_dir / CHANGES_NAME).mkdir()
+    refused = rig.trust.change_block(BlockBody(site=B))
+    assert not refused.done and "nothing has changed" in refused.reason and rig.driver.conduct.blocked == set()

@@ -76,6 +76,7 @@ def test_public_names_are_these() -> None:
         "LeftRun",
         "LocalSGD",
         "NoDaemon",
+        "NothingFinite",
         "OuterSGD",
         "Refused",
         "SharedMemoryTooSmall",

@@ -12,8 +12,9 @@ import torch
 from tests.unit.sdk.fake_daemon import FakeDaemon
 from tests.unit.sdk.line import Line, ShortFolder
 
-from chaos import Coordinator
+from chaos import Coordinator, NothingFinite
 from chaos.finite import PIECE_BYTES, first_not_finite
+from chaos.skipped import BY_THE_SCRIPT, SKIPS_SINCE, TRIES_MAX, SkippedRounds
 from chaos.testing import LocalRun
 from chaos_protocols.wire.state_spec import contribution_spec
 from chaos_protocols.wire.worker import (
@@ -70,6 +71,31 @@ def test_a_round_to_which_nobody_gives_anything_asks_all_for_another_contributio
         (first, tries), (second, _) = run.together(steps({2: math.nan}, 2.0), steps({2: math.nan}, 4.0))
     assert first == second == [-12.0] * 3
     assert tries == [1, 1, 2, 3, 4], "the second attempt was for round 2, and so was the third"
+
+
+def test_a_round_that_never_comes_to_anything_finite_ends_the_script_with_the_reason() -> None:
+    def script(socket: Path) -> list[float]:
+        with Line(socket) as line:
+            line.register()
+            assert line.step(2.0)
+            for _ in range(TRIES_MAX):
+                assert line.step(math.nan)
+            with pytest.raises(NothingFinite, match="'weights' is not finite, in 100 tries of round 2"):
+                line.step(math.nan)
+            assert line.coordinator.round == 1
+            return line.weights.tolist()
+
+    with LocalRun(sites=2) as run:
+        assert run.together(script, script) == [[-2.0] * 3] * 2
+
+
+def test_steps_that_the_script_skips_are_no_vain_tries() -> None:
+    """A site that has nothing to give for long, and one that has a NaN now and then, train on."""
+    rounds = SkippedRounds(lambda _: None)
+    rounds.daemon_version = SKIPS_SINCE
+    for number in range(3 * TRIES_MAX):
+        rounds.note(RoundSkipped(round=1, reason=BY_THE_SCRIPT))
+        rounds.note(RoundSkipped(round=number + 1, reason="a gradient is not finite"))
 
 
 def test_an_average_that_is_too_large_is_applied_by_nobody() -> None:

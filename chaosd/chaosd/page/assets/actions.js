@@ -2,6 +2,8 @@
 
 import { element, plain, write } from "./text.js";
 
+const REASON = "asked for on the page";
+
 let secret = "";
 
 /** The secret that every change carries; false when this browser is not let in (any more). */
@@ -83,6 +85,40 @@ export function askAccept(stranger) {
     "It may then connect to this site, at once and after a restart, and whoever one member lets connect can join the run.",
   ];
   ask({ title: `Let ${stranger.site.slice(0, 8)} in`, lines, yes: "They agree: let it in", target: "/v1/accept", body: { site: stranger.site } });
+}
+
+/** What follows if a site that waits, or one of the run, has no link with this site any more. */
+export function askBlock(status, names, site) {
+  const [name, ofRun] = [names(site), status.sites.some((one) => one.site === site)];
+  const linked = status.links.some((link) => [link.one, link.other].includes(site) && [link.one, link.other].includes(status.site));
+  const lines = ofRun
+    ? [
+        `${linked ? `The link to ${name} ends at once` : `This site has no link to ${name} now`}, and none comes about from now on, also after a restart. It holds at this site alone.`,
+        `${name} stays in the run as long as another site has a link with it.`,
+      ]
+    : ["It is turned away from now on, also after a restart, and does not stand here as waiting any more."];
+  if (linked && ofRun && !stillConnected(status, site)) lines.push("This link holds the overlay together: without it, the part that lacks a majority of the votes is left out of the run.");
+  lines.push("To take it back: the list of blocked sites on this page, or chaosd unblock.");
+  ask({ title: `Block ${name}`, lines, yes: `Block ${name}`, target: "/v1/block", body: { site, reason: REASON } });
+}
+
+/** What follows if this site's operator wants a site out of the run. `waitedFor`: it is the slowest. */
+export function askBan(status, names, site, waitedFor) {
+  const name = names(site);
+  const voices = status.sites.filter((one) => one.site !== site && one.state === "member").length;
+  const needed = Math.floor(voices / 2) + 1;
+  const lines = [
+    `${name} is blocked at this site at once. As soon as the operators of ${needed} of the ${voices} other ${voices === 1 ? "member" : "members"} have said the same, each at their own site, it is removed from the run, for good: its key is never let in again.`,
+    "What it has given so far stays in the model. Until it is removed, chaosd unblock takes the word back.",
+  ];
+  if (waitedFor) lines.unshift(`The others wait for ${name} now. If its script hangs, nothing has to be done: after straggler_timeout it counts with weight 0 until it is back.`);
+  ask({ title: `Drop ${name} from the run`, lines, yes: `Say that ${name} is to go`, target: "/v1/block", body: { site, ban: true, reason: REASON } });
+}
+
+/** What follows if a block is taken back. */
+export function askUnblock(names, site) {
+  const lines = ["It may connect again, if it is trusted, a peer, or a site of the run. If it was to be dropped from the run, that word of this site is taken back, too; a removal that is done stays."];
+  ask({ title: `Unblock ${names(site)}`, lines, yes: "Let it connect", target: "/v1/block", body: { site, add: false } });
 }
 
 /** Whether every site of the roster can still be reached without the link between this site and `far`. */

@@ -1,6 +1,6 @@
 // The page: takes what /v1/live tells, and shows it. What is known stands in `seen`; everything shown is drawn from it.
 
-import { askAccept, askLeave, askLink, begin } from "./actions.js";
+import { askAccept, askBan, askBlock, askLeave, askLink, askUnblock, begin } from "./actions.js";
 import { Curve, Pace, Strips, sum } from "./charts.js";
 import { drawOverlay, treeOf } from "./overlay.js";
 import { bytes, classes, clock, duration, element, keyed, milliseconds, plain, rate, short, took, UNKNOWN, write } from "./text.js";
@@ -143,6 +143,7 @@ function showStatus() {
   write(by("chart-pace-text"), seen.pace === null ? "not known yet" : `now ${seen.pace.toFixed(2)}, highest ${most.toFixed(2)}`);
   showScript(status);
   showStrangers(status);
+  showBlocked(status);
   showSites(status);
   showLinks(status);
   showTransfer(status);
@@ -175,22 +176,45 @@ function showSites(status) {
     classes(share, site.site === slowest ? "bad" : "quiet");
     cell(row, 7, plain(site.software || UNKNOWN), "tight");
     cell(row, 8, plain(site.address));
-    const button = row.children[9].firstChild;
-    button.hidden = site.site === status.site || linked.has(site.site) || status.state !== "member";
+    const [button, block, drop] = row.children[9].children;
+    const other = site.site !== status.site;
+    button.hidden = !other || linked.has(site.site) || status.state !== "member";
     button.setAttribute("aria-label", `Add the link to ${nameOf(site.site)}`);
+    block.hidden = !other || status.blocked.includes(site.site);
+    block.setAttribute("aria-label", `Block ${nameOf(site.site)}`);
+    drop.hidden = !other || site.state !== "member" || status.state !== "member";
+    drop.setAttribute("aria-label", `Drop ${nameOf(site.site)} from the run`);
   });
 }
 
 function makeSiteRow(site) {
   const button = element("button", { type: "button" }, "Add link ...");
   button.onclick = () => askLink(seen.status, nameOf, site.site, true);
+  const block = element("button", { type: "button" }, "Block ...");
+  block.onclick = () => askBlock(seen.status, nameOf, site.site);
+  const drop = element("button", { type: "button", class: "grave" }, "Drop ...");
+  drop.onclick = () => askBan(seen.status, nameOf, site.site, strips.slowest() === site.site);
   const strip = element("svg:svg", { viewBox: "0 0 240 14", preserveAspectRatio: "none", "aria-hidden": "true" });
   const cells = ["td", "td", "td", "td", "td", "td"].map((name, number) => element(name, number === 0 ? { class: "name" } : {}));
-  return element("tr", {}, ...cells, element("td", { class: "strip" }, strip, element("span")), element("td"), element("td"), element("td", {}, button));
+  return element("tr", {}, ...cells, element("td", { class: "strip" }, strip, element("span")), element("td"), element("td"), element("td", { class: "actions" }, button, block, drop));
+}
+
+function showBlocked(status) {
+  by("blocked-part").hidden = status.blocked.length === 0;
+  keyed(by("blocked"), status.blocked, (site) => site, makeBlocked, (node, site) => {
+    write(node.children[0], nameOf(site) === short(site) ? `${site} ` : `${nameOf(site)}, ${site} `);
+  });
+}
+
+function makeBlocked(site) {
+  const button = element("button", { type: "button" }, "Unblock ...");
+  button.onclick = () => askUnblock(nameOf, site);
+  button.setAttribute("aria-label", `Unblock ${short(site)}`);
+  return element("li", {}, element("span"), button);
 }
 
 function showStrangers(status) {
-  const strangers = status.refused.filter((one) => one.cause === "untrusted");
+  const strangers = status.refused.filter((one) => one.cause === "untrusted" && !status.blocked.includes(one.site));
   by("waiting").hidden = strangers.length === 0;
   keyed(by("strangers"), strangers, (one) => one.site, makeStranger, (node, one) => {
     write(node.children[0], `${one.site}, tried ${one.count} ${one.count === 1 ? "time" : "times"}, last ${duration(one.ago_s)} ago `);
@@ -201,7 +225,10 @@ function makeStranger(one) {
   const button = element("button", { type: "button" }, "Let in ...");
   button.onclick = () => askAccept(one);
   button.setAttribute("aria-label", `Let ${one.site.slice(0, 8)} in`);
-  return element("li", {}, element("span"), button);
+  const block = element("button", { type: "button" }, "Block ...");
+  block.onclick = () => askBlock(seen.status, nameOf, one.site);
+  block.setAttribute("aria-label", `Block ${one.site.slice(0, 8)}`);
+  return element("li", { class: "actions" }, element("span"), button, block);
 }
 
 const scriptCurves = new Map(); // of a figure's name

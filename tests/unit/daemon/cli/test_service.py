@@ -117,3 +117,15 @@ def test_what_cannot_be_a_service_is_said(site: Path, tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", str(tmp_path))
     told = run("service", "install", "--config", site, "--now", code=1).stderr
     assert "systemctl is not there" in told
+
+
+def test_where_no_service_manager_answers_the_way_out_is_said(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemctl = tmp_path / "bin" / "systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text("#!/bin/sh\necho 'Failed to connect to bus: No medium found' >&2\nexit 1\n")
+    systemctl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{systemctl.parent}:/usr/bin:/bin")
+    told = run("service", "install", "--now", "--config", site, code=1).stderr
+    assert "Failed to connect to bus" in told and "No service manager answers here" in told

@@ -257,7 +257,15 @@ async def test_changes_are_asked_for_by_the_page_itself_and_answered_as_the_comm
         assert one.control.asked == [("link", "beta", True), ("leave", "on the page")]
 
 
-@pytest.mark.parametrize(("path", "body"), [("/v1/link", {"site": "beta", "add": False}), ("/v1/leave", {})])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/link", {"site": "beta", "add": False}),
+        ("/v1/leave", {}),
+        ("/v1/accept", {"site": "b" * 32}),
+        ("/v1/block", {"site": "b" * 32, "ban": True}),
+    ],
+)
 @pytest.mark.parametrize("lacks", ["cookie", "secret", "origin", "right secret", "own origin"])
 async def test_a_change_without_all_three_proofs_is_refused_and_changes_nothing(
     tmp_path: Path, path: str, body: dict[str, object], lacks: str

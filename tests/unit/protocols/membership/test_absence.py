@@ -209,6 +209,14 @@ def test_a_round_to_which_nobody_gives_says_who_could() -> None:
     assert [one.reason for one in bench.machine.participation.waits.resting] == ["its script evaluates"]
 
 
+def test_a_round_that_is_done_again_and_again_names_what_is_not_finite_here() -> None:
+    bench = training_member()
+    bench.handle(events.WorkerContributed(round=2, weight=0.0, reason="the gradient of 'w' is not finite"))
+    waits(bench, empty=True)
+    told = bench.machine.participation.pause.reason()
+    assert told.endswith("nobody else has, and at this site the gradient of 'w' is not finite")
+
+
 @pytest.mark.parametrize("state", Absence)
 @pytest.mark.parametrize("event", AbsenceEvent)
 def test_every_state_knows_every_event(state: Absence, event: AbsenceEvent) -> None:

@@ -1,0 +1,42 @@
+"""Sites as `chaosd status` calls them: by name in every sentence, and nothing is cut off in a narrow terminal."""
+
+from __future__ import annotations
+
+import io
+
+import msgspec
+from rich.console import Console
+from tests.unit.daemon.api.local_api import HERE, THERE, sample_status
+
+from chaosd.api.status import AveragingStatus, Status
+from chaosd.cli.render import render_status
+
+ONE_TREE = AveragingStatus(
+    trees=1,
+    rate_bytes_per_s=12.5e6,
+    predicted_s=None,
+    took_s=None,
+    reason=f"one tree; its slowest link {HERE} - {THERE} carries 100.0 Mbit/s",
+)
+
+
+def shown(status: Status, width: int = 200) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render_status(status))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_ids_in_the_planners_reason_become_names() -> None:
+    text = shown(msgspec.structs.replace(sample_status(), averaging=ONE_TREE))
+    assert "its slowest link alpha - beta carries 100.0 Mbit/s" in text and HERE not in text
+
+
+def test_who_is_blocked_is_named_with_the_way_back() -> None:
+    text = shown(msgspec.structs.replace(sample_status(), blocked=(THERE, "c" * 32)))
+    assert "blocked by this site's operator: beta, cccccccc (`chaosd unblock SITE`)" in text
+    assert "blocked" not in shown(sample_status())
+
+
+def test_an_address_is_whole_in_a_terminal_of_eighty_columns() -> None:
+    text = shown(sample_status(), width=80)
+    assert "…" not in text and "127.0.0." in text
