@@ -6,23 +6,24 @@ import dataclasses
 import random
 
 import pytest
-from tests.simulator.faults import Nemesis, all_are_members, begin, build, revive
+from tests.simulator.faults import Nemesis, all_are_members, begin, begin_anew, build, revive
 from tests.simulator.keeping import keep_at_random
 from tests.simulator.node import Node
 from tests.simulator.world import World
 
+from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.state.result_log import RESULTS_BYTES_MAX
 
 
-def three_sites(keep: CheckpointSettings, *, seed: int = 1) -> World:
+def three_sites(keep: CheckpointSettings, *, seed: int = 1, rounds: int = 20) -> World:
     """a, b, c, fully meshed, training."""
     world = World(seed, settings=SiteSettings(keep=keep))
     for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
         world.add(name, founder=name == "a", peers=peers, min_sites=3)
     for node in world.nodes.values():
         begin(node)
-    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
+    assert world.run_until(lambda: world.oracles.rounds_done > rounds, limit_s=20.0)
     return world
 
 
@@ -184,6 +185,44 @@ def test_a_worker_that_is_back_first_does_not_begin_anew_what_others_have_on_dis
     assert world.run_until(lambda: all_are_members(world), limit_s=30.0)
     adopted = told(world, "restore-point", since=told_before)
     assert len(adopted) == 1 and f"from its checkpoint, at round {newest}" in adopted[0]
+
+
+@pytest.mark.parametrize("daemons_too", [True, False])
+def test_a_run_that_is_lost_in_its_first_rounds_begins_anew_by_itself_and_says_so(daemons_too: bool) -> None:
+    """Checkpoints as by default: none is whole yet (decision 0018)."""
+    world = three_sites(CheckpointSettings(), rounds=0)
+    done = world.oracles.rounds_done
+    for node in world.nodes.values():
+        if daemons_too:
+            node.kill()
+        else:
+            node.kill_worker()
+        node.keeper.files = {}
+    assert 0 < done <= ANEW_ROUNDS_MAX
+    told_before = len(world.story)
+    revive(world)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    (adopted,) = told(world, "restore-point", since=told_before)
+    assert "the run begins anew" in adopted
+    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
+
+
+def test_a_run_that_begins_anew_has_its_first_checkpoint_as_soon_as_any_other() -> None:
+    """It counted the rounds since the last checkpoint of the history that was given up: until it had come further than
+    that one, it kept none."""
+    world = three_sites(CheckpointSettings(checkpoint="fixed", checkpoint_every_rounds=10), rounds=100)
+    for node in world.nodes.values():
+        node.kill_worker()
+    world.run(world.now_s + 1.0)  # what was being written is on disk
+    for node in world.nodes.values():
+        node.keeper.damage()
+        node.start_worker()
+    assert not world.run_until(lambda: all_are_members(world), limit_s=60.0)
+    begin_anew(world)
+    assert world.run_until(lambda: all_are_members(world), limit_s=20.0)
+    assert world.run_until(lambda: world.oracles.rounds_done > 30, limit_s=20.0) and world.oracles.rounds_done < 50
+    kept = [one.round for node in world.nodes.values() for one, state in node.keeper.files.items() if state is not None]
+    assert kept and max(kept) < 50
 
 
 def test_a_damaged_checkpoint_is_passed_over() -> None:

@@ -24,13 +24,14 @@ DEFAULT_CHECKPOINT = CheckpointSettings().checkpoint
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """`invariant`: the number that was broken; ANY_ERROR: something raised; 0: neither. `operator`: the state was lost,
-    and an operator had the run begin anew; what every site had after it. `by_default`: sites kept checkpoints as where
-    nothing is configured."""
+    and an operator had the run begin anew; what every site had after it. `by_itself`: it was lost in the first rounds,
+    and the run began anew. `by_default`: sites kept checkpoints as where nothing is configured."""
 
     trial: Trial
     invariant: int = 0
     told: str = ""
     operator: str = ""
+    by_itself: bool = False
     by_default: bool = False
     virtual_s: float = 0.0
     strikes: tuple[int, ...] = ()
@@ -52,6 +53,7 @@ def attempt(trial: Trial, *, verbose: bool = False) -> Outcome:
         outcome = replace(outcome, invariant=ANY_ERROR, told=tell(world, error))
     if world.lost_state:
         outcome = replace(outcome, operator="; ".join(standings(world)))
+    outcome = replace(outcome, by_itself=world.oracles.restore.began_anew)
     struck = tuple(int(line[13:].split(":")[0]) for line in world.story if line[10:13] == "!! " and ":" in line[13:17])
     return replace(outcome, virtual_s=world.now_s, strikes=struck)
 
@@ -88,13 +90,14 @@ def attempt_all(trials: list[Trial], jobs: int) -> Iterator[Outcome]:
 def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) -> int:
     """Prints each failure with its replay command, those that needed an operator, and a summary. The exit status."""
     began_s = told_s = time.monotonic()
-    done = failed = by_default = 0
+    done = failed = by_default = by_itself = 0
     virtual_s, decided = 0.0, list[Outcome]()
     interrupted = False
     try:
         for outcome in attempt_all(trials, jobs):
             done, virtual_s = done + 1, virtual_s + outcome.virtual_s
             by_default += outcome.by_default
+            by_itself += outcome.by_itself
             if outcome.invariant:
                 failed += 1
                 print(f"{outcome.told.splitlines()[0]}\nreplay: {outcome.trial.command()}", flush=True)
@@ -114,7 +117,8 @@ def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) ->
     print(
         f"{stopped}{done} seeds, {failed} failed, the state lost for an operator to decide in {len(decided)} "
         f"({_percent(len(decided), done)}; with checkpoints as by default "
-        f"{_percent(sum(one.by_default for one in decided), by_default)}), {virtual_s:.0f} virtual seconds "
+        f"{_percent(sum(one.by_default for one in decided), by_default)}), begun anew by itself in its first rounds in "
+        f"{by_itself} ({_percent(by_itself, done)}), {virtual_s:.0f} virtual seconds "
         f"in {took_s:.1f} s, {jobs} at a time"
     )
     return 130 if interrupted else int(failed > 0)

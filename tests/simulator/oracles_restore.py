@@ -2,7 +2,8 @@
 
 Judged when the run takes over a state: what every site of the run really has then, on its disk or in a worker that
 lives, whether its daemon does or not. A state counts if it belongs to the run's history as it stood; one round is no
-loss (spec 13.4).
+loss (spec 13.4). Beginning anew takes an operator's word, too, but for a run of ANEW_ROUNDS_MAX rounds (decision 0018),
+and one more that its sites may not have noted yet.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from tests.simulator.oracles_rounds import ROUNDS_KEPT
 
 if TYPE_CHECKING:
@@ -32,11 +34,18 @@ class RestoreOracle:
 
     def __init__(self, fail: Fail, nodes: dict[str, Node], rounds: RoundsOracle) -> None:
         self._fail, self._nodes, self._rounds = fail, nodes, rounds
+        self.began_anew = False
+        """By itself: nobody had a state of the run's first rounds."""
 
     def committed(self, index: int, command: SetRestorePoint, before: Roster) -> None:
         """`before`: the roster to which the command is applied."""
         if command.operator or before.model is None:
             return
+        done = self._rounds.eras[-1].newest
+        if not command.round and done:
+            self.began_anew = True
+            if done > ANEW_ROUNDS_MAX + 1:
+                self._fail(10, f"entry {index} begins anew after round {done}, and nobody decided that")
         chosen = self._worth(command)
         for node in self._members(before):
             for number, state in self._held(node):

@@ -2,10 +2,11 @@
 
 A note says: in this history of the run (*lineage*: the epoch in which it last took over a state) this round was done
 here, and this site's worker trained, or did not. Notes are made with the first round of a history and then at most
-every NOTE_EVERY_S, so they may lag behind by the rounds of that time; nothing is promised to anybody by them. One thing
-in a note is exact: that the worker trains. It is taken back, durably, before this site gives to a round without its
-worker. So where a note says so, and the worker outlives its daemon, nobody has a state that is more than a round newer:
-no round is done without its part.
+every NOTE_EVERY_S, so they may lag behind by the rounds of that time; nothing is promised to anybody by them. Two
+things in a note are exact. The first: whether the run has come beyond its first ANEW_ROUNDS_MAX rounds, which are
+noted each. The second: that the worker trains. It is taken back, durably, before this site gives to a round without
+its worker. So where a note says so, and the worker outlives its daemon, nobody has a state that is more than a round
+newer: no round is done without its part.
 
 It also says of which history the state is that the worker has: a worker outlives its daemon, and knows no more of its
 state than the round. That history need not be the one of which a round was last done here: that may have been without
@@ -26,6 +27,10 @@ from chaos_protocols.wire.plans import Reached
 
 NOTE_EVERY_S = 1.0
 """One write and one sync of about a hundred bytes in so long, and never more than one a round."""
+
+ANEW_ROUNDS_MAX = 3
+"""A run of which no more rounds were done begins anew by itself when nobody has a state of it: that is before any
+checkpoint can be whole. These rounds, and the one after them, are noted each (decision 0018)."""
 
 
 class ReachedRound:
@@ -67,7 +72,7 @@ class ReachedRound:
         outbox, active = self._outbox, self._rounds.active
         self._outlived = None
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
-        if news or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
+        if news or round_number <= ANEW_ROUNDS_MAX + 1 or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
             lineage, held = roster.restore_epoch, self.held
             self.noted = Reached(lineage=lineage, round=round_number, active=active, held=held)
             self._noted_s = outbox.now_s

@@ -16,6 +16,7 @@ from chaos_protocols.agreement.commands import SetRestorePoint
 from chaos_protocols.agreement.roster import View
 from chaos_protocols.agreement.views import connects, make_view
 from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.negotiation import Tell
@@ -163,6 +164,8 @@ class RestorePoint:
             repeated = f"; round {newest} is done again, its result died with its workers"
         elif chosen.round < newest:
             repeated = f"; rounds {first} to {newest} are done again, their results died with their workers"
+        if not chosen.round and newest and self._order is None:
+            return f"the run begins anew with its {chosen.source}, at round 0, for nobody has a state of it{repeated}"
         return f"the run goes on from its {chosen.source}, at round {chosen.round}{repeated}"
 
     # -- the choice
@@ -182,6 +185,8 @@ class RestorePoint:
         here = {one.record.site for one in offered}
         stood_s = self._stood_s(now_s)
         awaited = self._awaited.than(best.age if best else None, here=here, now_s=now_s, stood_s=stood_s)
+        if best is None and not awaited and reached <= ANEW_ROUNDS_MAX:
+            best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
             strangers = [one for one in offered if one not in candidates]
             self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)

@@ -225,6 +225,10 @@ class CheckpointFiles:
         self._last_s, self._last_round = self._outbox.now_s, round_number
         self._outbox.emit([WriteCheckpoint(checkpoint=checkpoint, epoch=roster.epoch)])
 
+    def history_changed(self) -> None:
+        """The run goes on from another state: of its present history there is no checkpoint, the next is the first."""
+        self._last_round = 0
+
     def written(self, event: CheckpointWritten, pause_s: float | None) -> None:
         """The file is whole, or could not be written."""
         if event.checkpoint != self._writing:

@@ -112,6 +112,7 @@ class WorkerState:
         facts, rounds, session = self._outbox.facts, self._rounds, self.session
         self.fetch.cancel()
         self.restore.abandon()
+        self.files.history_changed()
         own = roster.restored_from == (facts.site, facts.incarnation)
         in_roster = self._membership.in_roster
         self._membership.begin(begun=in_roster)

@@ -9,7 +9,7 @@ from tests.simulator.faults import begin
 from tests.simulator.world import World
 
 from chaos_protocols import effects
-from chaos_protocols.rounds.reached import NOTE_EVERY_S
+from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX, NOTE_EVERY_S
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.wire.plans import Reached
 
@@ -33,11 +33,13 @@ def three_sites(rounds: int = 20) -> tuple[World, dict[str, list[tuple[float, Re
     return world, noted
 
 
-def test_the_first_round_is_noted_at_once_and_others_once_in_a_while() -> None:
+def test_the_first_rounds_are_noted_each_and_others_once_in_a_while() -> None:
     world, noted = three_sites(rounds=200)
+    assert {*range(1, ANEW_ROUNDS_MAX + 2)} <= {note.round for _, note in noted["a"]}
     for name, notes in noted.items():
         assert notes[0][1].round <= 3, name
-        gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(notes[1:])]
+        later_ones = [one for one in notes if one[1].round > ANEW_ROUNDS_MAX]
+        gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(later_ones)]
         assert min(gaps) >= NOTE_EVERY_S and max(gaps) < NOTE_EVERY_S + 0.5, name
         assert all(note.active for _, note in notes[1:])
         assert world.node(name).disk.reached == notes[-1][1]

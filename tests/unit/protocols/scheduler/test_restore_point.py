@@ -13,6 +13,7 @@ from tests.unit.protocols.scheduler.scheduler_kit import alive, lose, report
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
 from chaos_protocols.wire.control import JoinRequest, StateRequest
 from chaos_protocols.wire.plans import CheckpointFacts
@@ -127,6 +128,37 @@ def test_a_fresh_worker_waits_for_disks_that_have_not_spoken_yet() -> None:
     assert adopted(bench) is None
     patience(bench, B)
     assert adopted(bench) == (A, 0)
+
+
+@pytest.mark.parametrize("done", [1, ANEW_ROUNDS_MAX, ANEW_ROUNDS_MAX + 1])
+def test_a_run_whose_first_rounds_nobody_has_begins_anew_by_itself(done: int) -> None:
+    """No checkpoint can be whole yet. One more round, and an operator decides (decision 0018)."""
+    bench = without_state(B, done=done)
+    hello(bench)
+    alive(bench, B, seconds=1.0)
+    assert adopted(bench) is None, "the worker of B may have it"
+    asks(bench, B)
+    patience(bench, B)
+    if done > ANEW_ROUNDS_MAX:
+        assert adopted(bench) is None
+        assert "no site has another one" in bench.machine.scheduler.term.restore_point.waiting
+        return
+    assert adopted(bench) == (A, 0)
+    told = records(bench.out, "restore-point")[-1].reason
+    assert "begins anew" in told and ("round 1 is" if done == 1 else f"rounds 1 to {done} are") in told
+
+
+def test_a_run_of_few_rounds_does_not_begin_anew_while_a_checkpoint_or_a_site_is_away_that_may_have_them() -> None:
+    gone = Departure(
+        site=D, incarnation=0, last_round=2, cause="failed", reason="", newest_round=2, lineage=1, name="d"
+    )
+    bench = without_state(B, done=2, departed=(gone,), restore_epoch=1)
+    hello(bench)
+    asks(bench, B)
+    patience(bench, B)
+    assert adopted(bench) is None and "waiting for d" in bench.machine.scheduler.term.restore_point.waiting
+    joins(bench, D, checkpoint=disk(2, lineage=1))
+    assert adopted(bench) == (D, 2)
 
 
 def test_a_site_that_reads_its_checkpoint_is_given_the_time_its_disk_may_take() -> None:
