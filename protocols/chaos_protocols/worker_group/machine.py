@@ -184,8 +184,8 @@ class WorkerGroupMachine:
 
     def _ask(self) -> None:
         self._asked += 1
-        member, plan, hello = self.member, self._in_force, self._crew.hello
-        kept = Kept.ALL if plan is None or hello is None else plan.kept_by(self.present, len(hello.layers))
+        member, plan = self.member, self._in_force
+        kept = Kept.ALL if plan is None else plan.kept_by(self.present)
         part = member is not None and kept is Kept.PART and (member.settles or not member.awaits_state)
         afresh = member is not None and not part and (member.awaits_state or kept is not Kept.ALL)
         if member is not None and afresh:

@@ -38,10 +38,10 @@ class Plan:
         shares = [share for worker, share in self.shares.items() if worker in workers]
         return frozenset(layer for share in shares for layer in range(share.first_layer, share.last_layer))
 
-    def kept_by(self, workers: Set[int], layers: int) -> Kept:
-        """What these hold of so many layers."""
-        held = len(self.layers_of(workers))
-        return Kept.ALL if held == layers else Kept.PART if held else Kept.NOTHING
+    def kept_by(self, workers: Set[int]) -> Kept:
+        """What these hold of the layers."""
+        held = self.layers_of(workers)
+        return Kept.ALL if held == self.layers_of(self.workers) else Kept.PART if held else Kept.NOTHING
 
     def facts(self) -> dict[str, object]:
         """For the history."""
