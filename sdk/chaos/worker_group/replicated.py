@@ -28,6 +28,7 @@ from chaos.worker_group.replicas import (
     SummedSession,
     WholeTraining,
 )
+from chaos.worker_group.scaling import refuse_scaled_losses
 from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel, WholeVectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
@@ -59,6 +60,7 @@ class Replicated:
         self._dealt: tuple[int, int] | None = None
         self._drawn: torch.Tensor | None = None
         self._loss = float("nan")
+        self._looked_for_scaling = False
         module.register_forward_pre_hook(lambda *_: self._doing(Work.FORWARD))
         module.register_forward_hook(lambda *_: self._doing(Work.BACKWARD))
 
@@ -120,13 +122,17 @@ class Replicated:
             yield sample
 
     def step(self) -> bool:
-        """The gradients of the micro-batch that was dealt are there. False: this site is out of the run."""
+        """The gradients of the micro-batch that was dealt are there. False: this site is out of the run. Raises
+        ValueError for a loss that a GradScaler may have scaled."""
         loader, replica = self._loader, self._replica
         if loader is None or replica is None or self._dealt is None:
             raise ValueError(
                 "replicate() trains on the batches of coordinator.loader(dataset, global_batch=, micro_batch=): take "
                 "one, compute, then coordinator.step(), once for each"
             )
+        if not self._looked_for_scaling:
+            self._looked_for_scaling = True
+            refuse_scaled_losses()
         if self._drawn is not None:
             torch.set_rng_state(self._drawn)
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None

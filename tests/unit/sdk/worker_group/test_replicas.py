@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -196,3 +197,17 @@ def test_a_gradient_that_is_not_finite_is_said() -> None:
             coordinator.step()
 
     refused(script, "is not finite")
+
+
+def test_a_scaler_of_losses_is_refused_unless_it_does_nothing() -> None:
+    def scaled(coordinator: Coordinator, *, enabled: bool) -> None:
+        scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+        model, _, batches = registered(coordinator)
+        inputs, targets = next(iter(batches))
+        scaler.scale(LOSS(model(inputs), targets)).backward()
+        coordinator.step()
+
+    refused(lambda c: scaled(c, enabled=True), "GradScaler that is enabled")
+    gc.collect()  # the one above lived in the traceback
+    with Coordinator(standalone=True, handle_signals=False, verbose=False) as coordinator:
+        scaled(coordinator, enabled=False)

@@ -1,0 +1,29 @@
+"""Scaled losses (AMP with float16): their gradients cannot be summed as they are."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+
+def refuse_scaled_losses() -> None:
+    """Raises ValueError where this process has a GradScaler that is enabled.
+
+    Its loss is multiplied by a number that each process changes by itself, when one of its gradients is not finite. A
+    gradient does not show whether that was done, so its maker is looked for, once: all objects of the process, some ten
+    milliseconds.
+    """
+    if not _scales():
+        return
+    gc.collect()  # one that nobody has any more may be among them
+    if _scales():
+        raise ValueError(
+            "replicate() sums gradients of losses as they are, and this script has a GradScaler that is enabled: each "
+            "worker would scale by a number of its own. Leave it out: loss.backward(), then coordinator.step(); "
+            "torch.autocast with bfloat16 needs no scaling (GradScaler(enabled=False) may stay)"
+        )
+
+
+def _scales() -> bool:
+    return any(issubclass(type(each), torch.amp.GradScaler) and each.is_enabled() for each in gc.get_objects())
