@@ -4,7 +4,8 @@ Real workers (2 pipelines of 2 stages, `examples/site/train.py`) are killed by S
 of progress says forward, backward, summing, update or waiting; spares take their places, and when none is left the
 planner answers. Times run from the signal: until the controller has seen the death, until all survivors have stopped,
 until everybody is ready under the new plan, until its first step is done. The states of all layers after every step are
-compared with those of the same script in one process.
+compared with those of the same script in one process. Beside it, in turn: the same model with as many processes, as
+replicas that are all started again from a checkpoint (`full_restart`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.full_restart import full_restarts
 from benchmarks.measure import Figures, percentile, spread
 from chaos_protocols.worker_group.suspicion import Work
 from chaosd.worker_group.controller import Controller
@@ -32,6 +35,8 @@ SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "site" / "train.py"
 ALONE = {"CHAOS_STANDALONE": "1"}
 STEPS_BETWEEN = 5
 LIMIT_S = 540.0
+RESTARTS = 3
+"""Of the baseline, in each turn."""
 PLACES = (Work.FORWARD, Work.BACKWARD, Work.SUMMING, Work.UPDATE, Work.WAITING)
 
 
@@ -201,10 +206,12 @@ def equal(found: Struck, expected: Sequence[Sequence[str]]) -> bool:
 
 
 def run(*, short: bool, seed: int) -> Figures:
-    """Kills in all places; equality, repeated steps, and seconds from the signal on."""
+    """Kills in all places; equality, repeated steps, and seconds from the signal on. `over_full_restart`: ours, until
+    the next step is done, over a full restart's."""
     strikes: list[Strike] = []
     equals: list[bool] = []
     expected: list[list[str]] = []
+    restarted: list[float] = []
     for turn in range(1 if short else 4):
         plan = [(work, signal.SIGKILL) for work in PLACES]
         found = asyncio.run(strike(plan, dp=2, pp=2, spares=4, seed=seed + turn))
@@ -213,6 +220,7 @@ def run(*, short: bool, seed: int) -> Figures:
         expected = expected or alone([], (len(plan) + 1) * (STEPS_BETWEEN + 1))
         equals.append(equal(found, expected))
         strikes += found.strikes
+        restarted += full_restarts(4, RESTARTS)
     seen = [each.seen_s - each.sent_s for each in strikes]
     stepped = [each.stepped_s - each.sent_s for each in strikes]
     return {
@@ -225,5 +233,7 @@ def run(*, short: bool, seed: int) -> Figures:
         "seconds_to_ready": spread([each.ready_s - each.sent_s for each in strikes]),
         "seconds_to_next_step": spread(stepped),
         "seconds_to_next_step_max": max(stepped),
+        "seconds_of_full_restart": spread(restarted),
+        "over_full_restart": statistics.median(stepped) / statistics.median(restarted),
         "policies": ", ".join(sorted({each.policy for each in strikes})),
     }

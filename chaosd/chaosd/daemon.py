@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -81,6 +82,8 @@ class Daemon:
         """Its script has left, nobody else: another life is to follow this one."""
         self.reload: Callable[[], SiteConfig] | None = None
         """Reads the configuration again; None: it did not come from a file."""
+        self.listening: socket.socket | None = None
+        """Listens at the configured address already; None: the daemon opens the port itself."""
         host, port = split_address(config.listen)
         self.metrics = Metrics()
         self.transport = self.make_transport(
@@ -179,7 +182,7 @@ class Daemon:
     async def run(self) -> int:
         """Until the site has left (0), was forced (130) or had to give up (1)."""
         try:
-            await self.transport.start()
+            await self.transport.start(self.listening)
         except BaseException:
             await self.driver.close()
             raise
@@ -330,10 +333,16 @@ class Daemon:
 MakeDaemon = Callable[[SiteConfig, Identity, Journal, History], Daemon]
 
 
-def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon, *, reload: Callable[[], SiteConfig] | None = None) -> int:
+def run_daemon(
+    config: SiteConfig,
+    make: MakeDaemon = Daemon,
+    *,
+    reload: Callable[[], SiteConfig] | None = None,
+    listening: socket.socket | None = None,
+) -> int:
     """Run one site's daemon until it ends; the exit status. When its script alone has left, another life of it follows:
     to the run it is a daemon that was started anew, and nothing of the former life counts. `reload` reads its
-    configuration again.
+    configuration again; its first life takes over the socket `listening`.
 
     Raises IdentityError, JournalError, HistoryError, ListenError or UnixSocketError, each with a remedy, when it cannot
     start."""
@@ -356,6 +365,7 @@ def run_daemon(config: SiteConfig, make: MakeDaemon = Daemon, *, reload: Callabl
             daemon = make(config, identity, journal, history)
             daemon.page_door = page_door = page_door or daemon.page_door
             daemon.reload = reload
+            daemon.listening, listening = listening, None
             code = runner.run(daemon.run())
             config = daemon.config
         if not daemon.stays:

@@ -44,7 +44,7 @@ def _link(told: SeenHere) -> Check:
     if told.linked:
         return Check(name=name, level=Level.OK, found="stands")
     why = told.why or "it is being dialled, or dials this site"
-    return Check(name=name, level=Level.FAIL, found=why, remedy="the cause stands in docs/when-something-stands.md")
+    return Check(name=name, level=Level.FAIL, found=why, remedy="`chaosd help when-something-stands` tells why")
 
 
 def _views(status: Status, seen: SeenSite) -> Iterator[Check]:

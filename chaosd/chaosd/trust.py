@@ -247,7 +247,7 @@ class TrustList:
         matches = [site for site in sites if site.startswith(text)] if re.fullmatch(r"[0-9a-f]{4,}", text) else []
         if len(matches) == 1:
             return matches[0]
-        known = ", ".join(sites) or "none"
+        known = ", ".join(map(self.called, sites)) or "none"
         return _refused(f"{'more than one' if matches else 'none'} of those that {what} begins so; there are: {known}")
 
     def _take(self, changes: ListChanges, words: str) -> None:

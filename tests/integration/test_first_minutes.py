@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 from tests.rigs.site import ROOT, environment, wait_for
 
 from chaos_lab.children import free_port
@@ -55,6 +56,11 @@ class NewUser:
 
     def sees_the_end_of(self, name: str) -> None:
         """A command that stays has ended: `chaosd leave` returns when that is decided."""
+        self._processes[name].wait(30)
+
+    def kills(self, name: str) -> None:
+        """SIGKILL for a command that stays, as when memory runs out."""
+        self._processes[name].kill()
         self._processes[name].wait(30)
 
 
@@ -143,6 +149,25 @@ def test_a_script_that_fails_takes_its_site_out_and_gives_its_code(tmp_path: Pat
                 [sys.executable, *words, *command], cwd=tmp_path, env=user.variables, capture_output=True, timeout=150
             )
             assert done.returncode == code and why in done.stderr.decode(), done
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere a script ends when it has waited a minute")
+def test_a_daemon_that_is_killed_takes_its_script_along_and_the_site_starts_again_at_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import pathlib, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path('told').write_text('to end') and 0))\n"
+        "print('trains', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with new_user(tmp_path) as user:
+        words = ["-m", "chaosd", "up", "a", "--listen", f"127.0.0.1:{free_port()}", "--", sys.executable, str(script)]
+        user.starts("a", *words)
+        told(user, "a", "(trains)")
+        user.kills("a")
+        wait_for(lambda: (tmp_path / "told").exists(), "the script was told to end")
+        user.starts("again", *words)
+        told(user, "again", "(trains)")
 
 
 def answers(client: LocalClient) -> bool:

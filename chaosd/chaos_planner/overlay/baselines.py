@@ -25,7 +25,7 @@ def one_tree(overlay: Overlay) -> tuple[list[WeightedEdges], str]:
     edges = widest_tree(overlay)
     slowest = min(edges, key=lambda edge: (overlay.links[edge].rate_bytes_per_s, edge))
     rate = overlay.links[slowest].rate_bytes_per_s
-    return [(1.0, edges)], f"one tree; its slowest link {slowest[0]} - {slowest[1]} carries {rate:.4g} bytes/s"
+    return [(1.0, edges)], f"one tree; its slowest link {slowest[0]} - {slowest[1]} carries {rate * 8e-6:,.1f} Mbit/s"
 
 
 def ring_trees(overlay: Overlay) -> tuple[list[WeightedEdges], str]:

@@ -136,7 +136,7 @@ def pack(
         packing = packing_of(overlay, trees_max=num_trees_max)
         share = packing.rate_bytes_per_s / packing.bound_bytes_per_s
         rate = packing.rate_bytes_per_s
-        why = f"{len(packing.trees)} trees average {rate:.4g} bytes/s, {share:.1%} of the overlay's bound"
+        why = f"{len(packing.trees)} trees average {rate * 8e-6:,.1f} Mbit/s, {share:.1%} of the overlay's bound"
         return list(packing.trees), why, packing.bound_bytes_per_s
 
     return _plan(sites, links, uplinks, num_trees_max, learners, packed)

@@ -18,14 +18,19 @@ class Changes:
         self._running: set[asyncio.Task[Outcome]] = set()
 
     async def run(self, change: Coroutine[Any, Any, Outcome], name: str) -> Outcome:
-        """Its outcome. A refusal with 503 where too many run already."""
+        """Its outcome. A refusal with 503 where too many run already, or the daemon ends meanwhile."""
         if len(self._running) >= self._most:
             change.close()
             raise refusal(503, f"{self._most} changes are under way already; try again when they are done")
         task = asyncio.create_task(change, name=f"api {name}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise  # the asker went away; the change goes on
+            raise refusal(503, f"the daemon has ended before the {name} was done") from None
 
     async def close(self) -> None:
         """Cancel what still runs, but for the change that is closing us."""

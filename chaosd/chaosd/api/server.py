@@ -134,8 +134,8 @@ class LocalApi:
         if self._server is not None:
             self._server.close()
             self._server = None
+        await self._changes.close()  # first: who waits for one gets an answer
         await self._runner.cleanup()
-        await self._changes.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -48,13 +48,13 @@ def chaosd() -> None:
 
     A first run on one machine:
 
-      $ chaosd up a -- python train.py           # terminal 1: key, a/chaosd.toml, daemon and script
-      $ chaosd up b --peer ... -- python train.py    # terminal 2, with what the first one has printed
-      $ chaosd accept c428fe34 --config a/chaosd.toml    # lets the second in, by the id that it prints
-      $ chaosd status --config a/chaosd.toml --watch
+      $ chaosd up a -- python train.py               # makes a site, runs it
+      $ chaosd up b --peer ... -- python train.py    # as the first one says
+      $ chaosd accept c428fe34 -c a/chaosd.toml      # lets the second in
+      $ chaosd status -c a/chaosd.toml --watch
 
     The other commands talk to the daemon that --config, --data-dir or --api-socket selects; without any of them it is
-    that of ./chaosd.toml, if there is one, or of the default data directory.
+    that of CHAOS_CONFIG, of ./chaosd.toml, or of the site made last. `chaosd help` has the documentation.
 
     Exit codes: 0 done, 1 refused or failed, 2 wrong configuration or usage, 3 no daemon running.
     """

@@ -3,14 +3,18 @@ with it.
 
 The daemon runs in the main thread as always; one thread waits for the script. Ctrl+C in the terminal reaches both, and
 both leave the run gracefully. A script that ends takes its site out of the run, however it ended: nobody is there to
-start another one.
+start another one. A daemon that is killed takes its script along: on Linux at once; elsewhere the script gives up by
+itself when it has waited for a daemon for a minute.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +33,9 @@ DAEMON_WAIT_S = 60.0
 POLL_S = 0.05
 GRACE_S = 30.0
 """After the daemon's end a script saves what it wants to save; then it is terminated, and at last killed."""
+SILENT_S = 2.0
+"""After so long the operator is told what is waited for."""
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 EXIT_NOT_FOUND = 127
 """As a shell says it."""
 
@@ -60,7 +67,8 @@ class ScriptBeside:
             return
         variables = {**os.environ, SOCKET_VARIABLE: str(self._config.worker_socket)}
         try:
-            self._process = subprocess.Popen(self._command, env=variables)
+            tie = _ends_with_us()
+            self._process = subprocess.Popen(self._command, env=variables, preexec_fn=tie)  # noqa: PLW1509
             code = self._process.wait()
         except OSError as error:
             typer.echo(f"{self._command[0]} cannot be started: {error.strerror}; this site leaves", err=True)
@@ -81,14 +89,34 @@ class ScriptBeside:
         return False
 
     def _end(self) -> None:
-        """The daemon has ended: so does the script."""
-        self._thread.join(GRACE_S)
-        process = self._process
-        if process is None or process.poll() is not None:
-            return
-        process.terminate()
+        """The daemon has ended: so does the script. Ctrl+C meanwhile ends it at once."""
         try:
-            process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        self._thread.join(POLL_S)
+            self._thread.join(SILENT_S)
+            if self._runs():
+                typer.echo(
+                    f"the daemon has ended; up to {GRACE_S:g} s for the script to end, Ctrl+C ends it now", err=True
+                )
+                self._thread.join(GRACE_S)
+            if (process := self._process) is not None and self._runs():
+                process.terminate()
+                self._thread.join(GRACE_S)
+        except KeyboardInterrupt:
+            typer.echo("the script is ended", err=True)
+        finally:
+            if (process := self._process) is not None and self._runs():
+                process.kill()
+            self._thread.join(SILENT_S)
+
+    def _runs(self) -> bool:
+        return self._process is not None and self._thread.is_alive()
+
+
+def _ends_with_us() -> Callable[[], object] | None:
+    """For the child, before it becomes the script: SIGTERM as soon as the thread that started it is gone (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec nothing may be loaded
+    except (OSError, AttributeError):
+        return None
+    return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

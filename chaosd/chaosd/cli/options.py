@@ -26,7 +26,7 @@ ConfigOption = Annotated[
     typer.Option(
         "--config",
         "-c",
-        help=f"its TOML file [dim](default: CHAOS_CONFIG, ./{CONFIG_FILE_NAME}, the site made last)[/]",
+        help=f"its TOML file, or its folder [dim](default: CHAOS_CONFIG, ./{CONFIG_FILE_NAME}, the site made last)[/]",
         rich_help_panel=PANEL,
     ),
 ]

@@ -40,6 +40,8 @@ def page(
     if json:
         echo_json(found)
         return
+    if address not in ("", found.address):
+        typer.echo(f"(it is open at {found.address} already, and not at {address})", err=True)
     typer.echo(found.url)
     if browser and _has_screen():
         import webbrowser

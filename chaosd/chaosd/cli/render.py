@@ -65,7 +65,7 @@ def render_status(status: Status) -> RenderableType:
     if status.links:
         parts.append(_links(status.links, names))
         parts += [Text(printable(link.why), style="red") for link in status.links if link.why]
-    parts += _rounds(status)
+    parts += _rounds(status, names)
     parts.append(_worker(status))
     for refused in status.refused[:REFUSED_SHOWN_MAX]:
         told = f"refused {refused.site} {_duration(refused.ago_s)} ago: {printable(refused.reason)}"
@@ -93,11 +93,18 @@ def _figure(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.6g}"
 
 
-def _rounds(status: Status) -> list[Text]:
+def _named(text: str, names: dict[str, str]) -> str:
+    """`text` with the names of the sites whose ids stand in it."""
+    for site, name in names.items():
+        text = text.replace(site, name)
+    return text
+
+
+def _rounds(status: Status, names: dict[str, str]) -> list[Text]:
     """How the rounds are averaged, and what may be given to them."""
     lines = []
     if status.averaging is not None and len(status.sites) > 1:
-        lines.append(Text(_averaging(status.averaging), style="dim"))
+        lines.append(Text(_named(_averaging(status.averaging), names), style="dim"))
     if status.bounds is not None:
         lines.append(Text(_bounds(status.bounds), style="yellow" if status.bounds.void_rounds else "dim"))
     return lines
@@ -142,7 +149,7 @@ def _paused(status: Status) -> Text:
     text = Text(f"paused: {printable(status.paused)}", style="bold yellow")
     if status.paused_for:
         told = f"\nwaits for {printable(status.paused_for)}, for {_duration(status.paused_s)}"
-        text.append(f"{told} ({printable(status.paused_cause)} in docs/when-something-stands.md)", style="yellow")
+        text.append(f"{told} (`chaosd help when-something-stands`: {printable(status.paused_cause)})", style="yellow")
     return text
 
 
@@ -162,9 +169,9 @@ def _headline(status: Status, names: dict[str, str]) -> Text:
 
 def _sites(status: Status) -> Table:
     table = Table(
-        "site",
+        Column("site", overflow="fold"),
         "id",
-        "address",
+        Column("address", overflow="fold"),  # a narrow terminal cuts nothing off
         "state",
         "vote",
         "round",

@@ -26,7 +26,8 @@ def _flag(field: str, text: str = "") -> Any:
 
 def start(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help=f"TOML file; default: ./{CONFIG_FILE_NAME} if there is one")
+        Path | None,
+        typer.Option("--config", "-c", help=f"TOML file, or its folder; default: ./{CONFIG_FILE_NAME} if there is one"),
     ] = None,
     name: Annotated[str | None, _flag("name")] = None,
     run: Annotated[str | None, _flag("run")] = None,

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from chaosd.cli.options import ApiSocketOption, ConfigOption, DataDirOption, JsonOption, daemon, echo_list, tell
+from chaosd.cli.options import (
+    EXIT_USAGE,
+    ApiSocketOption,
+    ConfigOption,
+    DataDirOption,
+    JsonOption,
+    daemon,
+    echo_list,
+    fail,
+    tell,
+)
 
 if TYPE_CHECKING:
     from chaosd.api.status import PendingSite
@@ -51,6 +62,18 @@ def pending(
         typer.echo("Does that institution read out the same words? Then: chaosd accept ID")
 
 
+def _beginning(text: str) -> str:
+    """An id or the beginning of one, as it was typed or pasted. Ends the command for anything else: a name, words."""
+    found = text.strip().lower()
+    if not re.fullmatch("[0-9a-f]{4,32}", found):
+        fail(
+            f"'{text}' is no id: 32 characters 0-9 a-f, of which the first 4 or more will do where `chaosd pending` or "
+            "`chaosd trust list` shows it",
+            EXIT_USAGE,
+        )
+    return found
+
+
 def _knock(one: PendingSite) -> str:
     first, last = (datetime.fromtimestamp(at).strftime("%H:%M:%S") for at in (one.first_unix_s, one.last_unix_s))
     return f"{one.site}  knocked {one.times} times, first {first}, last {last}\n    {one.words}"
@@ -71,6 +94,7 @@ def accept(
 
       $ chaosd accept c428fe34
     """
+    site = _beginning(site)
     with daemon(config, data_dir, api_socket) as client:
         outcome = client.trust(site, pending=True)
     tell(outcome, f"accept {site}", as_json=json)
@@ -88,6 +112,7 @@ def add(
 
     $ chaosd trust add c428fe341c9c7edd59ab5b2ebc29859d
     """
+    site = _beginning(site)
     with daemon(config, data_dir, api_socket) as client:
         outcome = client.trust(site)
     tell(outcome, f"trust add {site}", as_json=json)
@@ -105,6 +130,7 @@ def remove(
 
     $ chaosd trust remove c428fe34
     """
+    site = _beginning(site)
     with daemon(config, data_dir, api_socket) as client:
         outcome = client.trust(site, add=False)
     tell(outcome, f"trust remove {site}", as_json=json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import socket
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,7 +45,12 @@ class EndsWithCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
         ctx.meta[COMMAND] = args[at + 1 :]
-        return super().parse_args(ctx, args[:at])
+        try:
+            return super().parse_args(ctx, args[:at])
+        except Exception as error:
+            if "unexpected extra argument" not in str(error):
+                raise
+            fail(f"{error}. What runs a training script follows `--`: chaosd up FOLDER -- python train.py", EXIT_USAGE)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- COMMAND]"]
@@ -86,16 +92,20 @@ def up(
     from chaos_protocols.fingerprint import words_of
     from chaosd.config.model import load_config
     from chaosd.identity import Identity, IdentityError
+    from chaosd.os_errors import explain
 
     command: list[str] = context.meta.get(COMMAND, [])
     fields = {"name": name, "run": run, "listen": listen, "advertise": advertise}
     given = dict(overrides_of_up({**fields, "peer": peer, "trust": trust, "page": page}))
+    if directory is not None and directory.is_file():
+        fail(f"{directory} is a file, no folder of a site; a script beside it: chaosd up FOLDER -- COMMAND", EXIT_USAGE)
     path = choose(None).path if directory is None else directory / CONFIG_FILE_NAME
     new = path is None or not path.exists()
+    listening: socket.socket | None = None
     try:
         if path is None or not path.exists():
             place = default_data_dir() if path is None else path.parent
-            path = _make(place, {**given}, founds="peers" not in given, alone=alone)
+            path, listening = _make(context, place, {**given}, founds="peers" not in given, alone=alone)
             given = {"page": page} if page is not None else {}
         if command:
             given["exit_with_worker"] = True
@@ -104,7 +114,7 @@ def up(
     except (ConfigError, IdentityError) as error:
         fail(str(error), EXIT_USAGE)
     except OSError as error:
-        fail(f"cannot make a site: {error}", EXIT_USAGE)
+        fail(f"cannot make a site: {explain(error)}", EXIT_USAGE)
     run, name = shlex.quote(config.run), shlex.quote(config.name)
     if directory is None and not new:
         typer.echo(f"this is the site of {path}; a further one on this machine: chaosd up FOLDER")
@@ -113,7 +123,7 @@ def up(
     from chaosd.daemon import run_daemon
 
     def daemon() -> int:
-        return run_daemon(config, reload=lambda: load_config(path, given))
+        return run_daemon(config, reload=lambda: load_config(path, given), listening=listening)
 
     become(daemon if not command else lambda: ScriptBeside(command, config).run(daemon))
 
@@ -126,13 +136,23 @@ def overrides_of_up(given: dict[str, Any]) -> dict[str, object]:
         fail(str(error), EXIT_USAGE)
 
 
-def _make(place: Path, given: dict[str, object], *, founds: bool, alone: bool) -> Path:
-    from chaosd.config.making import free_address, make_site
+def _make(
+    context: typer.Context, place: Path, given: dict[str, object], *, founds: bool, alone: bool
+) -> tuple[Path, socket.socket | None]:
+    """The configuration file of a new site, and the socket that listens at its address, where that was chosen here."""
+    from chaosd.config.making import demand_free, listen_at, make_site
 
     given.pop("page", None)  # counts for this start
-    fields = {"run": DEFAULT_RUN, "listen": free_address(DEFAULT_LISTEN), **given}
+    listening: socket.socket | None = None
+    if "listen" in given:
+        demand_free(str(given["listen"]))
+    else:
+        given["listen"], listening = listen_at(DEFAULT_LISTEN)
+    if listening is not None:
+        context.call_on_close(listening.close)
+    fields = {"run": DEFAULT_RUN, **given}
     if founds:
         fields |= {"bootstrap": True, "start_sites": 1 if alone else FOUNDER_WAITS_FOR}
     path, _, _ = make_site(place, fields)
     typer.echo(f"made a site: {path} says everything about it, {place} holds its key")
-    return path
+    return path, listening

@@ -37,14 +37,19 @@ class Choice:
 def choose(config: Path | None) -> Choice:
     """See the module."""
     if config is not None:
-        return Choice(config)
+        return Choice(_file_of(config))
     if named := os.environ.get(CONFIG_VARIABLE):
-        return Choice(Path(named).expanduser())
+        return Choice(_file_of(Path(named).expanduser()))
     local = Path(CONFIG_FILE_NAME)
     if local.is_file():
         return Choice(local)
     there = [path for path in remembered() if path.is_file()]
     return Choice(there[-1], guessed=len(there) > 1) if there else Choice(None)
+
+
+def _file_of(named: Path) -> Path:
+    """A folder stands for the configuration in it."""
+    return named / CONFIG_FILE_NAME if named.is_dir() else named
 
 
 def remember(config: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 from collections.abc import Mapping
@@ -138,19 +139,37 @@ def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, 
     return path, identity.site, config
 
 
-def free_address(listen: str) -> str:
-    """`listen`, or the same host with the next port that nobody has: several sites on one machine need no thought."""
-    host, port = split_address(listen)
+def listen_at(address: str) -> tuple[str, socket.socket | None]:
+    """`address`, or the same host with the next port that nobody has, and the socket that listens there: several sites
+    on one machine need no thought, also where two are made at the same moment. None: no port is free."""
+    host, port = split_address(address)
     for candidate in range(port, min(port + PORTS_TRIED_MAX, 65536)):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as one:
+        one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                one.bind((host, candidate))
-            except OSError:
-                continue
-        return join_address(host, candidate)
-    return listen
+            one.bind((host, candidate))
+            one.listen()  # two that only bind may have the same port
+        except OSError:
+            one.close()
+            continue
+        return join_address(host, candidate), one
+    return address, None
+
+
+def demand_free(address: str) -> None:
+    """Raises ConfigError where another program listens there: said before a site is made whose file would name it."""
+    try:
+        host, port = split_address(address)
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            return
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ConfigError(
+                f"another program listens on {address} (`ss -ltnp` shows which): name another port with --listen, or "
+                "none, and the next free one is taken"
+            ) from None
+    except ValueError:
+        return  # what is wrong with it is said where all fields are checked
 
 
 def _peer_table(peer: PeerConfig) -> str:

@@ -262,7 +262,10 @@ class _Disagreement(ValueError):
 
 
 _HALF_CLIPPED = {
-    "clipped": ("clip_radius", 'aggregate = "clipped" needs a clip_radius above 0: see docs/operating.md, Bounds'),
+    "clipped": (
+        "clip_radius",
+        'aggregate = "clipped" needs a clip_radius above 0: see `chaosd help operating`',
+    ),
     "mean": ("clip_radius", 'counts with aggregate = "clipped" only: set that too, or leave clip_radius out'),
 }
 """By `aggregate`: one of two settings that need each other is missing."""

@@ -139,10 +139,10 @@ class PageServer:
     async def close(self, reason: str) -> None:
         """Tell the viewers, answer what is under way. Safe to call twice and without `start`."""
         await self._feed.close(reason)
+        await self._changes.close()  # who waits for one gets an answer
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        await self._changes.close()
 
     def local_routes(self) -> list[web.RouteDef]:
         """For the unix socket: who may open that may open the page."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
+import socket
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -99,12 +100,15 @@ class Listener:
         name = transport.get_extra_info("sockname") if transport is not None else None
         return join_address(str(name[0]), self.port) if name else self.address
 
-    async def start(self) -> None:
-        """Open the port. Raises ListenError that names it and the remedy."""
+    async def start(self, listening: socket.socket | None = None) -> None:
+        """Open the port, or take over a socket that listens at it. Raises ListenError that names it and the remedy."""
         loop = asyncio.get_running_loop()
         where = join_address(self.host, self.port)
         try:
-            self._server = await loop.create_server(self._visit, self.host, self.port)
+            if listening is None:
+                self._server = await loop.create_server(self._visit, self.host, self.port)
+            else:
+                self._server = await loop.create_server(self._visit, sock=listening)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ListenError(

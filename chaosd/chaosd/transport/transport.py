@@ -4,14 +4,14 @@ Decides which connection belongs to which link and which link stays when two mee
 Driven by the driver (methods of `Transport`) and the event loop; reports through `TransportEvents`, always from the
 loop and never from inside one of its own methods, so the driver needs no locks and sees no surprises.
 
-Spec 2.2: control and bulk on separate connections, so that a saturated link does not starve
-heartbeats; either end may dial. Trust (spec 2): see `handshake`.
+Spec 2.2: control and bulk have connections of their own, so that heartbeats do not starve; either end may dial.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import socket
 from collections.abc import Callable
 
 from chaos_protocols.causes import Cause
@@ -89,9 +89,9 @@ class Transport:
 
     # -- life ------------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Listen. Raises ListenError that names the port and the remedy."""
-        await self._listener.start()
+    async def start(self, listening: socket.socket | None = None) -> None:
+        """Listen, with a socket that does already or a new one. Raises ListenError that names port and remedy."""
+        await self._listener.start(listening)
 
     @property
     def address(self) -> str:

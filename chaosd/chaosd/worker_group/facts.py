@@ -76,11 +76,13 @@ class StepFacts:
         self._planned: dict[int, _Planned] = {}
         self._seconds: dict[int, deque[tuple[float, float]]] = {}
         self._layers = 0
+        self._unread = 0
         self.told: MeasuredFactors | None = None
 
     def begin(self, hello: GroupHello, shares: Mapping[int, Share]) -> None:
         """A plan is executed from now on."""
         self._layers = len(hello.layers)
+        self._unread = 0
         self._planned = {
             worker: _planned(hello, share) for worker, share in shares.items() if share.last_layer > share.first_layer
         }
@@ -91,6 +93,10 @@ class StepFacts:
         if worker not in self._seconds or not {"forward", "backward"} <= seconds.keys():
             return None
         self._seconds[worker].append((seconds["forward"], seconds["backward"]))
+        self._unread += 1
+        if self._unread < len(self._seconds):
+            return None  # once a step, not once a worker and step
+        self._unread = 0
         if any(len(each) < STEPS_MIN for each in self._seconds.values()):
             return None
         found = self._found()

@@ -324,8 +324,7 @@ class WorkerGroupMachine:
         self._check_stopped()
 
     def _has_stopped(self, worker: int, tag: StepTag) -> None:
-        if self._stopping is not None:
-            self._stopping.answered(worker, tag)
+        if self._stopping is not None and self._stopping.answered(worker, tag):
             self._check_stopped()
 
     def _check_stopped(self) -> None:

@@ -21,10 +21,16 @@ class Stopping:
         """Who has not answered yet, or has not committed again."""
         return frozenset(self._asked - self._tags.keys() | self._again)
 
-    def answered(self, worker: int, tag: StepTag) -> None:
-        """It has stopped."""
+    @property
+    def complete(self) -> bool:
+        """Whether nobody is missing; asked with every answer, so it must not take longer with more workers."""
+        return len(self._tags) == len(self._asked) and not self._again
+
+    def answered(self, worker: int, tag: StepTag) -> bool:
+        """It has stopped. Whether nobody is missing now."""
         if worker in self._asked:
             self._tags[worker] = tag
+        return self.complete
 
     def went(self, worker: int) -> None:
         """It is gone: nobody waits for it."""
@@ -46,7 +52,7 @@ class Stopping:
 
         Raises `TornStep`, also where nobody with state is left.
         """
-        if self.missing:
+        if not self.complete:
             return None
         if torn:
             return Resume(step=committed + 1, again=frozenset())

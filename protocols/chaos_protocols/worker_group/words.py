@@ -9,12 +9,13 @@ from chaos_protocols.worker_group.suspicion import Reading, Work
 SLOT_BYTES = 64
 """One slot a worker, at its number: a cache line, so that no two workers write into one."""
 
-SLOTS = 4096
+SLOTS = 8192
 """Workers that a worker group can have in its life, restarted ones too."""
 
 _DOING = struct.Struct("<QIi")
 _BEAT = struct.Struct("<Q")
 _BEAT_AT = 16
+_KINDS = {kind.value: kind for kind in Work}
 
 
 def write_doing(memory: memoryview, count: int, work: Work, peer: int) -> None:
@@ -32,5 +33,4 @@ def read_slot(memory: memoryview, worker: int) -> Reading:
     at = worker * SLOT_BYTES
     count, work, peer = _DOING.unpack_from(memory, at)
     (beat,) = _BEAT.unpack_from(memory, at + _BEAT_AT)
-    known = Work(work) if work in Work._value2member_map_ else Work.OUTSIDE
-    return Reading(count=count, work=known, peer=peer, beat=beat)
+    return Reading(count=count, work=_KINDS.get(work, Work.OUTSIDE), peer=peer, beat=beat)

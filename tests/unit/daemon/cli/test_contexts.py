@@ -12,10 +12,12 @@ from typer.testing import CliRunner, Result
 
 from chaos.connection import no_daemon_text
 from chaos.paths import socket_path
+from chaos_lab.children import free_port
+from chaosd.addresses import split_address
 from chaosd.cli.app import app
 from chaosd.config import contexts
 from chaosd.config.contexts import SITES_REMEMBERED_MAX, choose, remember, remembered
-from chaosd.config.making import free_address
+from chaosd.config.making import listen_at
 from chaosd.config.model import SiteConfig, load_config
 
 
@@ -177,12 +179,39 @@ def test_up_takes_the_next_port_where_another_site_has_the_usual_one(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         usual = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert free_address(usual) != usual
         monkeypatch.setattr("chaosd.cli.up.DEFAULT_LISTEN", usual)
         run("up", tmp_path / "a")
         assert started[0].listen not in (usual, "")
-        run("up", tmp_path / "b", "--listen", usual)
-        assert started[1].listen == usual  # what was asked for is not improved upon
+        refused = run("up", tmp_path / "b", "--listen", usual, code=2).output
+        assert f"another program listens on {usual}" in refused and not (tmp_path / "b").exists()
+    run("up", tmp_path / "b", "--listen", usual)
+    assert started[1].listen == usual  # what was asked for is not improved upon
+
+
+def test_up_tells_what_was_meant_by_a_command_without_its_dashes_and_by_a_file(
+    tmp_path: Path, started: list[SiteConfig]
+) -> None:
+    assert "follows `--`" in " ".join(run("up", tmp_path / "a", "python", "train.py", code=2).output.split())
+    script = tmp_path / "train.py"
+    script.touch()
+    assert "is a file, no folder of a site" in run("up", script, code=2).output
+    assert started == [] and not (tmp_path / "a").exists()
+
+
+def test_the_folder_of_a_site_names_its_file(tmp_path: Path) -> None:
+    made(tmp_path / "a")
+    assert choose(tmp_path / "a").path == tmp_path / "a" / "chaosd.toml"
+    assert run("id", "--config", tmp_path / "a").output == run("id", "--config", tmp_path / "a" / "chaosd.toml").output
+
+
+def test_two_sites_made_at_the_same_moment_never_choose_the_same_port() -> None:
+    found = [listen_at(f"127.0.0.1:{free_port()}") for _ in range(2)]
+    found += [listen_at(address) for address, _ in found]
+    addresses = [address for address, _ in found]
+    assert len(set(addresses)) == 4
+    for address, one in found:
+        assert one is not None and one.getsockname() == split_address(address)
+        one.close()
 
 
 @pytest.mark.parametrize(

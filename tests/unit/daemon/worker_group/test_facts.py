@@ -80,3 +80,12 @@ def test_the_planner_expects_what_was_measured_and_plans_by_it() -> None:
     assert planner.learn(twice, HELLO, present) == pytest.approx(2 * first.step_s, rel=1e-3)
     again = planner.make(AskPlanner(asked=2, lost=frozenset({3}), idle=frozenset()), HELLO, present - {3})
     assert again.step_s > 1.9 * first.step_s
+
+
+def test_steps_are_judged_once_a_step_however_many_workers_tell_of_them() -> None:
+    facts = StepFacts()
+    facts.begin(HELLO, SHARES)
+    slow, told_by = {"forward": 0.02, "backward": 0.04}, []
+    for _ in range(STEPS_MIN):
+        told_by += [worker for worker in range(4) if facts.take(worker, slow) is not None]
+    assert told_by == [3], "the last one of the first step that can be judged"

@@ -1,0 +1,44 @@
+"""Who is dying is seen among many, a part of them at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from chaosd.worker_group import processes
+from chaosd.worker_group.processes import WorkerProcesses
+
+
+def _sleeps(
+    command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def test_a_dying_worker_is_found_though_each_look_is_at_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LOOKED_AT_MAX", 2)
+
+    async def run() -> list[list[int]]:
+        memory = os.memfd_create("nothing")
+        group = WorkerProcesses(["sleep", "infinity"], {}, lambda worker, reason: None, memory, _sleeps)
+        for worker in range(5):
+            group.start(worker)
+        nobody = [group.dying() for _ in range(4)]
+        assert nobody == [[]] * 4
+        victim = group.pid(3)
+        group.kill(3)
+        end = os.WEXITED | os.WNOWAIT  # it has no memory any more, and is still to be waited for
+        os.waitid(os.P_PID, victim, end)  # noqa: ASYNC222  the loop must not see its pidfd before
+        found = [group.dying() for _ in range(6)]
+        await group.finish(0.0)
+        group.close()
+        os.close(memory)
+        return found
+
+    found = asyncio.run(run())
+    assert [worker for each in found for worker in each] == [3], "once, within the looks that all of them take"
+    assert [3] in found[:3]
