@@ -61,7 +61,7 @@ def run(*, short: bool, seed: int) -> Figures:
 def _case(sites: int, vector_bytes: int, rounds: int, encodings: tuple[str, ...]) -> Figures:
     gloo_each = max(3, min(rounds, 50) // 4)
     gloo = [gloo_rounds(sites, vector_bytes, gloo_each)]
-    measured = {encoding: _daemons(sites, vector_bytes, rounds, encoding) for encoding in encodings}
+    measured = {encoding: daemons_measured(sites, vector_bytes, rounds, encoding) for encoding in encodings}
     gloo.append(gloo_rounds(sites, vector_bytes, gloo_each))
     figures: Figures = {}
     for encoding, one in measured.items():
@@ -70,7 +70,7 @@ def _case(sites: int, vector_bytes: int, rounds: int, encodings: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Measured:
+class Measured:
     """`seconds`: of the whole rounds; per round: `cpu_s`, `faults`, `sent_bytes` of all sites together."""
 
     seconds: list[float]
@@ -127,12 +127,13 @@ def _is_whole(entry: dict[str, object], sites: int) -> bool:
     return len(weights) == sites and all(weight > 0 for weight in weights.values())
 
 
-def _daemons(sites: int, vector_bytes: int, rounds: int, encoding: str) -> _Measured:
+def daemons_measured(sites: int, vector_bytes: int, rounds: int, encoding: str, extra: str = "") -> Measured:
+    """Rounds of so many sites. `extra`: lines of every site's configuration."""
     names = NAMES[:sites]
     near = {name: names[:number] for number, name in enumerate(names)}
     with tempfile.TemporaryDirectory(prefix="chaos-bench-") as folder:
         cluster = AveragingCluster(
-            Path(folder), Loopback(), near, state_bytes=vector_bytes, pace_s=0.0, min_sites=sites
+            Path(folder), Loopback(), near, state_bytes=vector_bytes, pace_s=0.0, min_sites=sites, extra=extra
         )
         cluster.encoding = encoding
         try:
@@ -147,7 +148,7 @@ def _daemons(sites: int, vector_bytes: int, rounds: int, encoding: str) -> _Meas
             cluster.end()
 
 
-def _window(cluster: WanCluster, sites: int, rounds: int) -> _Measured:
+def _window(cluster: WanCluster, sites: int, rounds: int) -> Measured:
     first = next(iter(cluster.sites.values()))
     pids = [process.pid for site in cluster.sites.values() for process in (site.daemon, site.worker) if process]
     began_s, used_s, faults, sent_bytes = time.time(), _cpu_s(pids), _faults(pids), _sent_bytes(cluster)
@@ -166,7 +167,7 @@ def _window(cluster: WanCluster, sites: int, rounds: int) -> _Measured:
         if line.startswith("chaosd_loop_lag_longest_seconds ")
     ]
     silent = [event for site in cluster.sites.values() for event in site.events("link-down") if SILENT in event.cause]
-    return _Measured(
+    return Measured(
         seconds=seconds,
         other_rounds=other,
         cpu_s=used_s / done,
@@ -199,7 +200,7 @@ def _faults(pids: list[int]) -> int:
     return total
 
 
-def _figures(sites: int, vector_bytes: int, measured: _Measured, gloo: list[GlooRounds], form: str) -> Figures:
+def _figures(sites: int, vector_bytes: int, measured: Measured, gloo: list[GlooRounds], form: str) -> Figures:
     size = f"{vector_bytes // KIB}kib" if vector_bytes < MIB else f"{vector_bytes // MIB}mib"
     case = f"{sites}_sites_{size}{form}"
     gloo_s = statistics.median([second for one in gloo for second in one.seconds])

@@ -109,6 +109,10 @@ class Identity:
         """Ed25519 signature (64 bytes) of `data`. The caller puts a label first, so that no signature serves twice."""
         return self._key.sign(data)
 
+    def verify(self, site: SiteId, public_key: bytes, signature: bytes, data: bytes) -> bool:
+        """Whether `public_key` is that of `site` and has signed `data`; False on malformed input."""
+        return is_key_of(site, public_key) and verify(public_key, signature, data)
+
     def load_into(self, context: ssl.SSLContext) -> None:
         """Give a TLS context this site's certificate and key. The standard library takes them from files only."""
         with tempfile.NamedTemporaryFile(prefix="chaos-certificate-", suffix=".pem") as file:
@@ -141,6 +145,11 @@ def site_of(public_key_raw: bytes) -> SiteId:
     if len(public_key_raw) != PUBLIC_KEY_BYTES:
         raise ValueError(f"an Ed25519 public key has {PUBLIC_KEY_BYTES} bytes, not {len(public_key_raw)}")
     return SiteId(blake3.blake3(public_key_raw).hexdigest()[:SITE_ID_CHARACTERS])
+
+
+def is_key_of(site: SiteId, public_key_raw: bytes) -> bool:
+    """Whether a raw Ed25519 public key is that of `site`; False on malformed input."""
+    return len(public_key_raw) == PUBLIC_KEY_BYTES and site_of(public_key_raw) == site
 
 
 def site_of_certificate(certificate_der: bytes) -> SiteId | None:

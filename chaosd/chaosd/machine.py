@@ -52,6 +52,7 @@ def make_machine(
         snapshot=snapshot,
         entries=entries,
         now_s=now_s,
+        keys=identity,
     )
     try:
         machine = SiteMachine(

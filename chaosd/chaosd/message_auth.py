@@ -20,8 +20,7 @@ from chaos_protocols.wire.control import (
     encode_envelope,
     signed_bytes,
 )
-from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
-from chaosd.identity import Identity, site_of, verify
+from chaosd.identity import Identity, is_key_of, verify
 
 SIGNED_KEPT_MAX = 64
 """A flooded envelope goes to several neighbours: it is signed once."""
@@ -58,17 +57,13 @@ def check_source(own: SiteId, neighbour: SiteId, envelope: Envelope) -> None:
     """`own`: this site. Raises RemoteProtocolError, with what the neighbour did, for an envelope that is not what it
     claims to be."""
     source, message = envelope.source, envelope.message
-    if isinstance(message, JoinRequest) and not _is_key_of(source, message.public_key):
+    if isinstance(message, JoinRequest) and not is_key_of(source, message.public_key):
         raise RemoteProtocolError(f"brought a request of {short(source)} to join with another site's key")
     if source == neighbour and isinstance(message, Unreadable) and message.problem:
         raise RemoteProtocolError(f"sent a {message.kind} that cannot be read: {message.problem}")
     if source == neighbour and envelope.destination == own:
         return
-    if not _is_key_of(source, envelope.public_key):
+    if not is_key_of(source, envelope.public_key):
         raise RemoteProtocolError(f"relayed a message of {short(source)} with another site's key")
     if not verify(envelope.public_key, envelope.signature, signed_bytes(envelope)):
         raise RemoteProtocolError(f"relayed a message of {short(source)} with a wrong signature")
-
-
-def _is_key_of(site: SiteId, public_key: bytes) -> bool:
-    return len(public_key) == PUBLIC_KEY_BYTES and site_of(public_key) == site

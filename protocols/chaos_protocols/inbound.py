@@ -38,6 +38,9 @@ FOR_INSIDERS = frozenset(
 FOR_LEADERS = (AppendRequest, SnapshotRequest, TimeoutNow)
 """Said by the leader alone."""
 
+ANSWERS = frozenset((messages.JoinAnswer, messages.LeaveAnswer, messages.LinkAnswer, RecoverAnswer))
+"""What the scheduler answers: taken from whom this site takes for it (spec 7.2)."""
+
 OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye, messages.OlderStartRefused))
 """Taken only over the link that they are about: an old one that a third site brings would call a dead link up, or
 warn of what is over."""
@@ -130,6 +133,8 @@ class Inbound:
         """Only insiders say what binds this site; what cannot be read is not stored: it would stop this daemon at every
         start; and a roster of another run is none (spec 2.13)."""
         if type(message) in FOR_INSIDERS and not self._participation.client.is_trusted(source):
+            return False
+        if type(message) in ANSWERS and not self._participation.client.may_answer(source):
             return False
         if not isinstance(message, messages.RaftEnvelope):
             return True

@@ -41,7 +41,14 @@ class SiteSettings:
     restore_wait_s: float = 120.0
     replan_every_s: float = 10.0
     """Between two looks of the scheduler at whether other trees would average faster."""
+    rules_after: float = 30.0
+    """So many failure timeouts all sites have spoken a newer version, and the same sites voted, before the run agrees
+    on its rules, for good: who goes back to the former release at once can still do so."""
     keep: CheckpointSettings = CheckpointSettings()
+
+    @property
+    def rules_after_s(self) -> float:
+        return self.rules_after * self.failure_timeout_s
 
     @property
     def beat_s(self) -> float:

@@ -17,6 +17,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, encode_command
 from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.agreement.raft import Effect as RaftEffect
+from chaos_protocols.agreement.raft.effects import Unproven
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
@@ -62,12 +63,12 @@ class SiteMachine:
         roster = roster if roster is not None else empty_roster(facts.run)
         self.facts, self.settings = facts, settings
         self.planner = planner
-        self.rng = rng
         self.outbox = Outbox(facts, settings, now_s=now_s)
         self.replica = RosterReplica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
         self.network = Network(self.outbox, self.replica)
         self.rounds = RoundMachine(facts.site, roster)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
+        self.is_trusted, self.round_status, self.own_report = parts.client.is_trusted, parts.round_status, parts.report
         self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)
         self.scheduler = SchedulerMachine(self)
         self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
@@ -192,6 +193,8 @@ class SiteMachine:
                     self._install(self.replica.restored(snapshot), None)
                 case RoleChanged(role=role, term=term, leader=leader, reason=reason):
                     self._role_changed(role, term, leader, reason)
+                case Unproven():
+                    self.outbox.emit(self.replica.unproven(effect))
                 case _:
                     assert_never(effect)
         self._lift_fence()
@@ -366,17 +369,8 @@ class SiteMachine:
     def restarted_as(self, site: SiteId) -> int | None:
         return self.network.restarted_as(site)
 
-    def is_trusted(self, source: SiteId) -> bool:
-        return self.participation.client.is_trusted(source)
-
     def scheduler_site(self) -> SiteId | None:
         return self.participation.client.scheduler
-
-    def round_status(self) -> messages.RoundStatusReply:
-        return self.participation.round_status()
-
-    def own_report(self) -> messages.SiteStatus:
-        return self.participation.report()
 
     def versions_of(self, site: SiteId) -> Versions:
         return self.network.versions.of(site)
@@ -394,6 +388,11 @@ class SiteMachine:
                 self.rounds.fence(first_round)
         self._carry_out(effects)
         return index is not None
+
+    def shows_votes(self) -> bool:
+        """This site, which leads, can show who elected it; it asks for signed votes that it lacks."""
+        self._carry_out(self.raft.gather_votes(now_s=self.now_s))
+        return self.raft.shows_votes
 
     def transfer_leadership(self, target: SiteId | None) -> None:
         """Give the scheduler's role to another voter."""

@@ -83,6 +83,13 @@ def some_agreement(state: bytes) -> Iterator[raft.RaftMessage]:
     yield raft.PreVoteResponse(term=2, granted=True)
     yield raft.VoteRequest(term=2, last_index=7, last_term=1, transfer=False)
     yield raft.VoteResponse(term=2, granted=True)
+    vote = raft.Vote(voter=B, public_key=b"k" * 32, signature=b"s" * 64)
+    yield raft.VoteResponse(term=2, granted=True, public_key=vote.public_key, signature=vote.signature)
+    mandate = raft.Mandate(
+        term=2, leader=A, votes=(vote,), index=9, voters=(A, B, C), public_key=b"k" * 32, signature=b"s" * 64
+    )
+    yield raft.ProofRequest(term=2, since=7)
+    yield raft.LeaderProof(term=3, leader=A, votes=(vote, vote), mandates=(mandate,))
     entries = tuple(
         raft.LogEntry(index=EPOCH + 1 + number, term=2, command=commands.encode_command(command))
         for number, command in enumerate(some_commands())
@@ -94,7 +101,7 @@ def some_agreement(state: bytes) -> Iterator[raft.RaftMessage]:
     yield raft.AppendResponse(
         term=2, success=True, match_index=7, previous_index=7, conflict_index=0, last_index=7, tenure=1
     )
-    snapshot = raft.Snapshot(index=20, term=2, configuration=CONFIGURATION, state=state)
+    snapshot = raft.Snapshot(index=20, term=2, configuration=CONFIGURATION, state=state, mandates=(mandate,))
     yield raft.SnapshotRequest(term=2, leader=A, snapshot=snapshot, tenure=1)
     yield raft.SnapshotResponse(term=2, match_index=7, tenure=1)
     yield raft.TimeoutNow(term=2)
@@ -116,6 +123,7 @@ def some_commands() -> Iterator[commands.Command]:
     yield commands.AddLink(link=link(A, B), views=views)
     yield commands.RemoveLink(one=A, other=B, resolve=False, views=views, reason="wanted")
     yield commands.RetryRound(views=views, reason="every contribution had weight 0")
+    yield commands.SetRules(version=7, views=views)
     yield commands.RoundResolved(round=3, digest="ab", holders=(A,), views=views)
 
 

@@ -10,6 +10,7 @@ from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings
 from chaos_protocols.agreement.raft import bootstrap as bootstrap_log
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.site import SiteMachine
+from tests.rigs.keys import RigKeys
 from tests.simulator.contents import digest_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def make_machine(node: Node) -> SiteMachine:
         snapshot=disk.snapshot,
         entries=disk.entries,
         now_s=world.now_s,
+        keys=RigKeys(node.site),
     )
     return SiteMachine(
         facts,

@@ -14,6 +14,7 @@ from chaos_protocols import events
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import connects
 from chaos_protocols.names import SiteId
+from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from tests.simulator.disk import JournalDisk
@@ -40,6 +41,8 @@ STRIKES_IN_A_RUN = 26
 MEANS_S = (0.3, 0.5, 0.7)
 """Between two strikes, by the seed: dense trouble, or some time to recover."""
 COMPUTE_RANGES_S = ((0.02, 0.05), (0.05, 0.15), (0.05, 0.15), (0.1, 0.3), (0.15, 0.4))
+RULES_AFTER = (0.5, 3.0, 8.0, 30.0)
+"""Failure timeouts until leaders have to show their votes: for most of a run, or not before its last faults."""
 FLOOR_SHARE = 0.125
 """Of the seeds with at least three sites: rounds wait while a member is alone (spec 6.11)."""
 SLOW_LINKS_SHARE = 0.5
@@ -96,7 +99,7 @@ class Trial:
 def build(seed: int, sites: int, *, verbose: bool = False, late_s: float = 10.0) -> World:
     """A world of `sites` sites: the first founds the run; the others know two or three of those before them. Some begin
     as late as `late_s`."""
-    world = World(seed, verbose=verbose)
+    world = World(seed, verbose=verbose, settings=SiteSettings(replan_every_s=1.0, rules_after=RULES_AFTER[seed % 4]))
     rng = random.Random(f"build/{seed}")
     for number in range(sites):
         known = list(range(number))

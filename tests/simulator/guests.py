@@ -13,7 +13,7 @@ from chaos_protocols import events
 from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
-from tests.simulator.lies import Liar
+from tests.simulator.lies import CLAIM, Liar
 from tests.simulator.node import Node
 from tests.simulator.oracles_boundary import fingerprint
 
@@ -72,11 +72,14 @@ def _speak(world: World, guest: Node, rng: random.Random, mean_s: float) -> None
 
 
 def hear(node: Node, event: Any) -> None:
-    """A word of a guest arrives: the site is afterwards as it was. What it says as any daemon does is no lie."""
-    if event.envelope.event_id != LIE or node.stopped or node.machine is None:
+    """A word of a guest, or a member's that only a scheduler may say, arrives: the site is afterwards as it was. What
+    either says as any daemon does is no lie."""
+    if event.envelope.event_id not in (LIE, CLAIM) or node.stopped or node.machine is None:
         node.handle(event)
         return
     generation, guest = node._generation, event.envelope.source
+    if event.envelope.event_id == CLAIM:  # who is of the run says itself when it was started
+        node.machine.network.saw_incarnation(guest, event.envelope.incarnation)
     before = _at_rest(node, guest)
     if before is None:
         return
@@ -87,9 +90,10 @@ def hear(node: Node, event: Any) -> None:
     if after != before:
         changed = [(one, other) for one, other in zip(before, after, strict=True) if one != other]
         node.world.oracles.fail(
-            11, f"{node.name} believes a guest's {type(event.envelope.message).__name__}: {changed}"
+            11, f"{node.name} believes {guest}'s {type(event.envelope.message).__name__}: {changed}"
         )
-    _is_bounded(node, guest)
+    if event.envelope.event_id == LIE:
+        _is_bounded(node, guest)
 
 
 def _at_rest(node: Node, guest: str) -> tuple[Any, ...] | None:

@@ -1,7 +1,9 @@
 """A member that lies about the starts of others: it advertises its own links as they are, but with numbers of its
-neighbours' daemons that there never were. One of eight runs has one.
+neighbours' daemons that there never were. And it says what only a scheduler may say, and that it is one, to those who
+know that a scheduler shows its votes. One of eight runs has one.
 
 Judged here (invariant 11, for what is promised of a member): nobody ever believes in a start that a site has not made.
+In `guests`: after each of its claims a site is as it was before.
 That all are members in the end is not judged where one lies: what it says of its own links can keep others out (seed
 1557 with five sites), and that is not promised (docs/security.md).
 """
@@ -11,11 +13,12 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from chaos_protocols.agreement.raft import Role
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
 from chaos_protocols.wire.versions import SPOKEN
-from tests.simulator.guests import SEEDS_APART
-from tests.simulator.lies import AHEAD
+from tests.simulator.guests import SEEDS_APART, hear
+from tests.simulator.lies import AHEAD, CLAIM, Liar
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -25,6 +28,7 @@ LIAR = 5
 """Of eight seeds this one has a lying member."""
 MEANS_S = (0.1, 0.5, 2.0)
 BEGINS_S = (1.0, 4.0)
+CLAIMS_SHARE = 0.6
 
 
 def turn(world: World) -> None:
@@ -34,12 +38,16 @@ def turn(world: World) -> None:
     rng = random.Random(f"liar/{world.seed}")
     liar = rng.choice(list(world.nodes.values()))
     world.liar = liar.name
+    world.hear_guest = hear
     world.schedule(rng.uniform(*BEGINS_S), lambda: _speak(world, liar, rng, rng.choice(MEANS_S)))
 
 
 def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
     world.schedule(rng.expovariate(1 / mean_s), lambda: _speak(world, liar, rng, mean_s))
     _judge(world)
+    if liar.machine is not None and not liar.stopped and rng.random() < CLAIMS_SHARE:
+        _claim(world, liar, rng)
+        return
     near = sorted(site for site in liar.connections if site in {one.site for one in world.nodes.values()})
     if not near or liar.machine is None or liar.stopped:
         return
@@ -58,6 +66,29 @@ def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
     envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie")
     for neighbour in near:
         world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
+
+
+def _claim(world: World, liar: Node, rng: random.Random) -> None:
+    """To a neighbour, or to another site by way of one: not while it schedules, and not of a term in which it did."""
+    victims = [
+        one
+        for one in world.nodes.values()
+        if one is not liar and one.machine is not None and one.machine.raft._core.proof_needed
+    ]
+    near = sorted(liar.connections)
+    assert liar.machine is not None
+    if not victims or not near or liar.machine.raft.role is not Role.FOLLOWER:
+        return
+    victim = rng.choice(victims)
+    assert victim.machine is not None
+    claim = Liar(world, liar.site, rng, victim.machine).claim()
+    term = getattr(getattr(claim, "message", None), "term", 0)
+    if world.oracles.agreement.leader_of_term.get(term) == liar.site:
+        return
+    machine = liar.machine
+    neighbour = victim.site if victim.site in near else rng.choice(near)
+    envelope = machine.network.router._envelope(SiteId(victim.site), claim, machine.roster, CLAIM)
+    world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
 
 def _judge(world: World) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from chaos_protocols.agreement.commands import RemoveSite, RetryRound, encode_command, encode_roster
 from chaos_protocols.agreement.raft import messages as raft
+from chaos_protocols.agreement.raft.proof import change_words, vote_words
 from chaos_protocols.agreement.roster import Departure, ModelFacts, Roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire import control as messages
@@ -20,12 +21,15 @@ from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.steps import SiteStep
 from chaos_protocols.wire.waits import SiteWait
+from tests.rigs.keys import RigKeys
 from tests.simulator.worker import MODEL
 
 if TYPE_CHECKING:
     from chaos_protocols.site import SiteMachine
     from tests.simulator.world import World
 
+CLAIM = "a claim"
+"""The event that a member's words name as their cause which only a scheduler may say."""
 FAR = (1 << 53) - 2
 AHEAD = (0, 1, 2, 7, 1000, 1 << 20, (1 << 20) + 1, FAR)
 """What is added to a true number."""
@@ -45,6 +49,14 @@ class Liar:
             *(self._caught_up, self._leave, self._leave_answer, self._link, self._link_answer, self._order),
             *(self._ready, self._status, self._asks_how_far, self._tells_how_far, self._round_waits, self._run_waits),
             *(self._recover, self._recovered, self._append, self._append, self._snapshot, self._vote, self._agreement),
+        )
+        return self._rng.choice(makers)()
+
+    def claim(self) -> messages.Message:
+        """One that only a scheduler may say, or that is to make this site one."""
+        makers = (
+            *(self._append, self._append, self._snapshot, self._shown, self._shown, self._hands_over, self._order),
+            *(self._join_answer, self._leave_answer, self._link_answer, self._asks_how_far, self._recovered),
         )
         return self._rng.choice(makers)()
 
@@ -270,6 +282,35 @@ class Liar:
         asks = raft.VoteRequest(term=self._term(), last_index=FAR, last_term=self._term(), transfer=self._yes())
         before = raft.PreVoteRequest(term=self._term(), last_index=FAR, last_term=self._term())
         return messages.RaftEnvelope(message=self._rng.choice((asks, before, raft.TimeoutNow(term=self._term()))))
+
+    def _hands_over(self) -> messages.Message:
+        return messages.RaftEnvelope(message=raft.TimeoutNow(term=self._term()))
+
+    def _shown(self) -> messages.Message:
+        """Votes for it, its own and others that it has signed itself; and that it was given the only vote."""
+        keys, term = RigKeys(self._site), self._term()
+        voters = self._machine.configuration.voters
+        votes = tuple(
+            raft.Vote(
+                voter=voter,
+                public_key=RigKeys(voter).public_key,
+                signature=keys.sign(vote_words(self._roster.run_id, term, voter, self._site)),
+            )
+            for voter in voters
+        )
+        index = self._index()
+        alone = raft.Mandate(
+            term=self._machine.raft.term,
+            leader=self._machine.raft.leader or self._site,
+            votes=votes,
+            index=index,
+            voters=(self._site,),
+            public_key=keys.public_key,
+            signature=keys.sign(change_words(self._roster.run_id, term, self._site, index, (self._site,))),
+        )
+        mandates = (alone,) if self._yes() else ()
+        proof = raft.LeaderProof(term=term, leader=self._site, votes=votes, mandates=mandates)
+        return messages.RaftEnvelope(message=proof)
 
     def _agreement(self) -> messages.Message:
         """Answers."""

@@ -18,6 +18,7 @@ from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import EVERYBODY
 from chaos_protocols.wishes import BoundsWanted
+from tests.simulator.lies import CLAIM
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
@@ -180,7 +181,8 @@ class World:
         self.oracles.delivered(node, source)
         if kind == CONTROL:
             event = events.EnvelopeReceived(neighbour=source, envelope=message)  # type: ignore[arg-type]
-            if message.source in self.guests and node.site not in self.guests:
+            lies = message.source in self.guests or message.event_id == CLAIM
+            if lies and node.site not in self.guests:
                 self.hear_guest(node, event)
             else:
                 node.handle(event)

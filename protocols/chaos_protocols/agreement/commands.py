@@ -36,7 +36,7 @@ from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
-from chaos_protocols.wire.versions import BEFORE, NEWEST, Version, Versions
+from chaos_protocols.wire.versions import BEFORE, NEWEST, PROOFS_SINCE, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
@@ -160,6 +160,14 @@ class SetBounds(Stored, frozen=True, kw_only=True, tag=True):
     views: Views
 
 
+class SetRules(Stored, frozen=True, kw_only=True, tag=True):
+    """Every site speaks `version`, and from now on nothing is taken that breaks its rules (since version 7): leaders
+    show their votes. A site that speaks an older one can come in no more."""
+
+    version: Version
+    views: Views
+
+
 Command = (
     SetRestorePoint
     | AddSite
@@ -173,9 +181,10 @@ Command = (
     | RetryRound
     | RoundResolved
     | SetBounds
+    | SetRules
 )
 
-COMMANDS_SINCE: dict[type[Stored], int] = {SetBounds: BOUNDS_SINCE}
+COMMANDS_SINCE: dict[type[Stored], int] = {SetBounds: BOUNDS_SINCE, SetRules: PROOFS_SINCE}
 """Commands that came after version OLDEST, and with which."""
 
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
@@ -265,10 +274,9 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
         case SetVoters():
             return roster
         case SetRestorePoint(record=record, links=links, model=model, round=restored, operator=operator):
-            others = tuple(known for known in roster.sites if known.site != record.site)
             changed = replace(
                 roster,
-                sites=tuple(sorted((*others, record), key=lambda known: known.site)),
+                sites=_with_site(roster.sites, record),
                 links=_with_links(roster.links, links),
                 model=model,
                 resolving=False,
@@ -282,10 +290,9 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
                 bounds_from=0,  # rounds before the change may be done once more, under what holds now
             )
         case AddSite(record=record, links=links, replication=replication):
-            others = tuple(known for known in roster.sites if known.site != record.site)
             changed = replace(
                 roster,
-                sites=tuple(sorted((*others, record), key=lambda known: known.site)),
+                sites=_with_site(roster.sites, record),
                 links=_with_links(roster.links, links),
                 replication=replication,
             )
@@ -324,6 +331,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
         case SetBounds(bounds=bounds, views=views):
             begins = views[-1].first_round if views else 0
             changed = replace(roster, bounds=bounds, bounds_before=roster.bounds_of(begins - 1), bounds_from=begins)
+        case SetRules(version=version):
+            changed = replace(roster, rules=max(roster.rules, version))
         case _:
             assert_never(command)
     return _installed(changed, command, command.views, index)
@@ -354,6 +363,11 @@ def _without_site(roster: Roster, departure: Departure, resolve: bool) -> Roster
 
 def _unless_for(replication: ReplicationPlan | None, site: SiteId) -> ReplicationPlan | None:
     return None if replication is not None and replication.joiner == site else replication
+
+
+def _with_site(known: tuple[SiteRecord, ...], new: SiteRecord) -> tuple[SiteRecord, ...]:
+    others = (one for one in known if one.site != new.site)
+    return tuple(sorted((*others, new), key=lambda one: one.site))
 
 
 def _with_links(known: tuple[LinkRecord, ...], new: tuple[LinkRecord, ...]) -> tuple[LinkRecord, ...]:

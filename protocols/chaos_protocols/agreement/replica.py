@@ -8,13 +8,22 @@ from __future__ import annotations
 import msgspec
 
 from chaos_protocols.agreement.commands import Command, apply_command, decode_command, decode_roster, encode_roster
-from chaos_protocols.agreement.raft import Effect, RaftMachine
+from chaos_protocols.agreement.raft import Effect, RaftMachine, Unproven
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.names import SiteId
+from chaos_protocols.effects import Effect as SiteEffect
+from chaos_protocols.effects import Record
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.wire.versions import PROOFS_SINCE
 
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
+
+UNPROVEN = (
+    "it cannot show the votes of those who elect the scheduler, as far as this site's journal knows them: nothing that "
+    "it says as the scheduler is taken. If others follow it, this site was away while those who vote were replaced "
+    "many times: move `journal` in this site's data folder away and start its daemon again; it then joins as a newcomer"
+)
 
 
 class RosterReplica:
@@ -35,6 +44,8 @@ class RosterReplica:
         self._applied = raft.commit_index
         self._fence: tuple[int, int] | None = None
         """Index and term of a proposed entry, until whose fate is known this site gives to no round that it changes."""
+        self._unproven: tuple[int, SiteId] | None = None
+        self._tell_rules(last_known)
 
     @property
     def configuration(self) -> Configuration:
@@ -81,7 +92,29 @@ class RosterReplica:
     def install(self, roster: Roster) -> Roster:
         """It is in force from now on; the one before."""
         old, self.roster = self.roster, roster
+        self._tell_rules(roster)
         return old
+
+    def _tell_rules(self, roster: Roster) -> None:
+        """After a restart as the whole journal has it: what was agreed before counts before it is known again that it
+        was."""
+        self.raft.in_run(roster.run_id, proof_needed=roster.rules >= PROOFS_SINCE)
+
+    def unproven(self, effect: Unproven) -> list[SiteEffect]:
+        """Told once for each claim."""
+        if self._unproven == (effect.term, effect.leader):
+            return []
+        self._unproven = (effect.term, effect.leader)
+        return [
+            Record(
+                kind="refused",
+                subject=short(effect.leader),
+                cause=f"claims to schedule in term {effect.term}",
+                outcome="refused",
+                duration_s=None,
+                reason=UNPROVEN,
+            )
+        ]
 
     def compact(self) -> list[Effect]:
         """Replace the log by the roster, if it has grown long."""

@@ -134,6 +134,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     bounds_before: Bounds = UNBOUNDED
     bounds_from: Count = 0
     """In rounds before this one `bounds_before` holds: the run's sites have agreed on others since."""
+    rules: Version = 0
+    """The version whose rules hold at every site, for good (since version 7, `SetRules`); 0: none was agreed on."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:

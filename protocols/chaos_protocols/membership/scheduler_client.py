@@ -178,6 +178,12 @@ class SchedulerClient:
             return True
         return any(self._last_words.get(voter) == source for voter in voters)
 
+    def may_answer(self, source: SiteId) -> bool:
+        """Whether `source` may answer what only the scheduler is asked: it is the one, as far as this site knows; of a
+        newcomer that knows of none yet, anybody whose word counts. A refusal for good sends the worker away."""
+        scheduler = self.scheduler
+        return source == scheduler or (scheduler is None and not self._membership.in_roster)
+
     # -- asking again
 
     @property

@@ -101,6 +101,10 @@ class Host(Facts, Protocol):
         `first_round`: from that round on this site gives nothing until the entry's fate is known."""
         ...
 
+    def shows_votes(self) -> bool:
+        """Whether this site, which leads, can show who elected it; signed votes that it lacks are asked for."""
+        ...
+
     def tell(self, site: SiteId, message: Message) -> None: ...
     def record(
         self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str

@@ -260,9 +260,15 @@ class SchedulerMachine:
             or self._carry_out(term.resolution.retry_empty_round(now_s), now_s)
             or self._restore(now_s)
             or self._carry_out(term.voters.step(now_s), now_s)
+            or self._agree_on_rules(now_s)
             or self._carry_out(term.bounding.step(), now_s)
             or self._carry_out(term.replanning.step(now_s), now_s)
         )
+
+    def _agree_on_rules(self, now_s: float) -> bool:
+        """Only by one who keeps them itself."""
+        decision = self.term.voters.rules(now_s)
+        return decision is not None and self.host.shows_votes() and self._carry_out(decision, now_s)
 
     def _restore(self, now_s: float) -> bool:
         restore_point = self.term.restore_point

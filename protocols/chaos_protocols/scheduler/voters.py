@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaos_protocols.agreement.commands import SetVoters
+from chaos_protocols.agreement.commands import SetRules, SetVoters
 from chaos_protocols.agreement.raft.messages import Configuration
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.names import VOTERS_MAX, SiteId
-from chaos_protocols.scheduler.decisions import Decision
+from chaos_protocols.scheduler.decisions import Decision, Note
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import Proposal, with_learner, with_vote, without_site, without_vote
 from chaos_protocols.scheduler.running import RunningNegotiations
+from chaos_protocols.wire.versions import PROOFS_SINCE
+
+RULES_VOTERS_MIN = 3
+"""Fewer: one site votes, and nobody but that one leads."""
 
 
 class VoterChoice:
@@ -27,6 +31,8 @@ class VoterChoice:
         self._led_since_s = led_since_s
         self._fits: tuple[int, Configuration] | None = None
         """Epoch and configuration that were found to need no change."""
+        self._ready: tuple[float, tuple[SiteId, ...]] | None = None
+        """Since when these vote, and all sites speak a version whose rules the run does not have."""
 
     def step(self, now_s: float) -> Decision | None:
         """One change of the configuration, or who is to schedule instead of this site."""
@@ -44,6 +50,25 @@ class VoterChoice:
             self._fits = (facts.roster.epoch, facts.configuration)
             return None
         return _change(configuration, "one step towards the voters wanted")
+
+    def rules(self, now_s: float) -> Decision | None:
+        """All sites have spoken a version for a while whose rules the run does not have yet, and some other than the
+        scheduler votes: a rule on votes has something to hold."""
+        facts, roster = self._facts, self._facts.roster
+        if roster.rules >= PROOFS_SINCE:
+            return None
+        if roster.version() < PROOFS_SINCE or len(facts.configuration.voters) < RULES_VOTERS_MIN:
+            self._ready = None
+            return None
+        voters = facts.configuration.voters
+        if self._ready is None or self._ready[1] != voters:
+            self._ready = (now_s, voters)
+        if now_s < self._ready[0] + facts.settings.rules_after_s:
+            return None
+        reason = f"all sites speak protocol {PROOFS_SINCE}: whoever schedules shows its votes from now on"
+        note = Note(kind="rules", subject=roster.run, cause="all sites speak it", outcome="done", reason=reason)
+        command = SetRules(version=PROOFS_SINCE, views=roster.views)
+        return Decision(reason=reason, proposal=Proposal(command=command), note=note)
 
     def _stranger(self) -> SiteId | None:
         """A site that still hears the log, but has left for good: it was lost before it could be released."""

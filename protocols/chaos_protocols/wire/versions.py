@@ -16,8 +16,11 @@ UNNEGOTIATED = 1
 OLDEST = 2
 """The oldest version that this software still speaks. Raised only when no institution runs an older one any more."""
 
-NEWEST = 6
+NEWEST = 7
 """The newest one. What is new with each is listed in docs/decisions/0015."""
+
+PROOFS_SINCE = 7
+"""From this version on votes are signed, and leaders show them, once a run has agreed on it (spec 5.20)."""
 
 SOFTWARE_CHARACTERS_MAX = 64
 """Of a release's name, as `chaos-train 1.12.0rc3+local`: for people, never compared."""

@@ -52,6 +52,33 @@ GUESTS = (
         guest=True,
     ),
     Bug(
+        name="a member leads by saying so",
+        patches=(Patch("chaos_protocols.agreement.raft.proof:is_believed", "not core.proof_needed or", "True or"),),
+        breaks=(1, 2, 7, 11),
+        seeds=110,
+    ),
+    Bug(
+        name="votes are not looked at",
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.raft.proof:_is_vote",
+                "return core.keys.verify(vote.voter, vote.public_key, vote.signature, words)",
+                "return bool(words)",
+            ),
+        ),
+        breaks=(1, 2, 7, 11),
+        seeds=110,
+    ),
+    Bug(
+        name="whoever shows a change of the voters is believed to have made it",
+        patches=(
+            Patch("chaos_protocols.agreement.raft.proof:_leads_from", "not _is_signed(core, mandate)", "False"),
+            Patch("chaos_protocols.agreement.raft.proof:_leads_from", "leader != led and not", "False and not"),
+        ),
+        breaks=(1, 2, 7, 11),
+        seeds=110,
+    ),
+    Bug(
         name="others say when a site was started again",
         patches=(
             Patch(

@@ -14,6 +14,7 @@ import msgspec
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import encode_roster
 from chaos_protocols.agreement.raft import HardState, RaftMachine, RaftSettings
+from chaos_protocols.agreement.raft.core import Keys
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord
 from chaos_protocols.agreement.views import make_view
@@ -108,6 +109,7 @@ class Bench:
         peers: tuple[SiteId, ...] = (),
         settings: SiteSettings = SETTINGS,
         reached: Reached = NOTHING_NOTED,
+        keys: Keys | None = None,
     ) -> None:
         """Without a roster: a site that was never admitted. `voters`: all members where left out; the sole voter leads
         as soon as it has started. `reached`: what its journal says."""
@@ -144,6 +146,7 @@ class Bench:
                 snapshot=snapshot,
                 entries=entries,
                 now_s=self.now_s,
+                keys=keys,
             ),
             roster=roster,
             entries=entries,

@@ -13,6 +13,7 @@ from chaos_protocols.agreement.raft.effects import (
     Role,
     RoleChanged,
     Send,
+    Unproven,
 )
 from chaos_protocols.agreement.raft.machine import RaftMachine, bootstrap
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, RaftMessage, Snapshot
@@ -33,5 +34,6 @@ __all__ = [
     "RoleChanged",
     "Send",
     "Snapshot",
+    "Unproven",
     "bootstrap",
 ]

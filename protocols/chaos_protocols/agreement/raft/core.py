@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from chaos_protocols.agreement.raft.config import RaftSettings, majority
 from chaos_protocols.agreement.raft.effects import (
@@ -24,7 +25,7 @@ from chaos_protocols.agreement.raft.effects import (
     Send,
 )
 from chaos_protocols.agreement.raft.log import Log
-from chaos_protocols.agreement.raft.messages import LogEntry, RaftMessage, Snapshot, TimeoutNow
+from chaos_protocols.agreement.raft.messages import LogEntry, RaftMessage, Snapshot, TimeoutNow, Vote
 from chaos_protocols.agreement.raft.progress import Progress
 from chaos_protocols.changes import checked_change
 from chaos_protocols.names import SiteId
@@ -33,10 +34,26 @@ NEVER_S = float("-inf")
 ENDLESS_S = float("inf")
 
 
+class Keys(Protocol):
+    """This site's key, and what is known of others': given to the agreement by whoever makes it, as it does no
+    cryptography itself."""
+
+    @property
+    def public_key(self) -> bytes: ...
+    def sign(self, data: bytes) -> bytes: ...
+    def verify(self, site: SiteId, public_key: bytes, signature: bytes, data: bytes) -> bool:
+        """Whether `public_key` is the site's, and has signed these bytes. False on malformed input."""
+        ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Core:
     """`leader_contact_s`: when a valid message of `leader` came. `leader_lost_s`: since when it is known to be dead,
-    None if it is not. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes."""
+    None if it is not. `heard`: voters that answered in the current campaign; `votes`: those of them that said yes.
+
+    What leaders show (`proof.py`): `proof_needed`: nobody is believed without; `ballots`: votes of this term for this
+    site; `proven`: term and leader that were shown; `asked`: of whom, and when; `in_vain`: when somebody's proof was
+    none."""
 
     site: SiteId
     settings: RaftSettings
@@ -45,6 +62,14 @@ class Core:
     vote: SiteId | None
     log: Log
     commit_index: int
+    keys: Keys | None = None
+    run_id: str = ""
+    proof_needed: bool = False
+    ballots: dict[SiteId, Vote] = field(default_factory=dict)
+    gathered_s: float = NEVER_S
+    proven: tuple[int, SiteId] | None = None
+    asked: tuple[int, SiteId, float] = (0, SiteId(""), NEVER_S)
+    in_vain: dict[tuple[SiteId, bool], float] = field(default_factory=dict)
     voters: tuple[SiteId, ...] = ()
     role: Role = Role.FOLLOWER
     leader: SiteId | None = None
@@ -101,6 +126,7 @@ class Core:
     def set_term(self, term: int, vote: SiteId | None) -> None:
         if term != self.term:
             self.leader_lost_s = None
+            self.ballots.clear()
         self.term, self.vote, self._hard_state_changed = term, vote, True
 
     def append(self, entries: tuple[LogEntry, ...]) -> None:
@@ -208,6 +234,26 @@ class Core:
         self.leader_contact_s = min(now_s, self.leader_contact_s + late_s)
         for progress in self.progress.values():
             progress.hear(min(now_s, progress.contact_s + late_s))
+
+    # --- what leaders show
+
+    def in_run(self, run_id: str, *, proof_needed: bool) -> None:
+        self.run_id, self.proof_needed = run_id, proof_needed
+
+    def keep_vote(self, vote: Vote) -> None:
+        self.ballots[vote.voter] = vote
+
+    def gathers(self, now_s: float) -> None:
+        self.gathered_s = now_s
+
+    def asks(self, term: int, leader: SiteId, now_s: float) -> None:
+        self.asked = (term, leader, now_s)
+
+    def believe(self, term: int, leader: SiteId) -> None:
+        self.proven = (term, leader)
+
+    def looked_in_vain(self, kind: tuple[SiteId, bool], now_s: float) -> None:
+        self.in_vain[kind] = now_s
 
     # --- what only a leader has
 

@@ -88,4 +88,13 @@ class RoleChanged:
     reason: str
 
 
-Effect = Persist | Send | Commit | RestoreSnapshot | RoleChanged
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unproven:
+    """`leader` claims to lead `term`, and what it shows are not the votes of those who elect here: nothing of it is
+    taken."""
+
+    leader: SiteId
+    term: int
+
+
+Effect = Persist | Send | Commit | RestoreSnapshot | RoleChanged | Unproven

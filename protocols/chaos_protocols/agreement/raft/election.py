@@ -6,6 +6,7 @@ nothing), 9.6 (pre-vote), 3.10 (TimeoutNow).
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.raft import proof
 from chaos_protocols.agreement.raft.core import Core
 from chaos_protocols.agreement.raft.effects import Role
 from chaos_protocols.agreement.raft.messages import (
@@ -64,6 +65,9 @@ def start_pre_vote(core: Core, reason: str, now_s: float) -> None:
 def campaign(core: Core, reason: str, now_s: float, *, transfer: bool) -> None:
     core.set_term(core.term + 1, core.site)
     core.become_candidate(Role.CANDIDATE, reason, now_s)
+    own = proof.vote_for(core, core.site)
+    if own is not None:
+        core.keep_vote(own)
     if core.has_majority(core.votes):
         lead(core, "no other vote is needed", now_s)
         return
@@ -142,7 +146,7 @@ def receive_vote(core: Core, source: SiteId, message: VoteRequest, now_s: float)
         if not handed_over and hears_leader(core, now_s):
             return
         core.become_follower(message.term, None, f"{source} asks for votes in term {message.term}", now_s)
-    granted = (
+    granted = proof.confirms(core, source, message) or (
         message.term == core.term
         and core.role is Role.FOLLOWER
         and core.leader is None
@@ -153,17 +157,21 @@ def receive_vote(core: Core, source: SiteId, message: VoteRequest, now_s: float)
         if core.vote is None:
             core.set_term(core.term, source)
         core.restart_election_timer(now_s)
-    core.send(source, VoteResponse(term=core.term, granted=granted))
+    core.send(source, proof.vote_answer(core, source, granted=granted))
 
 
 def receive_vote_answer(core: Core, source: SiteId, message: VoteResponse, now_s: float) -> None:
-    if core.role is not Role.CANDIDATE or source not in core.voters:
+    """Where leaders show their votes, one that cannot be shown is none."""
+    if core.role not in (Role.CANDIDATE, Role.LEADER) or source not in core.voters:
+        return
+    shown = message.granted and message.term == core.term and proof.take_vote(core, source, message)
+    if core.role is Role.LEADER:
         return
     if message.term > core.term:
         core.become_follower(message.term, None, f"{source} is in term {message.term}", now_s)
     elif message.term == core.term:
         core.heard.add(source)
-        if message.granted:
+        if shown or (message.granted and not core.proof_needed):
             core.votes.add(source)
             if core.has_majority(core.votes):
                 lead(core, f"elected by {', '.join(sorted(core.votes))}", now_s)

@@ -6,6 +6,7 @@ Driven by `machine.py`. Source: Ongaro's thesis, 3.5 (log matching), 5.1 (snapsh
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.raft import proof
 from chaos_protocols.agreement.raft.config import fault_of
 from chaos_protocols.agreement.raft.core import Core
 from chaos_protocols.agreement.raft.effects import Role
@@ -29,13 +30,17 @@ def receive_append(core: Core, source: SiteId, message: AppendRequest, now_s: fl
 
 
 def accept_leader(core: Core, source: SiteId, leader: SiteId, term: int, now_s: float) -> bool:
-    """There is one leader in a term (thesis 3.4): whoever sends entries in a term not below ours is it."""
+    """There is one leader in a term (thesis 3.4): whoever sends entries in a term not below ours is it, where it has
+    shown that it was elected."""
     if source != leader:
         core.breaks_rules(source, f"it speaks for {leader}")
         return False
     if term == core.term and (core.role is Role.LEADER or core.leader not in (None, leader)):
         known = core.site if core.role is Role.LEADER else core.leader
         core.breaks_rules(source, f"it claims to lead term {term}, which {known} leads")
+        return False
+    if not proof.is_believed(core, leader, term):
+        proof.ask(core, leader, term, now_s)
         return False
     if core.leader_lost_s is not None:
         late = now_s < core.leader_lost_s + core.settings.heartbeat_interval_s

@@ -7,7 +7,7 @@ Index 0 with term 0 precedes every log; a site that never had anything starts th
 from __future__ import annotations
 
 from chaos_protocols.agreement.raft.config import NOBODY, fault_of
-from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
+from chaos_protocols.agreement.raft.messages import MANDATES_MAX, Configuration, LogEntry, Mandate, Snapshot
 
 ENTRY_BYTES = 64
 SITE_BYTES = 36
@@ -24,6 +24,7 @@ class Log:
         "configuration",
         "configuration_index",
         "last_index",
+        "mandates",
         "snapshot",
     )
 
@@ -34,6 +35,8 @@ class Log:
         base = NOBODY if snapshot is None else snapshot.configuration
         self._configurations: list[tuple[int, Configuration]] = [(self.base_index, base)]
         self._entries: list[LogEntry] = []
+        self.mandates: list[Mandate] = [] if snapshot is None else list(snapshot.mandates)
+        """Of those who changed the voters, in the order of their entries."""
         self.configuration, self.configuration_index = base, self.base_index
         self.last_index = self.base_index
         follow = tuple(entry for entry in entries if entry.index > self.base_index)
@@ -89,6 +92,8 @@ class Log:
             if entry.configuration is not None:
                 self._configurations.append((entry.index, entry.configuration))
                 self.configuration, self.configuration_index = entry.configuration, entry.index
+            if entry.mandate is not None:
+                self.mandates.append(entry.mandate)
 
     def truncate(self, index: int) -> None:
         """Drops the entries from `index` on; the configuration falls back to the one before (thesis 4.1)."""
@@ -97,6 +102,19 @@ class Log:
         while self._configurations[-1][0] >= index:
             self._configurations.pop()
         self.configuration_index, self.configuration = self._configurations[-1]
+        while self.mandates and self.mandates[-1].index >= index:
+            self.mandates.pop()
+
+    def in_force(self, committed: int) -> list[tuple[int, Configuration]]:
+        """Configurations that may be the one that was agreed, with their indices: the newest, and the one before where
+        that is not known to be committed. None older: no change is proposed before the one before is committed."""
+        newest, before = self._configurations[-1], self._configurations[-2:-1]
+        return [newest] if newest[0] <= committed else [newest, *before]
+
+    def mandates_until(self, index: int) -> tuple[Mandate, ...]:
+        """One for each leader, its last: who follows it believes what it said of its own term before."""
+        last = {(one.term, one.leader): one for one in self.mandates if one.index <= index}
+        return tuple(last.values())[-MANDATES_MAX:]
 
     def configuration_at(self, index: int) -> Configuration:
         """The one in force after `index`, which must not lie before the snapshot."""
@@ -123,6 +141,8 @@ class Log:
             self.last_index = snapshot.index
         self.snapshot, self.base_index = snapshot, snapshot.index
         self._configurations = [(snapshot.index, snapshot.configuration), *later]
+        since = [one for one in self.mandates if one.index > snapshot.index] if kept else []
+        self.mandates = [*snapshot.mandates, *since]
         self.configuration_index, self.configuration = self._configurations[-1]
         return kept
 

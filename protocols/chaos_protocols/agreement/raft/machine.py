@@ -17,9 +17,9 @@ from __future__ import annotations
 import random
 from typing import assert_never
 
-from chaos_protocols.agreement.raft import election, follower, replication
+from chaos_protocols.agreement.raft import election, follower, proof, replication
 from chaos_protocols.agreement.raft.config import RaftSettings, fault_of, voters_changed
-from chaos_protocols.agreement.raft.core import ENDLESS_S, Core
+from chaos_protocols.agreement.raft.core import ENDLESS_S, Core, Keys
 from chaos_protocols.agreement.raft.effects import Effect, HardState, Role
 from chaos_protocols.agreement.raft.log import Log
 from chaos_protocols.agreement.raft.messages import (
@@ -28,9 +28,11 @@ from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
     AppendResponse,
     Configuration,
+    LeaderProof,
     LogEntry,
     PreVoteRequest,
     PreVoteResponse,
+    ProofRequest,
     RaftMessage,
     Snapshot,
     SnapshotRequest,
@@ -40,6 +42,10 @@ from chaos_protocols.agreement.raft.messages import (
     VoteResponse,
 )
 from chaos_protocols.names import SiteId
+
+TERMS_AHEAD_MAX = 1 << 20
+"""Terms last for days. Who names one further ahead than this has made it up: terms are numbers below 2^53, and nobody
+could be elected after the last."""
 
 
 def bootstrap(site: SiteId, state: bytes = b"") -> tuple[HardState, Snapshot]:
@@ -67,10 +73,11 @@ class RaftMachine:
         snapshot: Snapshot | None,
         entries: tuple[LogEntry, ...],
         now_s: float,
+        keys: Keys | None = None,
     ) -> None:
         """From what was persisted; a site that was never in a configuration starts with HardState(0, None), no
-        snapshot, no entries, and is passive. The state machine starts from `snapshot`. Raises ValueError if the parts
-        do not fit together."""
+        snapshot, no entries, and is passive. The state machine starts from `snapshot`. `keys`: to sign votes with, and
+        to check others' (`proof.py`). Raises ValueError if the parts do not fit together."""
         log = Log(snapshot, entries)
         if hard_state.term < log.last_term:
             raise ValueError(f"the stored term {hard_state.term} is below that of the last log entry, {log.last_term}")
@@ -83,6 +90,7 @@ class RaftMachine:
             vote=hard_state.vote,
             log=log,
             commit_index=log.base_index,
+            keys=keys,
         )
         self.refusal = ""
         if self._core.voters == (site,):
@@ -213,6 +221,9 @@ class RaftMachine:
         if source == core.site:
             core.breaks_rules(source, "a message of this site came from outside")
             return []
+        if (term := getattr(message, "term", 0)) > core.term + TERMS_AHEAD_MAX and core.log.last_index > 0:
+            core.breaks_rules(source, f"it is in term {term}, this site in {core.term}")
+            return []
         match message:
             case AppendRequest():
                 follower.receive_append(core, source, message, now_s)
@@ -232,6 +243,10 @@ class RaftMachine:
                 replication.receive_snapshot_response(core, source, message, now_s)
             case TimeoutNow():
                 election.receive_timeout_now(core, source, message, now_s)
+            case ProofRequest():
+                proof.receive_proof_request(core, source, message, now_s)
+            case LeaderProof():
+                proof.receive_proof(core, source, message, now_s)
             case _:
                 assert_never(message)
         return core.take_effects()
@@ -253,6 +268,24 @@ class RaftMachine:
         """The leader's daemon is known to be dead (end-of-file). This site asks for votes within a few milliseconds,
         and grants them, until a leader is heard again."""
         election.leader_lost(self._core, now_s)
+        return self._core.take_effects()
+
+    # --- what leaders show
+
+    def in_run(self, run_id: str, *, proof_needed: bool) -> None:
+        """Which run this is, as its votes are to say; `proof_needed`: its sites have agreed that a leader of a newer
+        term is believed when it shows its votes."""
+        self._core.in_run(run_id, proof_needed=proof_needed)
+
+    @property
+    def shows_votes(self) -> bool:
+        """This site leads, and can show signed votes of a majority of those who vote now."""
+        return proof.shows_votes(self._core)
+
+    def gather_votes(self, *, now_s: float) -> list[Effect]:
+        """A leader asks those voters whose signed vote it lacks, if it was elected by a release that signs none."""
+        if self._core.role is Role.LEADER:
+            proof.gather(self._core, now_s)
         return self._core.take_effects()
 
     # --- what is wanted of it
@@ -333,5 +366,8 @@ class RaftMachine:
         if index <= core.log.base_index or term is None:
             return []
         configuration = core.log.configuration_at(index)
-        core.replace_prefix(Snapshot(index=index, term=term, configuration=configuration, state=state))
+        mandates = core.log.mandates_until(index)
+        core.replace_prefix(
+            Snapshot(index=index, term=term, configuration=configuration, state=state, mandates=mandates)
+        )
         return core.take_effects()

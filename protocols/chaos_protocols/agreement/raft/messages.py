@@ -20,8 +20,15 @@ SNAPSHOT_BYTES_MAX = CONTROL_FRAME_BYTES_MAX - (512 << 10)
 signature."""
 ENTRIES_PER_APPEND_MAX = 1024
 
+VOTES_SHOWN_MAX = 2 * VOTERS_MAX
+"""Of those that voted for a leader, and those that have confirmed it since."""
+MANDATES_MAX = 64
+"""Leaders that changed who votes, of which a site that was away can be shown the votes."""
+
 Index = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 Term = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+PublicKey = Annotated[bytes, msgspec.Meta(max_length=32)]
+Signature = Annotated[bytes, msgspec.Meta(max_length=64)]
 
 
 class Configuration(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,23 +38,48 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
     learners: Annotated[tuple[Site, ...], msgspec.Meta(max_length=SITES_MAX)]
 
 
+class Vote(msgspec.Struct, frozen=True, kw_only=True):
+    """The vote of `voter` for the leader of a term, signed (`proof.vote_words`) with the key of its id."""
+
+    voter: Site
+    public_key: PublicKey
+    signature: Signature
+
+
+class Mandate(msgspec.Struct, frozen=True, kw_only=True):
+    """Who has led a term, with the votes for it, and who votes since: `voters`, after the entry at `index`, the last of
+    that term that changed them, signed by the leader (`proof.change_words`)."""
+
+    term: Term
+    leader: Site
+    votes: Annotated[tuple[Vote, ...], msgspec.Meta(max_length=VOTES_SHOWN_MAX)]
+    index: Index
+    voters: Annotated[tuple[Site, ...], msgspec.Meta(max_length=VOTERS_MAX)]
+    public_key: PublicKey
+    signature: Signature
+
+
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`command` is opaque here, and empty for a no-op. `configuration`: the full new one if this entry changes it; a
-    site uses it as soon as the entry is in its log, committed or not (thesis 4.1)."""
+    site uses it as soon as the entry is in its log, committed or not (thesis 4.1). `mandate`: of whoever changed the
+    voters with it, where leaders show their votes."""
 
     index: Index
     term: Term
     command: Annotated[bytes, msgspec.Meta(max_length=COMMAND_BYTES_MAX)]
     configuration: Configuration | None = None
+    mandate: Mandate | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """The state machine after `index`, and the configuration in force there; stands for the whole log up to `index`."""
+    """The state machine after `index`, and the configuration in force there; stands for the whole log up to `index`.
+    `mandates`: of those who made that configuration, one a term, the newest last."""
 
     index: Index
     term: Term
     configuration: Configuration
     state: Annotated[bytes, msgspec.Meta(max_length=SNAPSHOT_BYTES_MAX)]
+    mandates: Annotated[tuple[Mandate, ...], msgspec.Meta(max_length=MANDATES_MAX)] = ()
 
 
 class PreVoteRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -76,8 +108,12 @@ class VoteRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class VoteResponse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """`public_key`, `signature`: as in `Vote`, where it is granted; empty from a site before version 7."""
+
     term: Term
     granted: bool
+    public_key: PublicKey = b""
+    signature: Signature = b""
 
 
 class AppendRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -129,6 +165,24 @@ class TimeoutNow(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     term: Term
 
 
+class ProofRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Whoever sends entries in `term` is to show the votes that it was elected with. `since`: the asker knows who votes
+    up to this index. Since version 7."""
+
+    term: Term
+    since: Index
+
+
+class LeaderProof(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The votes for `leader` in `term`; `mandates`: how the voters that the asker knows became those who gave them, the
+    oldest first. Since version 7."""
+
+    term: Term
+    leader: Site
+    votes: Annotated[tuple[Vote, ...], msgspec.Meta(max_length=VOTES_SHOWN_MAX)]
+    mandates: Annotated[tuple[Mandate, ...], msgspec.Meta(max_length=MANDATES_MAX)]
+
+
 RaftMessage = (
     PreVoteRequest
     | PreVoteResponse
@@ -139,4 +193,6 @@ RaftMessage = (
     | SnapshotRequest
     | SnapshotResponse
     | TimeoutNow
+    | ProofRequest
+    | LeaderProof
 )

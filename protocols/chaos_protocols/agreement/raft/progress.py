@@ -23,7 +23,7 @@ class Progress:
     """`contact_s`: when its last answer of this term came. `tenure`: see AppendRequest. `next_index` is the first
     entry to send, or the index of the snapshot on its way. `probe_ready`: it has not been sent entries since its last
     answer. `in_flight`: last index of each unanswered append. `snapshot_missing`: it said, after the snapshot had been
-    sent, that it does not have it."""
+    sent, that it does not have it. `proof_sent_s`: when it was shown the leader's votes, as it had asked."""
 
     next_index: int
     tenure: int
@@ -34,6 +34,10 @@ class Progress:
     in_flight: deque[int] = field(default_factory=deque)
     snapshot_sent_s: float = 0.0
     snapshot_missing: bool = False
+    proof_sent_s: float = float("-inf")
+
+    def proof_sent(self, now_s: float) -> None:
+        self.proof_sent_s = now_s
 
     def hear(self, now_s: float) -> None:
         self.contact_s = now_s

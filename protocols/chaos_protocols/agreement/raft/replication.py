@@ -7,6 +7,7 @@ is removed), 5 (snapshots), 6.2 (a leader without a majority steps down).
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.raft import proof
 from chaos_protocols.agreement.raft.config import IN_FLIGHT_APPENDS_MAX, majority
 from chaos_protocols.agreement.raft.core import Core
 from chaos_protocols.agreement.raft.effects import Role
@@ -29,13 +30,18 @@ def lead(core: Core, reason: str, now_s: float) -> None:
     core.become_leader(reason)
     follow_configuration(core, core.log.last_index + 1, now_s)
     core.beats_next(now_s)
+    if core.proof_needed:
+        for site in core.progress:
+            proof.show(core, site, None)
     append(core, b"", None, now_s)
 
 
 def append(core: Core, command: bytes, configuration: Configuration | None, now_s: float) -> int:
     """Puts one entry at the end of the leader's own log and on its way to the others. Returns its index."""
     index = core.log.last_index + 1
-    core.append((LogEntry(index=index, term=core.term, command=command, configuration=configuration),))
+    mandate = proof.mandate_for(core, index, configuration)
+    entry = LogEntry(index=index, term=core.term, command=command, configuration=configuration, mandate=mandate)
+    core.append((entry,))
     if configuration is not None:
         follow_configuration(core, index, now_s)
     if not commit(core):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from tests.unit.protocols.follower import to_worker
 from tests.unit.protocols.membership.test_outsiders import AGREEMENT, ORDERS, append, facts
 from tests.unit.protocols.one_site import (
     EPOCH,
+    MODEL,
     SETTINGS,
     A,
     B,
@@ -26,8 +28,17 @@ from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, SnapshotRequest, TimeoutNow, VoteRequest
 from chaos_protocols.membership.scheduler_client import EPOCHS_AHEAD_MAX
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import LinkStateAdvertisement, Message, RaftEnvelope
+from chaos_protocols.wire.control import (
+    JoinAnswer,
+    LeaveAnswer,
+    LinkAnswer,
+    LinkStateAdvertisement,
+    Message,
+    RaftEnvelope,
+)
+from chaos_protocols.wire.recovery import RecoverAnswer
 from chaos_protocols.wire.versions import NEWEST, Versions
+from chaos_protocols.wire.worker import WorkerRefused
 
 FAR = (1 << 53) - 1
 
@@ -198,6 +209,27 @@ def test_a_learner_does_not_lead_by_saying_so() -> None:
         assert not [one for one in out if isinstance(one, Persist)]
     bench.hear(D, forged(D))
     assert facts(bench) == before
+
+
+def test_only_the_scheduler_answers_what_only_it_was_asked() -> None:
+    """A final refusal sends the worker away: one member's word could end the training of another."""
+    bench = with_a_learner()
+    bench.handle(events.WorkerReady(model=MODEL, round=0))
+    bench.taken()
+    answers: list[Message] = [
+        JoinAnswer(incarnation=1, accepted=False, final=True, reason="go away"),
+        LeaveAnswer(incarnation=1, last_round=0, finished=True),
+        LinkAnswer(request="x", done=True, reason=""),
+        RecoverAnswer(request="operator", done=True, reason=""),
+    ]
+    for source in (C, D):
+        for answer in answers:
+            before = bench.machine.inbound.rejected
+            assert not to_worker(bench.hear(source, answer), WorkerRefused)
+            assert bench.machine.inbound.rejected == before + 1
+    assert bench.machine.participation.joining.answer is None
+    refused = to_worker(bench.hear(A, answers[0]), WorkerRefused)
+    assert [one.reason for one in refused] == ["the run refuses this site: go away"], "the test can see"
 
 
 def test_a_learner_does_not_end_the_term_of_a_leader_that_is_heard() -> None:

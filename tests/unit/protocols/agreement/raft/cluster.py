@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from tests.rigs.keys import RigKeys
+
 from chaos_protocols.agreement.raft import (
     Commit,
     Configuration,
@@ -26,10 +28,12 @@ from chaos_protocols.agreement.raft import (
     RoleChanged,
     Send,
     Snapshot,
+    Unproven,
     bootstrap,
 )
 from chaos_protocols.names import SiteId
 
+RUN = "ab" * 16
 SETTINGS = RaftSettings(entries_per_append_max=4, append_bytes_max=4096, snapshot_after_entries=8)
 
 
@@ -85,10 +89,11 @@ class Node:
 
 class Cluster:
     """`loss`, `duplication`: shares of messages; `delay_s`: range of the one-way delay, so that messages overtake each
-    other."""
+    other. `proofs`: whoever has a log believes a leader that shows its votes, and nobody else."""
 
-    def __init__(self, seed: int, *, settings: RaftSettings = SETTINGS) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, *, settings: RaftSettings = SETTINGS, proofs: bool = False) -> None:
+        self.seed, self.proofs = seed, proofs
+        self.unproven: list[Unproven] = []
         self.rng = random.Random(seed)
         self.settings = settings
         self.now_s = 100.0
@@ -135,8 +140,16 @@ class Cluster:
             snapshot=disk.snapshot,
             entries=tuple(disk.entries),
             now_s=self.now_s,
+            keys=RigKeys(name) if self.proofs else None,
         )
+        if disk.last_index:
+            self.enter(node)
         self.restore(node, disk.snapshot)
+
+    def enter(self, node: Node) -> None:
+        """It is in the run, and so under its rules."""
+        assert node.machine is not None
+        node.machine.in_run(RUN, proof_needed=self.proofs)
 
     def crash(self, name: str) -> None:
         self.nodes[SiteId(name)].machine = None
@@ -231,8 +244,12 @@ class Cluster:
                     self.send(machine.site, destination, message)
                 case Commit(entries=entries):
                     self.apply(node, entries)
+                    self.enter(node)
                 case RestoreSnapshot(snapshot=snapshot):
                     self.restore(node, snapshot)
+                    self.enter(node)
+                case Unproven():
+                    self.unproven.append(effect)
                 case RoleChanged():
                     node.changes.append(effect)
                     self.check_leader(machine.site, effect)
