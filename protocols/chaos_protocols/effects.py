@@ -174,7 +174,8 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoidResults:
-    """Results of rounds above `after_round` are not part of the run's history: the run goes on from an older state."""
+    """Results of rounds above `after_round` are not part of the run's history: this site begins after it, or the run
+    goes on from an older state. What an encoding lost here before is owed no more (spec 9.32)."""
 
     after_round: int
 

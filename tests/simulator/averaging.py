@@ -158,7 +158,7 @@ class Averaging:
 
     def drop_results(self, before_round: int, after_round: int | None = None) -> None:
         if after_round is not None:
-            self._voided(self._residuals.void_after(after_round))
+            self._voided(self._residuals.begin(after_round + 1, member=False))
         self._forget(self._retained.drop(before_round, after_round))
 
     def fetch_result(self, round_number: int, digest: str, holders: Iterable[SiteId]) -> None:

@@ -41,7 +41,8 @@ class RestoreOracle:
         """`before`: the roster to which the command is applied."""
         if command.operator or before.model is None:
             return
-        done = self._rounds.eras[-1].newest
+        history = self._rounds.eras[-1]
+        done = max(history.newest, history.resolved_round)
         if not command.round and done:
             self.began_anew = True
             if done > ANEW_ROUNDS_MAX + 1:

@@ -56,10 +56,11 @@ def _moved(
         sent = connection.sent.get((site, kind), 0)
         came, went = connection.arrived.get((far, kind), 0), connection.arrived.get((site, kind), 0)
         came_before, went_before = seen.get((connection.number, kind), (0, 0))
-        seen[connection.number, kind] = (came, went)
-        one = ConnectionProgress(
-            stream=number, received=came != came_before, acknowledged=went != went_before, waiting=sent > went
-        )
-        if one.received or one.acknowledged or one.waiting:
-            found.append(one)
+        received, acknowledged, waiting = came != came_before, went != went_before, sent > went
+        if received or acknowledged:
+            seen[connection.number, kind] = (came, went)
+        if received or acknowledged or waiting:
+            found.append(
+                ConnectionProgress(stream=number, received=received, acknowledged=acknowledged, waiting=waiting)
+            )
     return tuple(found)

@@ -44,23 +44,22 @@ class Steps:
 
     def heard(self, site: SiteId, incarnation: int, beat: Heartbeat, *, now_s: float) -> None:
         """A neighbour says where it stands, and what it knows of others."""
-        self._learn(site, HeardStep(incarnation, beat.sequence, beat.round, beat.phase, now_s, direct=True))
+        if self._is_news(site, incarnation, beat.sequence, direct=True):
+            self._known[site] = HeardStep(incarnation, beat.sequence, beat.round, beat.phase, now_s, direct=True)
         for one in beat.others:
-            if one.site != self._site:
+            if one.site != self._site and self._is_news(one.site, one.incarnation, one.sequence, direct=False):
                 at_s = now_s - one.age_s
-                self._learn(
-                    one.site, HeardStep(one.incarnation, one.sequence, one.round, one.phase, at_s, direct=False)
+                self._known[one.site] = HeardStep(
+                    one.incarnation, one.sequence, one.round, one.phase, at_s, direct=False
                 )
 
-    def _learn(self, site: SiteId, step: HeardStep) -> None:
+    def _is_news(self, site: SiteId, incarnation: int, sequence: int, *, direct: bool) -> bool:
+        """Most of what is handed on is not: asked before anything is made of it."""
         known = self._known.get(site)
         if known is None:
-            if len(self._known) < SITES_MAX:
-                self._known[site] = step
-            return
-        overrules = step.direct and not known.direct  # nobody knows it better than the site
-        if overrules or (step.incarnation, step.sequence) > (known.incarnation, known.sequence):
-            self._known[site] = step
+            return len(self._known) < SITES_MAX
+        overrules = direct and not known.direct  # nobody knows it better than the site
+        return overrules or (incarnation, sequence) > (known.incarnation, known.sequence)
 
     def told(self, sites: tuple[SiteId, ...], *, now_s: float) -> tuple[SiteStep, ...]:
         """What the neighbours are told with this heartbeat about these sites; nothing if they were told just now."""

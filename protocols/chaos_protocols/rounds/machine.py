@@ -114,11 +114,11 @@ class RoundMachine:
         return effects + self.collect_from(done)
 
     def _discard_after(self, done: int) -> list[Effect]:
-        """The run goes on after `done`, whatever this site counted: later results are of a history that was given up,
-        and none before `done + 1` is kept for a checkpoint."""
+        """The run goes on after `done`, whatever this site counted, `done` itself maybe under a tag that is void: later
+        results are of a history that was given up, and none before `done + 1` is kept for a checkpoint."""
         self.delivery.forget_history()
         self.fetching = None
-        return [VoidResults(after_round=done)] if done < self.completed_round else []
+        return [VoidResults(after_round=done)]
 
     def collect_from(self, snapshot_round: int) -> list[Effect]:
         """A transfer of the state of `snapshot_round` begins: keep what comes after it for the worker."""

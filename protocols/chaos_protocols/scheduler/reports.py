@@ -24,6 +24,8 @@ class Reports:
         """Sites whose newest report names a round in which every contribution had weight 0."""
         self._banning: set[SiteId] = set()
         """Sites whose newest report names one that is to go."""
+        self._bounding: set[SiteId] = set()
+        """Sites whose newest report names bounds that the run should have."""
 
     @property
     def newest(self) -> Mapping[SiteId, tuple[SiteStatus, float]]:
@@ -32,10 +34,16 @@ class Reports:
     def take(self, site: SiteId, report: SiteStatus, *, now_s: float) -> None:
         self._newest[site] = (report, now_s)
         (self._banning.add if report.bans else self._banning.discard)(site)
+        (self._bounding.add if report.bounds is not None else self._bounding.discard)(site)
         if report.empty_round is None:
             self._stalled.discard(site)
         else:
             self._stalled.add(site)
+
+    @property
+    def name_bounds(self) -> bool:
+        """Some other site's report, maybe of one that is gone, names bounds that the run should have."""
+        return bool(self._bounding)
 
     def rate_seen(self, site: SiteId, neighbour: SiteId) -> float:
         """Bytes per second that `site` says its link to `neighbour` carries; 0: it says nothing."""

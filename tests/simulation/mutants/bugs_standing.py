@@ -41,18 +41,4 @@ STANDING = (
         seeds=500,
         sites=7,
     ),
-    Bug(
-        name="who waits for a state that its sources have yet to reach says nothing",
-        patches=(
-            Patch(
-                "chaos_protocols.membership.pause:Pause.why",
-                "if promised := self._why_not_yet():",
-                "if promised := None:",
-            ),
-        ),
-        breaks=(8,),
-        first=291,
-        seeds=292,
-        sites=5,
-    ),
 )

@@ -65,11 +65,9 @@ class CodedVector:
         for owed in self._owed:
             owed.begin(round_number, member=member)
 
-    def void_after(self, round_number: int) -> None:
-        """Results of later rounds belong to a history that the run has given up."""
-        if self._codec is not None:
-            for owed in self._owed:
-                owed.void_after(round_number)
+    def begin_after(self, round_number: int) -> None:
+        """This site goes on after that round in a history that it may not share: nothing is owed."""
+        self.begin(round_number + 1, member=False)
 
     def _owed_in(self, round_number: int) -> _Owed:
         """Of the part that this round carries."""

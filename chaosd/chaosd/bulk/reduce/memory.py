@@ -341,9 +341,9 @@ class VectorMemory:
         return self.results.add(result)
 
     def drop(self, before_round: int, after_round: int | None) -> list[int]:
-        """As `Results.drop`; what was lost in rounds that are void is owed no more."""
+        """As `Results.drop`; who goes on after a round, whatever it counted, owes nothing."""
         if after_round is not None:
-            self.coded.void_after(after_round)
+            self.coded.begin_after(after_round)
         return self.results.drop(before_round, after_round)
 
     def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
