@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from chaos_protocols import events
 from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
+from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, RaftEnvelope
 from tests.simulator.lies import CLAIM, Liar
 from tests.simulator.node import Node
 from tests.simulator.oracles_boundary import fingerprint
@@ -78,7 +78,10 @@ def hear(node: Node, event: Any) -> None:
         node.handle(event)
         return
     generation, guest = node._generation, event.envelope.source
-    if event.envelope.event_id == CLAIM:  # who is of the run says itself when it was started
+    if event.envelope.event_id == CLAIM:
+        if not _knows_better(node, event):
+            return  # lost on its way
+        # Who is of the run says itself when it was started.
         node.machine.network.saw_incarnation(guest, event.envelope.incarnation)
     before = _at_rest(node, guest)
     if before is None:
@@ -94,6 +97,15 @@ def hear(node: Node, event: Any) -> None:
         )
     if event.envelope.event_id == LIE:
         _is_bounded(node, guest)
+
+
+def _knows_better(node: Node, event: Any) -> bool:
+    """It knows that a scheduler shows its votes; and, for what only a scheduler says, another one."""
+    assert node.machine is not None
+    machine = node.machine
+    if isinstance(event.envelope.message, RaftEnvelope):
+        return bool(machine.raft._core.proof_needed)
+    return machine.membership.in_roster and machine.scheduler_site() not in (None, event.envelope.source)
 
 
 def _at_rest(node: Node, guest: str) -> tuple[Any, ...] | None:

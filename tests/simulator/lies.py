@@ -53,11 +53,13 @@ class Liar:
         return self._rng.choice(makers)()
 
     def claim(self) -> messages.Message:
-        """One that only a scheduler may say, or that is to make this site one."""
-        makers = (
-            *(self._append, self._append, self._snapshot, self._shown, self._shown, self._hands_over, self._order),
-            *(self._join_answer, self._leave_answer, self._link_answer, self._asks_how_far, self._recovered),
-        )
+        """One that only a scheduler may say, or that is to make this site one. Who is outside, and knows of none, may
+        take anybody's answer that it believes."""
+        makers = [self._append, self._append, self._snapshot, self._shown, self._shown, self._hands_over]
+        if self._machine.membership.in_roster and self._machine.scheduler_site() != self._site:
+            makers += [self._join_answer, self._leave_answer, self._link_answer, self._asks_how_far, self._recovered]
+            if self._machine.scheduler_site() is not None:  # where none is known, whoever votes may be it (spec 8.7)
+                makers.append(self._order)
         return self._rng.choice(makers)()
 
     # -- what it is about

@@ -58,6 +58,12 @@ GUESTS = (
         seeds=110,
     ),
     Bug(
+        name="any member answers what the scheduler is asked",
+        patches=(Patch("chaos_protocols.inbound:Inbound._may_say", "type(message) in ANSWERS and", "False and"),),
+        breaks=(1, 8, 11),
+        seeds=110,
+    ),
+    Bug(
         name="votes are not looked at",
         patches=(
             Patch(
