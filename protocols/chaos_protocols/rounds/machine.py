@@ -355,17 +355,15 @@ class RoundMachine:
         return [part.given(tag, bounds, self.check.part(tag.round))]
 
     def _catch_up(self, roster: Roster) -> list[Effect]:
-        if self.fetching == roster.resolved_round:
+        resolved, digest = roster.resolved_round, roster.resolved_digest
+        if self.fetching == resolved:
             return []
         effects = self._stop()
-        if self.completed_round != roster.resolved_round - 1 or not roster.resolved_digest:
-            self.fall_behind(
-                f"round {roster.resolved_round} was resolved while this site held only {self.completed_round}"
-            )
-            self.completed_round, self.digest = roster.resolved_round, ""  # on in standby: no round waits for it
+        if self.completed_round != resolved - 1 or not digest:
+            self.fall_behind(f"round {resolved} was resolved while this site held only {self.completed_round}")
+            self.completed_round, self.digest = resolved, ""  # on in standby: no round waits for it
             return effects + self.advance()
-        self.fetching = roster.resolved_round
-        resolved, digest = roster.resolved_round, roster.resolved_digest
+        self.fetching = resolved
         return [*effects, FetchResult(round=resolved, digest=digest, bounds=roster.bounds_of(resolved))]
 
     def _deliver_next(self) -> list[Effect]:
