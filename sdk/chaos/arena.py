@@ -24,7 +24,7 @@ import psutil
 from numpy.typing import NDArray
 
 from chaos.errors import SharedMemoryTooSmall
-from chaos_protocols.wire.worker import ArenaLayout, arena_layout
+from chaos_protocols.wire.arena import ArenaLayout, arena_layout
 
 Bytes = NDArray[np.uint8]
 

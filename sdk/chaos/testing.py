@@ -37,6 +37,7 @@ import numpy as np
 from chaos.finite import first_not_finite
 from chaos.frameworks.base import Bytes
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.wire.state_spec import first_difference
 from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.worker import (
@@ -63,7 +64,6 @@ from chaos_protocols.wire.worker import (
     WorkerRefused,
     WorkerResumed,
     WorkerWelcome,
-    arena_layout,
     decode_from_worker,
     encode,
 )

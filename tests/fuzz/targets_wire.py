@@ -15,6 +15,7 @@ from chaos_protocols.rounds.reduce import ReduceMachine
 from chaos_protocols.state.transfer import CheckBlock, Comparison, TransferMachine, TransferSettings, TransferSource
 from chaos_protocols.wire import bulk, worker
 from chaos_protocols.wire import control as messages
+from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.wire.control import CodecError
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 from chaos_protocols.wire.state_spec import Item, contribution_spec, first_difference, spec_problem, state_spec
@@ -260,7 +261,7 @@ def _replaced_joiner() -> ReplicationPlan:
 def _specs() -> tuple[worker.StateSpec, worker.ContributionSpec, int]:
     state = state_spec([Item("weight", "float32", (8, 2)), Item("class=SGD", "uint8", (0,)), Item("n", "int64", ())])
     contribution = contribution_spec(2, 8)
-    return state, contribution, worker.arena_layout(contribution.size_bytes, state.size_bytes).size_bytes
+    return state, contribution, arena_layout(contribution.size_bytes, state.size_bytes).size_bytes
 
 
 def _worker_seeds() -> Iterable[bytes]:

@@ -15,8 +15,9 @@ import stat
 import sys
 from types import TracebackType
 
+from chaos_protocols.wire.arena import ArenaLayout, arena_layout
 from chaos_protocols.wire.state_spec import spec_problem
-from chaos_protocols.wire.worker import ArenaLayout, WorkerHello, arena_layout
+from chaos_protocols.wire.worker import WorkerHello
 from chaosd.os_errors import explain
 
 F_GET_SEALS = getattr(fcntl, "F_GET_SEALS", 1034)

@@ -1,7 +1,7 @@
 """The shared memory of the workers, their controller and the site's daemon.
 
 Made empty before the workers start, so that they inherit it, and given its size when the first of them has said what is
-trained; sealed then, as the daemon demands. Behind the arena's regions (`wire.worker.arena_layout`) lies the piece of
+trained; sealed then, as the daemon demands. Behind the arena's regions (`wire.arena.arena_layout`) lies the piece of
 the state that is digested after a round.
 """
 
@@ -12,7 +12,8 @@ import mmap
 import os
 
 from chaos_protocols.rounds.state_check import digests_of, piece_bytes
-from chaos_protocols.wire.worker import ArenaLayout, StateDigests, StateSpec, arena_layout
+from chaos_protocols.wire.arena import ArenaLayout, arena_layout
+from chaos_protocols.wire.worker import StateDigests, StateSpec
 from chaos_protocols.worker_group.messages import RunSpecs
 from chaosd.os_errors import explain
 from chaosd.worker.memory import available_bytes

@@ -1,11 +1,7 @@
 """What a worker and the daemon beside it say to each other over the unix socket (docs/architecture.md).
 
 Bulk data never crosses the socket: it lies in the arena, a shared memory file that the worker makes and hands over
-with its first message. The arena has three regions, laid out by `ArenaLayout` on both sides:
-
-    contribution   what this site gives to the running round; stays untouched until the result of that round was applied
-    result         the averaged vector of a round, written by the daemon, read by the worker
-    state          a snapshot of the whole state (source side), or the state that a joiner is to load
+with its first message; which regions it has is said in `wire.arena`.
 
 A frame is a 4-byte big-endian length and a msgpack map tagged with the message's name.
 
@@ -29,7 +25,6 @@ Digest = Annotated[str, msgspec.Meta(max_length=64, pattern="^[0-9a-f]*$")]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=STATE_BYTES_MAX)]
 Encoding = Annotated[str, msgspec.Meta(max_length=16)]
 HalfDigest = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
-REGION_ALIGNMENT_BYTES = 4096
 
 
 class TensorSpec(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
@@ -73,27 +68,6 @@ class ContributionSpec(msgspec.Struct, frozen=True, kw_only=True):
     bounded: Annotated[tuple[tuple[Bytes, Bytes], ...], msgspec.Meta(max_length=16)] = ()
     encoding: Encoding = FP32
     parts: Annotated[int, msgspec.Meta(ge=1, le=PARTS_MAX)] = 1
-
-
-class ArenaLayout(msgspec.Struct, frozen=True, kw_only=True):
-    """Byte offsets of the three regions; equal on both sides because both compute it from the same specs."""
-
-    contribution_offset: Bytes
-    result_offset: Bytes
-    state_offset: Bytes
-    size_bytes: Bytes
-
-
-def arena_layout(contribution_bytes: int, state_bytes: int) -> ArenaLayout:
-    """Lay the regions out one behind the other, each on a page boundary."""
-
-    def align(size: int) -> int:
-        return -(-size // REGION_ALIGNMENT_BYTES) * REGION_ALIGNMENT_BYTES
-
-    region = align(contribution_bytes)
-    return ArenaLayout(
-        contribution_offset=0, result_offset=region, state_offset=2 * region, size_bytes=2 * region + align(state_bytes)
-    )
 
 
 # ---- worker -> daemon

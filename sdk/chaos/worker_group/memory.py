@@ -1,6 +1,6 @@
 """The shared memory of a site's workers and its daemon, as a worker sees it.
 
-The controller makes it and hands it to the daemon (`wire.worker.ArenaLayout`); behind the regions of that layout lies
+The controller makes it and hands it to the daemon (`wire.arena.ArenaLayout`); behind the regions of that layout lies
 one more, for the piece of the state that is digested after a round.
 """
 
@@ -16,7 +16,7 @@ from chaos.frameworks.base import Bytes
 from chaos.worker_group.layers import HeldPart
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.rounds.state_check import piece_bytes
-from chaos_protocols.wire.worker import arena_layout
+from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.worker_group.messages import CommitStep
 
 

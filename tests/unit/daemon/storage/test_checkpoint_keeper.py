@@ -13,10 +13,11 @@ import pytest
 
 from chaos_protocols import effects, events
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.wire.plans import CheckpointFacts
 from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
 from chaos_protocols.wire.versions import NEWEST
-from chaos_protocols.wire.worker import WorkerHello, arena_layout
+from chaos_protocols.wire.worker import WorkerHello
 from chaosd.storage import checkpoint_keeper as mirror
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder

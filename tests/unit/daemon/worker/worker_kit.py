@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from chaos_protocols.wire.arena import arena_layout
 from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
 from chaos_protocols.wire.versions import NEWEST
-from chaos_protocols.wire.worker import WorkerHello, WorkerMessage, arena_layout, decode_from_daemon, encode
+from chaos_protocols.wire.worker import WorkerHello, WorkerMessage, decode_from_daemon, encode
 from chaosd.worker.arena import Arena
 from chaosd.worker.server import Knock
 

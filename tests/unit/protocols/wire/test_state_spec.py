@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from chaos_protocols.names import WORKER_FRAME_BYTES_MAX
+from chaos_protocols.wire.arena import REGION_ALIGNMENT_BYTES, arena_layout
 from chaos_protocols.wire.state_spec import (
     FACT_DTYPE,
     FACT_SHAPE,
@@ -20,15 +21,7 @@ from chaos_protocols.wire.state_spec import (
     state_digest,
     state_spec,
 )
-from chaos_protocols.wire.worker import (
-    REGION_ALIGNMENT_BYTES,
-    ContributionSpec,
-    Segment,
-    StateSpec,
-    WorkerRefused,
-    arena_layout,
-    encode,
-)
+from chaos_protocols.wire.worker import ContributionSpec, Segment, StateSpec, WorkerRefused, encode
 
 WEIGHT, BIAS, COUNT = Item("weight", "float32", (3, 5)), Item("bias", "float16", (3,)), Item("steps", "int64", ())
 FACT = Item("optimizer = SGD", FACT_DTYPE, FACT_SHAPE)
