@@ -33,7 +33,7 @@ EARLY = (
         patches=(
             Patch(
                 "chaos_protocols.rounds.machine:RoundMachine._catch_up",
-                'self.completed_round, self.digest = roster.resolved_round, ""  # on in standby: no round waits for it',
+                'self.completed_round, self.digest = resolved, ""  # on in standby: no round waits for it',
                 "pass",
             ),
             Patch(
