@@ -59,7 +59,6 @@ def make_machine(
             facts,
             settings=config.settings,
             planner=planner,
-            rng=rng,
             raft=raft,
             roster=decode_roster(snapshot.state) if snapshot is not None else None,
             entries=entries,

@@ -9,7 +9,6 @@ they return. Each event gets an id, which the messages it causes carry.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any, assert_never
 
@@ -19,34 +18,25 @@ from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, Restore
 from chaos_protocols.agreement.raft import Effect as RaftEffect
 from chaos_protocols.agreement.raft.effects import Unproven
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
-from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.effects import Effect, SetTimer
 from chaos_protocols.inbound import Inbound
-from chaos_protocols.links.liveness import BeatDue, LinkCameUp, LinkRenewed, LinkTable, LinkWentDown
-from chaos_protocols.links.network import Network
-from chaos_protocols.links.orders import LinkOrders
-from chaos_protocols.membership.facts import SiteFacts, empty_roster, last_known_roster
+from chaos_protocols.links.liveness import BeatDue, LinkCameUp, LinkRenewed, LinkWentDown
+from chaos_protocols.membership.facts import SiteFacts
 from chaos_protocols.membership.leaving import SchedulerRole
-from chaos_protocols.membership.own import Membership
-from chaos_protocols.membership.participation import Participation
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.outbox import Outbox
-from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.notices import RoundCompleted, RoundNotice
 from chaos_protocols.scheduler.machine import SchedulerMachine
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.state.machine import WorkerState
+from chaos_protocols.site_parts import SiteParts
 from chaos_protocols.wire import control as messages
-from chaos_protocols.wire.plans import Tag
-from chaos_protocols.wire.versions import Versions
 
 TIMER_STEP_S = 0.001  # a deadline that has passed, but whose step cannot be taken yet, must not spin
 
 
-class SiteMachine:
-    """See the module. `handle` is the only way in. What the scheduler needs of its site (`host.Host`) is here, too."""
+class SiteMachine(SiteParts):
+    """See the module. `handle` is the only way in. What the scheduler has it do is here, too (`facts.Host`)."""
 
     def __init__(
         self,
@@ -54,22 +44,14 @@ class SiteMachine:
         *,
         settings: SiteSettings,
         planner: Planner,
-        rng: random.Random,
         raft: RaftMachine,
         roster: Roster | None = None,
         entries: tuple[LogEntry, ...] = (),
         now_s: float,
     ) -> None:
-        roster = roster if roster is not None else empty_roster(facts.run)
-        self.facts, self.settings = facts, settings
-        self.planner = planner
-        self.outbox = Outbox(facts, settings, now_s=now_s)
-        self.replica = RosterReplica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
-        self.network = Network(self.outbox, self.replica)
-        self.rounds = RoundMachine(facts.site, roster)
-        parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
-        self.is_trusted, self.round_status, self.own_report = parts.client.is_trusted, parts.round_status, parts.report
-        self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)
+        super().__init__(
+            facts, settings=settings, planner=planner, raft=raft, roster=roster, entries=entries, now_s=now_s
+        )
         self.scheduler = SchedulerMachine(self)
         self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
         self._timer_s: float | None = None
@@ -277,103 +259,13 @@ class SiteMachine:
             self.participation.state_notice(notice)
         self._look_for_the_leader()
 
-    # -- what the scheduler needs of its site, and what others ask
-
-    @property
-    def site(self) -> SiteId:
-        return self.facts.site
-
-    @property
-    def incarnation(self) -> int:
-        return self.facts.incarnation
-
-    @property
-    def now_s(self) -> float:
-        return self.outbox.now_s
-
-    @property
-    def raft(self) -> RaftMachine:
-        return self.replica.raft
-
-    @property
-    def roster(self) -> Roster:
-        return self.replica.roster
-
-    @property
-    def configuration(self) -> Configuration:
-        return self.replica.configuration
-
-    @property
-    def term(self) -> int:
-        return self.replica.raft.term
-
-    @property
-    def links(self) -> LinkTable:
-        return self.network.links
-
-    @property
-    def overlay_version(self) -> int:
-        return self.network.overlay_version
-
-    @property
-    def restarts_seen(self) -> int:
-        return self.network.restarts_seen
-
-    @property
-    def membership(self) -> Membership:
-        return self.participation.membership
-
-    @property
-    def state(self) -> WorkerState:
-        return self.participation.state
-
-    @property
-    def empty_tag(self) -> Tag | None:
-        return self.rounds.empty_round
-
-    @property
-    def done_round(self) -> int:
-        return self.rounds.completed_round
-
-    @property
-    def contributed_round(self) -> int:
-        return self.rounds.own.given_round
-
-    @property
-    def leaving(self) -> bool:
-        return self.membership.leaving
-
-    @property
-    def active(self) -> bool:
-        """The worker here has the state and trains, and this site is in the roster."""
-        return self.rounds.active and self.membership.in_roster
-
-    def can_propose(self) -> bool:
-        return self.replica.can_propose()
-
-    def roster_is_newest(self) -> bool:
-        return self.replica.is_newest()
+    # -- what the scheduler has its site do
 
     def tell(self, site: SiteId, message: messages.Message) -> None:
         self.network.tell(site, message)
 
     def record(self, kind: str, subject: str, cause: str, outcome: str, started_s: float | None, reason: str) -> None:
         self.outbox.record(kind, subject, cause, outcome, started_s, reason)
-
-    def reachable(self, *, sound: bool = False) -> frozenset[SiteId]:
-        return self.network.reachable(sound=sound)
-
-    def link_is_up(self, one: SiteId, other: SiteId) -> bool:
-        return self.network.link_is_up(one, other)
-
-    def restarted_as(self, site: SiteId) -> int | None:
-        return self.network.restarted_as(site)
-
-    def scheduler_site(self) -> SiteId | None:
-        return self.participation.client.scheduler
-
-    def versions_of(self, site: SiteId) -> Versions:
-        return self.network.versions.of(site)
 
     def propose(self, command: Command, configuration: Configuration | None, first_round: int | None) -> bool:
         """Give a command to the agreement. A planned change holds this site's contributions back from its first round

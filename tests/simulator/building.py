@@ -55,7 +55,6 @@ def make_machine(node: Node) -> SiteMachine:
         facts,
         settings=world.settings,
         planner=world.planner,
-        rng=rng,
         raft=raft,
         roster=decode_roster(disk.snapshot.state) if disk.snapshot is not None else None,
         entries=disk.entries,

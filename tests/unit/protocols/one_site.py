@@ -135,7 +135,6 @@ class Bench:
             ),
             settings=settings,
             planner=PLANNER,
-            rng=rng,
             raft=RaftMachine(
                 site,
                 settings=RaftSettings(
