@@ -114,7 +114,7 @@ class SiteMachine(SiteParts):
             self.scheduler.evaluate(now_s=self.now_s)
             self._drain()
         self._set_timer()
-        self.participation.reached.before_effects()
+        self.participation.reached.before_effects(self.roster)
         return self.outbox.take()
 
     def _drain(self) -> None:

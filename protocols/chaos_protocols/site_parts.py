@@ -42,7 +42,8 @@ class SiteParts:
         self.facts, self.settings = facts, settings
         self.planner = planner
         self.outbox = Outbox(facts, settings, now_s=now_s)
-        self.replica = RosterReplica(facts.site, raft, roster, last_known_roster(roster, entries), now_s=now_s)
+        last_known = last_known_roster(roster, entries)
+        self.replica = RosterReplica(facts.site, raft, roster, last_known, rules=facts.reached.rules, now_s=now_s)
         self.network = Network(self.outbox, self.replica)
         self.rounds = RoundMachine(facts.site, roster)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)

@@ -132,4 +132,15 @@ LATEST = (
         ),
         test="test_pause:test_a_member_says_in_bounded_time_that_its_scheduler_is_silent_whatever_time_it_has_drawn",
     ),
+    Undone(
+        row=84,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.replica:RosterReplica.__init__",
+                "self._tell_rules(last_known.run_id, roster)",
+                "self._tell_rules(last_known.run_id, last_known)",
+            ),
+        ),
+        test="test_rules:test_an_entry_that_the_others_may_never_have_had_asks_nobody_for_votes",
+    ),
 )

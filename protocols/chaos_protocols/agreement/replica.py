@@ -29,7 +29,10 @@ UNPROVEN = (
 class RosterReplica:
     """See the module."""
 
-    def __init__(self, site: SiteId, raft: RaftMachine, roster: Roster, last_known: Roster, *, now_s: float) -> None:
+    def __init__(
+        self, site: SiteId, raft: RaftMachine, roster: Roster, last_known: Roster, *, rules: int = 0, now_s: float
+    ) -> None:
+        """`rules`: those that this site's journal has noted as agreed."""
         self.site = site
         self.raft = raft
         self.roster = roster
@@ -45,7 +48,8 @@ class RosterReplica:
         self._fence: tuple[int, int] | None = None
         """Index and term of a proposed entry, until whose fate is known this site gives to no round that it changes."""
         self._unproven: tuple[int, SiteId] | None = None
-        self._tell_rules(last_known)
+        self._rules = rules
+        self._tell_rules(last_known.run_id, roster)
 
     @property
     def configuration(self) -> Configuration:
@@ -92,13 +96,13 @@ class RosterReplica:
     def install(self, roster: Roster) -> Roster:
         """It is in force from now on; the one before."""
         old, self.roster = self.roster, roster
-        self._tell_rules(roster)
+        self._tell_rules(roster.run_id, roster)
         return old
 
-    def _tell_rules(self, roster: Roster) -> None:
-        """After a restart as the whole journal has it: what was agreed before counts before it is known again that it
-        was."""
-        self.raft.in_run(roster.run_id, proof_needed=roster.rules >= PROOFS_SINCE)
+    def _tell_rules(self, run_id: str, agreed: Roster) -> None:
+        """Rules that were agreed hold for good, also while it is not known again, after a restart, that they were."""
+        self._rules = max(self._rules, agreed.rules)
+        self.raft.in_run(run_id, proof_needed=self._rules >= PROOFS_SINCE)
 
     def unproven(self, effect: Unproven) -> list[SiteEffect]:
         """Told once for each claim."""

@@ -74,14 +74,16 @@ class ReachedRound:
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
         if news or round_number <= ANEW_ROUNDS_MAX + 1 or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
             lineage, held = roster.restore_epoch, self.held
-            self.noted = Reached(lineage=lineage, round=round_number, active=active, held=held)
+            self.noted = Reached(lineage=lineage, round=round_number, active=active, held=held, rules=self.noted.rules)
             self._noted_s = outbox.now_s
             outbox.emit([NoteReached(reached=self.noted)])
 
-    def before_effects(self) -> None:
+    def before_effects(self, roster: Roster) -> None:
         """At the end of every event. A round is open here, and this site's worker does not train: that is noted before
-        anything is given to it."""
+        anything is given to it. And that rules were agreed."""
         noted, rounds = self.noted, self._rounds
-        if noted.active and not rounds.active and rounds.running is not None:
-            self.noted = msgspec.structs.replace(noted, active=False)
+        idle = noted.active and not rounds.active and rounds.running is not None
+        if idle or roster.rules > noted.rules:
+            known = max(noted.rules, roster.rules)
+            self.noted = msgspec.structs.replace(noted, active=noted.active and not idle, rules=known)
             self._outbox.emit_first(NoteReached(reached=self.noted))
