@@ -285,9 +285,7 @@ class Transfers:
     def _finished(self, fetch: Fetch) -> None:
         if self.fetch_now is fetch:
             self._end(fetch)
-            machine = fetch.machine
-            told = events.TransferFinished(transfer=machine.plan.transfer, held_bytes=machine.same_bytes)
-            self._node.soon(told)
+            self._node.soon(events.TransferFinished(transfer=fetch.machine.plan.transfer))
 
     # -- helpers
 
