@@ -176,8 +176,8 @@ ROUNDS = (
         patches=(
             Patch(
                 "tests.simulator.node:Node._snapshot",
-                "or worker.updating or worker.reached < due",
-                "or worker.reached + worker.updating < due",
+                "or worker.updating or worker.round < due",
+                "or worker.round + worker.updating < due",
             ),
             Patch(
                 "tests.simulator.node:Node._apply",
@@ -196,7 +196,7 @@ ROUNDS = (
                 "",
             ),
             # The second fence: the worker takes it after the round that it was asked for.
-            Patch("tests.simulator.node:Node._snapshot", "or worker.reached < due", ""),
+            Patch("tests.simulator.node:Node._snapshot", "or worker.round < due", ""),
             Patch("tests.simulator.node:Node._snapshot", "round=due))", "round=worker.round))"),
         ),
         breaks=(4,),
