@@ -1,0 +1,9 @@
+"""Seeds that break an invariant and are not mended yet (docs/found-by-simulation.md, "Open"). They are played, counted
+and told like all others; alone they do not fail a batch, so that a new one is seen at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OPEN: Mapping[tuple[int, int], int] = {(679, 3): 8}
+"""Seed and sites to the invariant that is known to break."""
