@@ -272,8 +272,8 @@ ROUNDS = (
             Patch(
                 f"{ROUNDS_MODULE}._open",
                 "if not ahead.enough",
-                "object.__setattr__(ahead, 'centred', bool(ahead.bounds.clip_radius and self.digest))\n"
-                "        if not ahead.enough",
+                "if object.__setattr__(ahead, 'centred', bool(ahead.bounds.clip_radius and self.digest)) "
+                "or not ahead.enough",
             ),
         ),
         breaks=(3,),
