@@ -10,7 +10,7 @@ import torch
 
 from chaos import Coordinator, layers
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", reason="transformers is in the extra `integrations`")
 
 VOCABULARY, LENGTH = 40, 6
 SIZES = {
