@@ -133,8 +133,7 @@ class Replica:
             self._session.skip(round)
         else:
             self._session.apply(self.arena.result, round)
-        if isinstance(self._session, EveryStepSession):
-            self._session.averaged_over(weight)
+        self._session.averaged_over(weight)
         self.round = round
         self.contributed = None
 

@@ -199,6 +199,7 @@ class EveryStepSession:
         self._framework.optimizer_step(round, agreed.shares, agreed.metrics, self._rates.factor)
 
     def averaged_over(self, weight: float) -> None:
+        """See `SyncSession`: learning rates may follow it."""
         self._rates.averaged_over(weight)
 
     @property
