@@ -10,7 +10,7 @@ Weights that stay the same would end in the first resting place: they are shaken
 the same for the same overlay.
 
 Measured on random overlays of 6 to 32 sites at mean degrees up to 6, where the pruned eight trees have 0.79 of the
-bound at worst: 0.95, in turns of less than a millisecond (`python -m benchmarks trees_plan`).
+bound at worst: 0.93, in turns of about a millisecond (`python -m benchmarks trees_plan`).
 
 Source: the exponential price of a link is that of the multiplicative weights methods for packing (Plotkin, Shmoys,
 Tardos 1995); Kruskal 1956.
