@@ -100,6 +100,16 @@ class Reports:
         """The newest round that any member knows of, be it from its journal; 0: none of the present history."""
         return max(self.newest_round(), *(report.reached_round for report in self.of_members().values()))
 
+    def is_unsaved(self) -> bool:
+        """Nobody of the run has, or had, a checkpoint of the present history: every member was there from its first
+        rounds on, and says so; and none that has failed since is still outside."""
+        roster = self._facts.roster
+        lost = (gone for gone in roster.departed if gone.cause == "failed" and gone.lineage)
+        if any(roster.record(gone.site) is None for gone in lost):
+            return False
+        found = self.of_members()
+        return all(site in found and found[site].unsaved for site in roster.member_ids())
+
     def newest_possible(self) -> int:
         """Nobody of the run has the state of a later round than this, or of the one after it."""
         return self.newest_round() if self.lived_through() else ROUNDS_MAX
