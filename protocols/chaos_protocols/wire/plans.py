@@ -56,7 +56,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, order=True):
     spec_digest: Annotated[str, msgspec.Meta(max_length=64)]
 
 
-class Reached(msgspec.Struct, frozen=True, kw_only=True):
+class Reached(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far the run has come, as one site's journal knows: `round` of the history `lineage` was done there, and the
     site's worker trained (`active`) or did not. `held`: of which history the state is that its worker has, 0: not said.
     `unsaved`: the site was there in the first rounds of that history, and its first checkpoint of it is still to be
