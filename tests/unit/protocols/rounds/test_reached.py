@@ -81,7 +81,7 @@ def test_that_no_checkpoint_is_whole_yet_is_noted_from_the_first_rounds_until_on
     assert all(note.unsaved for _, note in noted["b"] if note.round)
     b = world.node("b").machine
     assert b is not None and b.participation.reached.is_unsaved(b.roster)
-    assert not b.participation._reporting.status().unsaved, "a file is being written, and may be whole soon"
+    assert not b.participation.reporting.status().unsaved, "a file is being written, and may be whole soon"
     b.handle(CheckpointWritten(checkpoint=written, size_bytes=0, took_s=1.0, reason="disk full"), now_s=world.now_s)
     assert not b.participation.reached.noted.unsaved
 
