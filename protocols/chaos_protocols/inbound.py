@@ -83,7 +83,7 @@ class Inbound:
             return []
         if ours.event_id:
             outbox.caused_by(ours.event_id)
-        if self._participation.client.is_trusted(ours.source):
+        if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):
             network.saw_incarnation(ours.source, ours.incarnation)  # its own word: it made the envelope
         return self.deliver(ours.source, ours.message)
 
@@ -99,6 +99,7 @@ class Inbound:
                 return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
             case messages.Heartbeat():
                 if self._network.heard_beat(source, message):
+                    self._network.name_runs(participation.client.is_of_run)
                     participation.heard(source, message)
             case messages.LinkStateAdvertisement():
                 if participation.client.is_trusted(source):

@@ -63,7 +63,8 @@ def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
         versions=SPOKEN,
     )
     machine = liar.machine
-    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie")
+    run = machine.network.naming.of_word_to(EVERYBODY)
+    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie", run=run)
     for neighbour in near:
         world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
@@ -87,7 +88,8 @@ def _claim(world: World, liar: Node, rng: random.Random) -> None:
         return
     machine = liar.machine
     neighbour = victim.site if victim.site in near else rng.choice(near)
-    envelope = machine.network.router._envelope(SiteId(victim.site), claim, machine.roster, CLAIM)
+    run = machine.network.naming.of_word_to(SiteId(victim.site))
+    envelope = machine.network.router._envelope(SiteId(victim.site), claim, machine.roster, CLAIM, run=run)
     world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
 

@@ -55,6 +55,11 @@ class RosterReplica:
     def configuration(self) -> Configuration:
         return self.raft.configuration
 
+    @property
+    def rules(self) -> int:
+        """The version whose rules the run has agreed on, as far as this site has ever known; 0: none."""
+        return self._rules
+
     def has(self, site: SiteId) -> bool:
         """It is in the roster, or in the agreement's configuration."""
         configuration = self.raft.configuration

@@ -85,6 +85,32 @@ GUESTS = (
         seeds=110,
     ),
     Bug(
+        name="words of another run count",
+        patches=(
+            Patch("chaos_protocols.links.router:Router.receive", "not self._naming.takes(neighbour, envelope)", "False"),
+        ),
+        breaks=(1, 2, 6, 7, 8, 11),
+        seeds=110,
+    ),
+    Bug(
+        name="a request that can only be refused is heard of a site of the run, too",
+        patches=(
+            Patch(
+                "chaos_protocols.links.router:Router.receive",
+                "roster.record(envelope.source) is None",
+                "self._guard.is_new(envelope)",
+            ),
+        ),
+        breaks=(11,),
+        seeds=110,
+    ),
+    Bug(
+        name="a site of the former release is sent words that name the run",
+        patches=(Patch("chaos_protocols.links.naming:RunNaming.may_go", "not envelope.run or", "True or"),),
+        breaks=(8,),
+        seeds=300,
+    ),
+    Bug(
         name="others say when a site was started again",
         patches=(
             Patch(
