@@ -12,7 +12,7 @@ from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.site import SiteMachine
 from tests.rigs.keys import RigKeys
 from tests.simulator.contents import digest_of
-from tests.simulator.releases import as_released, spoken
+from tests.simulator.releases import spoken
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -53,7 +53,7 @@ def make_machine(node: Node) -> SiteMachine:
         now_s=world.now_s,
         keys=RigKeys(node.site),
     )
-    machine = SiteMachine(
+    return SiteMachine(
         facts,
         settings=world.settings,
         planner=world.planner,
@@ -62,5 +62,3 @@ def make_machine(node: Node) -> SiteMachine:
         entries=disk.entries,
         now_s=world.now_s,
     )
-    as_released(machine)
-    return machine

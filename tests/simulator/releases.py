@@ -15,7 +15,6 @@ from chaos_protocols.wire.versions import NAMES_SINCE, OLDEST, SPOKEN, Versions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chaos_protocols.site import SiteMachine
     from tests.simulator.node import Node
     from tests.simulator.world import World
 
@@ -53,12 +52,6 @@ def _upgrade(world: World, node: Node, begin: Callable[[Node], None]) -> None:
 def spoken(node: Node) -> Versions:
     """What the next daemon of a site speaks."""
     return FORMER if node.site in node.world.former else SPOKEN
-
-
-def as_released(machine: SiteMachine) -> None:
-    """What a daemon of the former release does not do: it never looks whether its run names itself in words."""
-    if machine.facts.versions == FORMER:
-        machine.network.name_runs = lambda is_of_run: None  # type: ignore[method-assign]
 
 
 def cannot_read(world: World, neighbour: str) -> bool:

@@ -194,6 +194,8 @@ class Network:
         agreed on itself, or what neighbours tell that it takes for sites of the run (spec 4.20)."""
         replica, outbox = self._replica, self._outbox
         run = replica.roster.run_id
+        if outbox.facts.versions.newest < NAMES_SINCE:
+            return
         if run and replica.rules >= NAMES_SINCE:
             news = self.naming.settle(run, named=True, required=True)
         elif run:
