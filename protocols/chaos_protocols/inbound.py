@@ -100,6 +100,8 @@ class Inbound:
             case messages.Heartbeat():
                 if self._network.heard_beat(source, message):
                     self._network.name_runs(participation.client.is_of_run)
+                    if participation.client.is_of_run(source):
+                        self._outbox.emit(self._replica.heard_log(source, message.log_index, message.log_head))
                     participation.heard(source, message)
             case messages.LinkStateAdvertisement():
                 if participation.client.is_trusted(source):

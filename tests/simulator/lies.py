@@ -135,6 +135,8 @@ class Liar:
             others=(step,),
             run_id=self._roster.run_id,
             rules=NEWEST,
+            log_index=self._machine.replica.chain.index,
+            log_head=b"made up",
         )
 
     def _report(self) -> messages.Message:

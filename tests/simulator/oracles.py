@@ -132,6 +132,8 @@ class Oracles:
             self.rounds.delivered(node, effect.round)
         elif kind is effects.Record:
             self.leaves.recorded(node, effect)
+            if effect.kind == "split":
+                self.fail(1, f"{node.name} takes its log for another one than that of {effect.subject}")
         elif kind is effects.StopDaemon:
             self.leaves.stopped(node, effect)
 

@@ -158,6 +158,8 @@ class Network:
                 others=tuple(one for one in others if one.site != site),
                 run_id=roster.run_id,
                 rules=self._replica.rules,
+                log_index=self._replica.chain.index,
+                log_head=self._replica.chain.head,
             )
             self.tell(site, heartbeat)
 

@@ -24,7 +24,7 @@ from typing import Annotated, Final, get_args
 
 import msgspec
 
-from chaos_protocols.agreement.raft.messages import RaftMessage
+from chaos_protocols.agreement.raft.messages import Head, RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts, RunId
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
 from chaos_protocols.wire.link_words import ConnectOrder as ConnectOrder
@@ -73,6 +73,9 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Which run the sender is or was in, as its roster says; empty: in none, or its release does not say."""
     rules: Version = 0
     """The version whose rules that run has agreed on, as far as the sender knows; 0: none, or not said."""
+    log_index: Count = 0
+    log_head: Head = b""
+    """What stands for all that was agreed up to that entry, as the sender has it; empty: not said."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
