@@ -81,6 +81,9 @@ class Inbound:
         if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
             self.rejected += 1
             return []
+        if ours.run and not network.naming.named and self._participation.client.is_of_run(ours.source):
+            network.naming.shown = ours.run
+            network.name_runs(self._participation.client.is_of_run)
         if ours.event_id:
             outbox.caused_by(ours.event_id)
         if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):

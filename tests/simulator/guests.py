@@ -138,7 +138,7 @@ def believed(node: Node, guest: str) -> tuple[Any, ...]:
     roster = machine.roster
     inside = roster.record(machine.site) is not None  # who is in no roster cannot know whose links these are
     ways = machine.reachable().intersection(roster.site_ids()) if inside else frozenset()
-    heard = tuple(sorted((one, start) for one, start in guard_of(node).items() if roster.record(one) is not None))
+    heard = tuple(sorted((one, start) for one, start in guard_of(node).items() if roster.record(one) and one != guest))
     return (*rest, others, incarnations, named, orders, ways, heard)
 
 

@@ -184,7 +184,8 @@ class World:
         node, source = connection.processes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
-        if kind != BEGINS and site not in self.guests:
+        brought = kind == CONTROL and message.event_id == BROUGHT  # `hear` may lose it
+        if kind != BEGINS and site not in self.guests and not brought:
             self.delivered.append((site, source, kind, message, node.disk.incarnation))
         self.oracles.delivered(node, source)
         if kind == CONTROL:

@@ -23,6 +23,8 @@ class RunNaming:
         """What it says for others to hand on names that run."""
         self.required = False
         """What others bring of a third site counts only if it names that run."""
+        self.shown: RunId = ""
+        """The run that a site of it has named in a word that others handed on."""
         self._versions = versions
 
     def settle(self, run: RunId, *, named: bool, required: bool) -> bool:

@@ -193,34 +193,31 @@ class Network:
 
     def name_runs(self, is_of_run: Callable[[SiteId], bool]) -> None:
         """Whether this site's words are to name the run, and those of others have to, as things are now: what it has
-        agreed on itself, or what neighbours tell that it takes for sites of the run (spec 4.20)."""
-        replica, outbox = self._replica, self._outbox
-        run = replica.roster.run_id
+        agreed on itself, or what others tell of the run (spec 4.20)."""
+        replica, outbox, naming = self._replica, self._outbox, self.naming
+        roster, run = replica.roster, replica.roster.run_id
         if outbox.facts.versions.newest < NAMES_SINCE:
             return
         if run and replica.rules >= NAMES_SINCE:
-            news = self.naming.settle(run, named=True, required=True)
+            news = naming.settle(run, named=True, required=True)
         elif run:
-            news = self.naming.settle(
-                run, named=run in self._naming_runs(is_of_run) and self._can_all(), required=False
-            )
+            inside = roster.record(self._site) is not None
+            told = run == naming.shown or run in self._naming_runs(is_of_run if inside else lambda _: True)
+            cannot = any(self.versions.lacks(site, NAMES_SINCE) for site in self.reachable())
+            news = naming.settle(run, named=told and not cannot, required=False)
         else:
-            heard, naming = list(self.runs_heard()), self._naming_runs(is_of_run)
-            sure = len(heard) == 1 and heard[0] in naming
-            news = self.naming.settle(heard[0] if sure else "", named=sure, required=sure)
+            heard = list(self.runs_heard())
+            only = heard[0] if len(heard) == 1 and heard[0] in self._naming_runs(lambda _: True) else ""
+            required = only in self._naming_runs(is_of_run)
+            news = naming.settle(only, named=bool(only), required=required)
         if news:
-            roster, up = replica.roster, self.links.up_sites()
+            up = self.links.up_sites()
             outbox.emit(self.router.say_again(roster=roster, own_up=up, event_id=outbox.event_id))
 
-    def _naming_runs(self, is_of_run: Callable[[SiteId], bool]) -> set[str]:
-        """The runs of which neighbours say that they have agreed on it."""
-        beats = {site: self.links.neighbours[site].beat for site in self.links.up_sites() if is_of_run(site)}
-        return {beat.run_id for beat in beats.values() if beat is not None and beat.rules >= NAMES_SINCE}
-
-    def _can_all(self) -> bool:
-        """Every site of the roster that can be reached was heard to read what names a run. One neighbour's word alone
-        could make this site say what the others must take for forged."""
-        return all(self.versions.of(site).newest >= NAMES_SINCE for site in self.reachable())
+    def _naming_runs(self, counts: Callable[[SiteId], bool]) -> set[str]:
+        """The runs of which neighbours that count say that they have agreed on it."""
+        beats = [self.links.neighbours[site].beat for site in self.links.up_sites() if counts(site)]
+        return {beat.run_id for beat in beats if beat is not None and beat.rules >= NAMES_SINCE}
 
     # -- the overlay
 

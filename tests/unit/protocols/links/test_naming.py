@@ -209,6 +209,26 @@ def test_one_neighbour_cannot_make_a_site_say_what_others_would_take_for_forged(
     assert not bench.machine.network.naming.named, "a site of the run does not read it yet"
 
 
+def test_a_site_that_was_away_and_knows_no_neighbour_any_more_sees_it_from_a_word_of_one_that_it_knows() -> None:
+    """The newcomer beside it hands on what the scheduler says; its own answer has to name the run."""
+    newcomer = SiteId("e" * 32)
+    bench = Bench(C, line(PROOFS_SINCE), voters=(A, B, C)).up(newcomer)
+    brought(bench, newcomer, report(newcomer, A), by=newcomer)
+    bench.hear(newcomer, beat(NAMES_SINCE))
+    assert not bench.machine.network.naming.named
+    brought(bench, A, RoundStatusQuery(epoch=EPOCH), by=newcomer, run=RUN)
+    assert bench.machine.network.naming.named
+
+
+def test_a_site_outside_its_roster_names_the_run_that_any_neighbour_tells_it_of() -> None:
+    """It was removed, and all that it knew have gone: it asks to join by way of one that it does not know."""
+    newcomer = SiteId("e" * 32)
+    bench = Bench(D, msgspec.structs.replace(roster_of(A, B), run_id=RUN), voters=(A, B)).up(newcomer)
+    bench.hear(newcomer, beat(NAMES_SINCE, run=RUN))
+    naming = bench.machine.network.naming
+    assert naming.named and not naming.required
+
+
 def test_nobody_outside_the_run_tells_a_site_of_it_what_was_agreed() -> None:
     bench = Bench(C, line(PROOFS_SINCE), voters=(A, B, C)).up(B, SiteId("e" * 32))
     brought(bench, B, report(B, A), by=B)
