@@ -82,7 +82,7 @@ class Inbound:
             self.rejected += 1
             return []
         if ours.run and not network.naming.named and self._participation.client.is_of_run(ours.source):
-            network.naming.shown = ours.run
+            network.naming.saw_named(ours.run)
             network.name_runs(self._participation.client.is_of_run)
         if ours.event_id:
             outbox.caused_by(ours.event_id)

@@ -176,8 +176,8 @@ class World:
         for one, far in ((node, other), (other, node)):
             number = far.disk.incarnation
             spoken = far.machine.facts.versions if far.machine is not None else SPOKEN
-            up = events.LinkUp(site=far.site, incarnation=number, address=far.site, versions=spoken)  # type: ignore[arg-type]
-            one.handle(up)
+            address: Any = far.site
+            one.handle(events.LinkUp(site=address, incarnation=number, address=address, versions=spoken))
             one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
 
     def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:

@@ -27,6 +27,10 @@ class RunNaming:
         """The run that a site of it has named in a word that others handed on."""
         self._versions = versions
 
+    def saw_named(self, run: RunId) -> None:
+        """A site of the run has named it in a word that others handed on."""
+        self.shown = run
+
     def settle(self, run: RunId, *, named: bool, required: bool) -> bool:
         """What is known now. True: this site's words name a run that they did not name before, so what it has said of
         its links is to be said again."""

@@ -6,21 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.protocols.one_site import (
-    MODEL,
-    A,
-    B,
-    Bench,
-    C,
-    D,
-    leader_of,
-    link,
-    record,
-    records,
-    roster_of,
-    router_of,
-    sent,
-)
+from tests.unit.protocols import one_site
+from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, link, record, records, roster_of, sent
 
 from chaos_protocols import events
 from chaos_protocols.agreement import commands
@@ -78,7 +65,7 @@ def heartbeat(**more: Any) -> dict[str, Any]:
 
 def passed_on(envelope: Envelope) -> Envelope:
     """What B makes of it on its way to C."""
-    ours, effects = router_of(B).receive(A, envelope, roster=LINE, own_up=(A, C))
+    ours, effects = one_site.router_of(B).receive(A, envelope, roster=LINE, own_up=(A, C))
     assert ours is None
     (sent,) = effects
     assert isinstance(sent, SendEnvelope) and sent.neighbour == C
@@ -129,7 +116,7 @@ def test_the_signature_covers_what_the_relay_could_not_read(field: str) -> None:
 
 
 def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
-    one = router_of(B)
+    one = one_site.router_of(B)
     for size, handed_on in ((UNREADABLE_BYTES_MAX - 100, 1), (UNREADABLE_BYTES_MAX + 1, 0)):
         envelope = decode_envelope(frame({"type": "Weather", "rain": bytes(size)}))
         assert len(one.receive(A, envelope, roster=LINE, own_up=(A, C))[1]) == handed_on
@@ -137,7 +124,7 @@ def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
 
 
 def test_an_unknown_optional_message_is_skipped_and_told_once_for_each_kind() -> None:
-    one = router_of(C)
+    one = one_site.router_of(C)
     told = []
     for number in range(1000):
         data = frame({"type": f"Weather{number % 100}"}, optional=True, sequence=number)
@@ -166,14 +153,14 @@ def test_whoever_only_hands_an_unknown_message_on_keeps_its_link() -> None:
 
 def test_an_unknown_message_for_everybody_is_not_flooded() -> None:
     data = frame({"type": "Weather"}, destination=messages.EVERYBODY, optional=True)
-    assert router_of(B).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
+    assert one_site.router_of(B).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
 
 
 def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_to_a_size() -> None:
     report = messages.LinkStateAdvertisement(
         neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason=""
     )
-    one = router_of(B)
+    one = one_site.router_of(B)
     for size, sequence, taken in ((100, 1, True), (FLOODED_BYTES_MAX, 2, False)):
         plain = {**plain_of(report), "mood": "x" * size}
         envelope = decode_envelope(frame(plain, destination=messages.EVERYBODY, sequence=sequence))
@@ -186,7 +173,7 @@ def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_
 
 
 def test_every_optional_message_says_so_in_its_envelope() -> None:
-    one = router_of(A)
+    one = one_site.router_of(A)
     known = messages.Goodbye(reason="")
     (sent,) = one.send(B, known, roster=LINE, own_up=(B,), event_id="")
     assert isinstance(sent, SendEnvelope)
