@@ -208,7 +208,7 @@ class Network:
         else:
             heard = list(self.runs_heard())
             only = heard[0] if len(heard) == 1 and heard[0] in self._naming_runs(lambda _: True) else ""
-            required = only in self._naming_runs(is_of_run)
+            required = bool(only) and only in self._naming_runs(is_of_run)
             news = naming.settle(only, named=bool(only), required=required)
         if news:
             up = self.links.up_sites()

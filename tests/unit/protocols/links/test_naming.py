@@ -247,6 +247,13 @@ def test_a_newcomer_names_the_run_that_its_peers_tell_of_and_takes_no_other_word
     assert (naming.run, naming.named, naming.required) == ("", False, False), "it hears of two runs, and is in neither"
 
 
+def test_rules_of_no_run_make_a_newcomer_demand_nothing() -> None:
+    bench = Bench(D, peers=(B, C)).up(B, C)
+    bench.hear(B, beat(NAMES_SINCE, run=""))
+    naming = bench.machine.network.naming
+    assert (naming.run, naming.named, naming.required) == ("", False, False)
+
+
 def test_every_beat_tells_what_was_agreed() -> None:
     for rules in (0, PROOFS_SINCE, NAMES_SINCE):
         bench = at_c(rules)
