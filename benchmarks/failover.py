@@ -27,7 +27,7 @@ def run(*, short: bool, seed: int) -> dict[str, Figure]:
     with training_cluster(4) as cluster:
         for name, strike in FAULTS.items():
             for _ in range(count):
-                times.setdefault(name, []).append(_measure(cluster, name, strike))
+                times.setdefault(name, []).append(measure(cluster, name, strike))
         digests_equal = len({status.result_digest for status in _in_one_round(cluster)}) == 1
     crash = times["kill daemon"] + times["kill worker"]
     silence = times["stop daemon"] + times["stop worker"] + times["black-holed link"] + times["black-holed site"]
@@ -54,7 +54,8 @@ def _in_one_round(cluster: Cluster) -> list[Status]:
     return statuses
 
 
-def _measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]) -> float:
+def measure(cluster: Cluster, name: str, strike: Callable[[Cluster, Site], None]) -> float:
+    """Seconds from one fault to the next round of the survivors; afterwards all are members again."""
     wait_for(
         lambda: all(site.daemon_runs() and site.is_member() for site in cluster.sites), "all are members", limit_s=60
     )

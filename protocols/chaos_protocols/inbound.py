@@ -81,9 +81,12 @@ class Inbound:
         if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
             self.rejected += 1
             return []
+        if ours.run and not network.naming.named and self._participation.client.is_of_run(ours.source):
+            network.naming.saw_named(ours.run)
+            network.name_runs(self._participation.client.is_of_run)
         if ours.event_id:
             outbox.caused_by(ours.event_id)
-        if self._participation.client.is_trusted(ours.source):
+        if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):
             network.saw_incarnation(ours.source, ours.incarnation)  # its own word: it made the envelope
         return self.deliver(ours.source, ours.message)
 
@@ -99,6 +102,9 @@ class Inbound:
                 return self._replica.raft.receive(source, inner, now_s=self._outbox.now_s)
             case messages.Heartbeat():
                 if self._network.heard_beat(source, message):
+                    self._network.name_runs(participation.client.is_of_run)
+                    if participation.client.is_of_run(source):
+                        self._outbox.emit(self._replica.heard_log(source, message.log_index, message.log_head))
                     participation.heard(source, message)
             case messages.LinkStateAdvertisement():
                 if participation.client.is_trusted(source):

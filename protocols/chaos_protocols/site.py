@@ -141,6 +141,7 @@ class SiteMachine(SiteParts):
             self.outbox.emit([SetTimer(at_s=at_s)])
 
     def _started(self, event: events.Started) -> None:
+        self.network.name_runs(self.participation.client.is_of_run)
         self.participation.links.started(event.peers)
         self.participation.roster_changed(self.roster, None)
 
@@ -191,6 +192,7 @@ class SiteMachine(SiteParts):
 
     def _install(self, roster: Roster, command: Command | None) -> None:
         old = self.replica.install(roster)
+        self.network.name_runs(self.participation.client.is_of_run)
         self.participation.roster_changed(old, command)
         self._lift_fence()  # only now: the rounds know the new views, so nothing is contributed under the old tag
         self._look_for_the_leader()

@@ -12,6 +12,7 @@ from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.site import SiteMachine
 from tests.rigs.keys import RigKeys
 from tests.simulator.contents import digest_of
+from tests.simulator.releases import spoken
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node
@@ -31,6 +32,7 @@ def make_machine(node: Node) -> SiteMachine:
         floor_sites=world.floor_sites,
         reached=disk.reached,
         bounds=world.bounds,
+        versions=spoken(node),
     )
     if node.founder and disk.snapshot is None:
         run_id = 2 * digest_of((world.seed, node.site, disk.incarnation))

@@ -25,8 +25,10 @@ from tests.simulator.liars import turn
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.piecewise import SEEDS_WITH as PIECEWISE_SHARE
+from tests.simulator.releases import upgrade_in_turn
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
+from tests.simulator.two_runs import bring
 from tests.simulator.violation import NotPromised
 from tests.simulator.world import World
 
@@ -245,6 +247,8 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     Nemesis(world, until_s=until_s, mean_s=trial.mean_s, only=trial.only)
     visit(world, always=trial.guest)
     turn(world)
+    bring(world)
+    upgrade_in_turn(world, until_s, begin)
     try:
         _play(trial, world)
     except NotPromised as end:

@@ -13,7 +13,7 @@ from chaos_protocols import events
 from chaos_protocols.links.link_state import OUTSIDERS_MAX, REPORTS_EACH_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, RaftEnvelope
-from tests.simulator.lies import CLAIM, Liar
+from tests.simulator.lies import BROUGHT, CLAIM, Liar
 from tests.simulator.node import Node
 from tests.simulator.oracles_boundary import fingerprint
 
@@ -67,17 +67,22 @@ def _speak(world: World, guest: Node, rng: random.Random, mean_s: float) -> None
     flooded = isinstance(message, LinkStateAdvertisement)
     to = EVERYBODY if flooded else victim.site
     neighbour = to if to in near and rng.random() < 0.7 else rng.choice(near)
-    envelope = guest.machine.network.router._envelope(to, message, guest.machine.roster, LIE)  # type: ignore[arg-type]
+    router, run = guest.machine.network.router, victim.machine.roster.run_id  # which run it is, anybody can know
+    envelope = router._envelope(to, message, guest.machine.roster, LIE, run=run)  # type: ignore[arg-type]
     world.network.send(guest.connections[neighbour], guest.site, "control", envelope)
 
 
 def hear(node: Node, event: Any) -> None:
-    """A word of a guest, or a member's that only a scheduler may say, arrives: the site is afterwards as it was. What
-    either says as any daemon does is no lie."""
-    if event.envelope.event_id not in (LIE, CLAIM) or node.stopped or node.machine is None:
+    """A word of a guest, or a member's that only a scheduler may say, or one of another run arrives: the site is
+    afterwards as it was. What either says as any daemon does is no lie."""
+    if event.envelope.event_id not in (LIE, CLAIM, BROUGHT) or node.stopped or node.machine is None:
         node.handle(event)
         return
     generation, guest = node._generation, event.envelope.source
+    if event.envelope.event_id == BROUGHT:
+        if not node.machine.network.naming.required:
+            return  # it could not tell; lost on its way
+        guest = SiteId("")  # the site that it names as its source is none
     if event.envelope.event_id == CLAIM:
         if not _knows_better(node, event):
             return  # lost on its way
@@ -136,7 +141,14 @@ def believed(node: Node, guest: str) -> tuple[Any, ...]:
     roster = machine.roster
     inside = roster.record(machine.site) is not None  # who is in no roster cannot know whose links these are
     ways = machine.reachable().intersection(roster.site_ids()) if inside else frozenset()
-    return (*rest, others, incarnations, named, orders, ways)
+    heard = tuple(sorted((one, start) for one, start in guard_of(node).items() if roster.record(one) and one != guest))
+    return (*rest, others, incarnations, named, orders, ways, heard)
+
+
+def guard_of(node: Node) -> dict[SiteId, int]:
+    """The newest start of each site of which a word was taken: older ones are not, from then on."""
+    assert node.machine is not None
+    return node.machine.network.router._guard.incarnation
 
 
 def _is_bounded(node: Node, guest: str) -> None:

@@ -63,7 +63,8 @@ def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
         versions=SPOKEN,
     )
     machine = liar.machine
-    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie")
+    run = machine.network.naming.of_word_to(EVERYBODY)
+    envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie", run=run)
     for neighbour in near:
         world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
@@ -88,9 +89,10 @@ def _claim(world: World, liar: Node, rng: random.Random) -> None:
         return
     machine = liar.machine
     neighbour = victim.site if victim.site in near else rng.choice(near)
+    run = machine.network.naming.of_word_to(SiteId(victim.site))
     for one in (claim, tells.goes_on(claim)):
         if one is not None:
-            envelope = machine.network.router._envelope(SiteId(victim.site), one, machine.roster, CLAIM)
+            envelope = machine.network.router._envelope(SiteId(victim.site), one, machine.roster, CLAIM, run=run)
             world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
 

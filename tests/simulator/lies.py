@@ -20,6 +20,7 @@ from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.recovery import RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.steps import SiteStep
+from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.waits import SiteWait
 from tests.rigs.keys import RigKeys
 from tests.simulator.worker import MODEL
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 CLAIM = "a claim"
 """The event that a member's words name as their cause which only a scheduler may say."""
+BROUGHT = "another run"
+"""The event that words name as their cause which were said in another run."""
 FAR = (1 << 53) - 2
 AHEAD = (0, 1, 2, 7, 1000, 1 << 20, (1 << 20) + 1, FAR)
 """What is added to a true number."""
@@ -148,6 +151,10 @@ class Liar:
             knows_you=self._yes(),
             late_s=self._rng.choice((0.0, 1e9)),
             others=(step,),
+            run_id=self._roster.run_id,
+            rules=NEWEST,
+            log_index=self._machine.replica.chain.index,
+            log_head=b"made up",
         )
 
     def _report(self) -> messages.Message:

@@ -28,6 +28,7 @@ from tests.simulator.oracles_recovery import RecoveryOracle
 from tests.simulator.oracles_restore import RestoreOracle
 from tests.simulator.oracles_rounds import RoundsOracle
 from tests.simulator.oracles_standing import StandingOracle
+from tests.simulator.releases import cannot_read
 from tests.simulator.strays import OLDER
 from tests.simulator.violation import NotPromised, Violation
 
@@ -131,10 +132,14 @@ class Oracles:
             self.rounds.delivered(node, effect.round)
         elif kind is effects.Record:
             self.leaves.recorded(node, effect)
+            if effect.kind == "split":
+                self.fail(1, f"{node.name} takes its log for another one than that of {effect.subject}")
         elif kind is effects.StopDaemon:
             self.leaves.stopped(node, effect)
 
     def _sent(self, node: Node, effect: effects.SendEnvelope) -> None:
+        if effect.envelope.run and cannot_read(self.world, effect.neighbour):
+            self.fail(8, f"{node.name} sends {effect.neighbour} of the former release a word that names the run")
         if effect.envelope.source != node.site:
             return  # handed on for another site, which was judged for it
         kind = type(effect.envelope.message)

@@ -11,14 +11,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from chaos_protocols import effects, events
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.rounds.reduce import RESULTS_KEPT
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import EVERYBODY
+from chaos_protocols.wire.versions import SPOKEN
 from chaos_protocols.wishes import BoundsWanted
-from tests.simulator.lies import CLAIM
+from tests.simulator.lies import BROUGHT, CLAIM
 from tests.simulator.network import BEGINS, CONTROL, Connection, Network
 from tests.simulator.node import Node
 from tests.simulator.oracles import Oracles
@@ -58,6 +61,8 @@ class World:
         """Of the run that is founded."""
         self.wished: dict[Bounds, set[str]] = {}
         """Which bounds the operators of which sites have wanted since."""
+        self.former: set[str] = set()
+        """Sites whose next daemon is one of the release before (`releases`)."""
         self.lossy = False
         """The rounds travel in an encoding that loses something."""
         self.piecewise = False
@@ -170,20 +175,22 @@ class World:
         node.connections[other.site] = other.connections[node.site] = connection
         for one, far in ((node, other), (other, node)):
             number = far.disk.incarnation
-            up = events.LinkUp(site=far.site, incarnation=number, address=far.site)  # type: ignore[arg-type]
-            one.handle(up)
+            spoken = far.machine.facts.versions if far.machine is not None else SPOKEN
+            address: Any = far.site
+            one.handle(events.LinkUp(site=address, incarnation=number, address=address, versions=spoken))
             one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
 
     def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:
         node, source = connection.processes[site], connection.far(site)
         if not node.alive or node.connections.get(source) is not connection:
             return
-        if kind != BEGINS and site not in self.guests:
+        brought = kind == CONTROL and message.event_id == BROUGHT  # `hear` may lose it
+        if kind != BEGINS and site not in self.guests and not brought:
             self.delivered.append((site, source, kind, message, node.disk.incarnation))
         self.oracles.delivered(node, source)
         if kind == CONTROL:
             event = events.EnvelopeReceived(neighbour=source, envelope=message)  # type: ignore[arg-type]
-            lies = message.source in self.guests or message.event_id == CLAIM
+            lies = message.source in self.guests or message.event_id in (CLAIM, BROUGHT)
             if lies and node.site not in self.guests:
                 self.hear_guest(node, event)
             else:
@@ -252,6 +259,8 @@ class World:
         node = self.nodes[site]
         ways = sorted(node.connections)
         if ways:
+            run = node.machine.roster.run_id if node.machine is not None else ""  # as who signs it for others says it
+            message = msgspec.structs.replace(message, run=run)
             node.handle(events.EnvelopeReceived(neighbour=rng.choice(ways), envelope=message))  # type: ignore[arg-type]
 
     def state_is_lost(self) -> bool:

@@ -36,7 +36,7 @@ from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
-from chaos_protocols.wire.versions import BEFORE, NEWEST, PROOFS_SINCE, Version, Versions
+from chaos_protocols.wire.versions import BEFORE, NEWEST, PROOFS_SINCE, RULED, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
@@ -162,7 +162,8 @@ class SetBounds(Stored, frozen=True, kw_only=True, tag=True):
 
 class SetRules(Stored, frozen=True, kw_only=True, tag=True):
     """Every site speaks `version`, and from now on nothing is taken that breaks its rules (since version 7): leaders
-    show their votes. A site that speaks an older one can come in no more."""
+    show their votes; with 8, words that are handed on name the run. A site that speaks an older one can come in no
+    more."""
 
     version: Version
     views: Views
@@ -208,6 +209,8 @@ _roster_decoder = msgspec.msgpack.Decoder(Roster)
 def version_needed(command: Command) -> int:
     """The version that a site must speak to apply this command as it was meant; 0: all do."""
     since = COMMANDS_SINCE.get(type(command), 0)
+    if isinstance(command, SetRules):
+        since = max((since, *(one for one in RULED if one <= command.version)))  # who speaks less cannot keep them
     return max(since, needed(command, frozenset(FIELDS_SINCE.items()))) if FIELDS_SINCE else since
 
 

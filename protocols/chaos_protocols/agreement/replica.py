@@ -7,14 +7,28 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos_protocols.agreement.commands import Command, apply_command, decode_command, decode_roster, encode_roster
+from chaos_protocols.agreement.chain import LogChain
+from chaos_protocols.agreement.commands import (
+    Command,
+    SetRules,
+    apply_command,
+    decode_command,
+    decode_roster,
+    encode_roster,
+)
 from chaos_protocols.agreement.raft import Effect, RaftMachine, Unproven
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Effect as SiteEffect
 from chaos_protocols.effects import Record
 from chaos_protocols.names import SiteId, short
-from chaos_protocols.wire.versions import PROOFS_SINCE
+from chaos_protocols.wire.versions import NAMES_SINCE, PROOFS_SINCE
+
+SPLIT = (
+    "this site and that one were told different things by whoever scheduled, or that one says so falsely: compare what "
+    "`chaosd status` and `chaosd events` show at all sites; who differs from most others moves `journal` in its data "
+    "folder away and starts its daemon again. Of a run with honest voters this is never said"
+)
 
 COMPACT_AFTER_ENTRIES = 256
 """Log entries kept before the roster itself replaces them: a joiner then gets the roster, not its history."""
@@ -45,6 +59,10 @@ class RosterReplica:
         """When a leader was last known here."""
         self._knew_leader = False
         self._applied = raft.commit_index
+        self.chain = LogChain(raft.snapshot)
+        """What stands for all that was agreed, and applied here."""
+        self._split_told: set[SiteId] = set()
+        """Neighbours that were told to have agreed on something else."""
         self._fence: tuple[int, int] | None = None
         """Index and term of a proposed entry, until whose fate is known this site gives to no round that it changes."""
         self._unproven: tuple[int, SiteId] | None = None
@@ -54,6 +72,11 @@ class RosterReplica:
     @property
     def configuration(self) -> Configuration:
         return self.raft.configuration
+
+    @property
+    def rules(self) -> int:
+        """The version whose rules the run has agreed on, as far as this site has ever known; 0: none."""
+        return self._rules
 
     def has(self, site: SiteId) -> bool:
         """It is in the roster, or in the agreement's configuration."""
@@ -80,7 +103,9 @@ class RosterReplica:
     def committed(self, entry: LogEntry) -> Command | None:
         """The command of a committed entry, to be applied now; None: it has none."""
         self._applied = entry.index
-        return decode_command(entry.command) if entry.command else None
+        command = decode_command(entry.command) if entry.command else None
+        self.chain.agreed(entry, begins=isinstance(command, SetRules) and command.version >= NAMES_SINCE)
+        return command
 
     def apply(self, command: Command, index: int) -> Roster:
         """The roster after the command."""
@@ -91,6 +116,7 @@ class RosterReplica:
         know the field leaves it out."""
         self._applied = snapshot.index
         roster = decode_roster(snapshot.state)
+        self.chain.restored(snapshot, begun=roster.rules >= NAMES_SINCE)
         return roster if roster.run_id else msgspec.structs.replace(roster, run_id=self.roster.run_id)
 
     def install(self, roster: Roster) -> Roster:
@@ -120,13 +146,29 @@ class RosterReplica:
             )
         ]
 
+    def heard_log(self, site: SiteId, index: int, head: bytes) -> list[SiteEffect]:
+        """A site of the run tells what stands for its log. Told once for each."""
+        if site in self._split_told or not self.chain.differs(index, head):
+            return []
+        self._split_told.add(site)
+        return [
+            Record(
+                kind="split",
+                subject=short(site),
+                cause=f"it has agreed on something else up to entry {index}",
+                outcome="",
+                duration_s=None,
+                reason=SPLIT,
+            )
+        ]
+
     def compact(self) -> list[Effect]:
         """Replace the log by the roster, if it has grown long."""
         snapshot = self.raft.snapshot
         first = snapshot.index if snapshot is not None else 0
         if self._applied - first < COMPACT_AFTER_ENTRIES:
             return []
-        return self.raft.compact(self._applied, encode_roster(self.roster))
+        return self.raft.compact(self._applied, encode_roster(self.roster), self.chain.head)
 
     def role_changed(self, leader: SiteId | None, *, leads: bool, now_s: float) -> bool:
         """Whether this site got, or lost, the scheduler's role."""

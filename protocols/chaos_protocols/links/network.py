@@ -6,11 +6,13 @@ Driven by `SiteMachine` and used by every part that has something to say. What a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from chaos_protocols import events
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.liveness import LinkTable
+from chaos_protocols.links.naming import RunNaming
 from chaos_protocols.links.refusals import FOR_GOOD, NEWER_LINK_S, Refusals
 from chaos_protocols.links.router import Router
 from chaos_protocols.links.site_versions import SiteVersions
@@ -19,6 +21,7 @@ from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Goodbye, Heartbeat, LinkStateAdvertisement, Message, OlderStartRefused
 from chaos_protocols.wire.site_status import RATES_TOLD_MAX
+from chaos_protocols.wire.versions import NAMES_SINCE
 
 
 class Network:
@@ -28,7 +31,10 @@ class Network:
         facts = outbox.facts
         self.links = LinkTable(outbox.settings, now_s=outbox.now_s)
         self.refusals = Refusals(outbox)
-        self.router = Router(facts.site, facts.public_key, facts.incarnation)
+        self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
+        """What each site speaks, as far as was heard."""
+        self.naming = RunNaming(self.versions)
+        self.router = Router(facts.site, facts.public_key, facts.incarnation, self.naming)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that it has shown itself."""
         self.restarts_seen = 0
@@ -39,8 +45,6 @@ class Network:
         """Round and phase of each site, as far as was heard."""
         self.inbox: deque[tuple[SiteId, Message]] = deque()
         """Messages of this site to itself: they go by the same door as those of others."""
-        self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
-        """What each site speaks, as far as was heard."""
         self.rates: tuple[tuple[SiteId, float], ...] = ()
         """What this site's links carried lately in rounds."""
         self._unsound: dict[SiteId, float] = {}
@@ -153,6 +157,9 @@ class Network:
                 late_s=self.links.lateness_s,
                 others=tuple(one for one in others if one.site != site),
                 run_id=roster.run_id,
+                rules=self._replica.rules,
+                log_index=self._replica.chain.index,
+                log_head=self._replica.chain.head,
             )
             self.tell(site, heartbeat)
 
@@ -183,6 +190,34 @@ class Network:
     def hears_of_two_runs(self) -> bool:
         """And has never been in one of them."""
         return not self._replica.roster.run_id and len(self.runs_heard()) > 1
+
+    def name_runs(self, is_of_run: Callable[[SiteId], bool]) -> None:
+        """Whether this site's words are to name the run, and those of others have to, as things are now: what it has
+        agreed on itself, or what others tell of the run (spec 4.20)."""
+        replica, outbox, naming = self._replica, self._outbox, self.naming
+        roster, run = replica.roster, replica.roster.run_id
+        if outbox.facts.versions.newest < NAMES_SINCE:
+            return
+        if run and replica.rules >= NAMES_SINCE:
+            news = naming.settle(run, named=True, required=True)
+        elif run:
+            inside = roster.record(self._site) is not None
+            told = run == naming.shown or run in self._naming_runs(is_of_run if inside else lambda _: True)
+            cannot = any(self.versions.lacks(site, NAMES_SINCE) for site in self.reachable())
+            news = naming.settle(run, named=told and not cannot, required=False)
+        else:
+            heard = list(self.runs_heard())
+            only = heard[0] if len(heard) == 1 and heard[0] in self._naming_runs(lambda _: True) else ""
+            required = bool(only) and only in self._naming_runs(is_of_run)
+            news = naming.settle(only, named=bool(only), required=required)
+        if news:
+            up = self.links.up_sites()
+            outbox.emit(self.router.say_again(roster=roster, own_up=up, event_id=outbox.event_id))
+
+    def _naming_runs(self, counts: Callable[[SiteId], bool]) -> set[str]:
+        """The runs of which neighbours that count say that they have agreed on it."""
+        beats = [self.links.neighbours[site].beat for site in self.links.up_sites() if counts(site)]
+        return {beat.run_id for beat in beats if beat is not None and beat.rules >= NAMES_SINCE}
 
     # -- the overlay
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.roster import Roster, RunId
 from chaos_protocols.effects import CloseLink, Effect, Record, SendEnvelope
 from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
+from chaos_protocols.links.naming import RunNaming, can_only_be_refused
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.control import (
     EVERYBODY,
@@ -32,17 +33,20 @@ UNREADABLE_KINDS_TOLD_MAX = 64
 
 
 class Router:
-    """See the module. `overlay`: what is known of all links."""
+    """See the module. `overlay`: what is known of all links. `naming`: which run words name, and have to."""
 
-    def __init__(self, site: SiteId, public_key: bytes, incarnation: int) -> None:
+    def __init__(self, site: SiteId, public_key: bytes, incarnation: int, naming: RunNaming) -> None:
         self.site = site
         self.overlay = LinkStateTable(site)
         self.undeliverable = 0
         self.unread = 0
         """Messages for this site that it could not read."""
+        self.foreign = 0
+        """Messages that were said in another run, or do not say in which where they have to."""
         self._unreadable_told: set[str] = set()
         self._public_key = public_key
         self._incarnation = incarnation
+        self._naming = naming
         self._guard = ReplayGuard()
         self._sequence = 0
 
@@ -58,24 +62,36 @@ class Router:
         """To a neighbour directly, otherwise towards it; nothing where no way is known (the sender asks again
         later)."""
         if destination in own_up:
-            return [self._to(destination, self._envelope(destination, message, roster, event_id))]
+            return self._to(destination, self._envelope(destination, message, roster, event_id))
         hop = self.overlay.next_hops(roster, own_up).get(destination)
         if hop is None:
             self.undeliverable += 1
             return []
-        return [self._to(hop, self._envelope(destination, message, roster, event_id))]
+        run = self._naming.of_word_to(destination)
+        return self._to(hop, self._envelope(destination, message, roster, event_id, run=run))
 
     def flood(
         self, report: LinkStateAdvertisement, *, roster: Roster, own_up: tuple[SiteId, ...], event_id: str
     ) -> list[Effect]:
         """Tell everybody about one of our links."""
-        envelope = self._envelope(EVERYBODY, report, roster, event_id)
+        envelope = self._envelope(EVERYBODY, report, roster, event_id, run=self._naming.of_word_to(EVERYBODY))
         self.overlay.learn(envelope)
-        return [self._to(neighbour, envelope) for neighbour in own_up]
+        return [effect for neighbour in own_up for effect in self._to(neighbour, envelope)]
+
+    def say_again(self, *, roster: Roster, own_up: tuple[SiteId, ...], event_id: str) -> list[Effect]:
+        """Everything that this site has said of its links: it names its run from now on."""
+        said = [one.message for one in self.overlay.envelopes() if one.source == self.site]
+        return [
+            effect
+            for report in said
+            if isinstance(report, LinkStateAdvertisement)
+            for effect in self.flood(report, roster=roster, own_up=own_up, event_id=event_id)
+        ]
 
     def introduce(self, neighbour: SiteId) -> list[Effect]:
         """A link is new, or was renewed: everything known of the overlay goes over it."""
-        return [self._to(neighbour, envelope) for envelope in self.overlay.envelopes() if envelope.source != neighbour]
+        known = [envelope for envelope in self.overlay.envelopes() if envelope.source != neighbour]
+        return [effect for envelope in known for effect in self._to(neighbour, envelope)]
 
     def receive(
         self, neighbour: SiteId, envelope: Envelope, *, roster: Roster, own_up: tuple[SiteId, ...]
@@ -83,6 +99,10 @@ class Router:
         """What is for this site (once), and what must be passed on."""
         if envelope.source == self.site:
             return None, []
+        if envelope.destination in (EVERYBODY, self.site) and not self._naming.takes(neighbour, envelope):
+            self.foreign += 1
+            outside = envelope.destination == self.site and roster.record(envelope.source) is None
+            return (envelope if outside and can_only_be_refused(envelope) else None), []
         if envelope.destination == EVERYBODY:
             self.overlay.follow(roster)
             return self._receive_flooded(neighbour, envelope, own_up)
@@ -103,7 +123,7 @@ class Router:
             return None, []
         passed = self._one_hop_further(envelope)
         others = [site for site in own_up if site not in (neighbour, envelope.source)]
-        return envelope, [self._to(site, passed) for site in others] if passed is not None else []
+        return envelope, [effect for site in others for effect in self._to(site, passed)] if passed is not None else []
 
     def _pass_on(
         self, neighbour: SiteId, envelope: Envelope, roster: Roster, own_up: tuple[SiteId, ...]
@@ -116,13 +136,13 @@ class Router:
         if passed is None:
             return []
         if envelope.destination in own_up:
-            return [self._to(envelope.destination, passed)]
+            return self._to(envelope.destination, passed)
         hops = self.overlay.next_hops(roster, tuple(site for site in own_up if site != neighbour))
         hop = hops.get(envelope.destination)
         if hop is None:
             self.undeliverable += 1
             return []
-        return [self._to(hop, passed)]
+        return self._to(hop, passed)
 
     def _left_unread(self, neighbour: SiteId, envelope: Envelope, message: Unreadable) -> list[Effect]:
         """A message for this site that it cannot read is skipped where it may be; otherwise the neighbour that made it
@@ -158,7 +178,9 @@ class Router:
             return None
         return msgspec.structs.replace(envelope, hops=envelope.hops + 1)
 
-    def _envelope(self, destination: SiteId, message: Message, roster: Roster, event_id: str) -> Envelope:
+    def _envelope(
+        self, destination: SiteId, message: Message, roster: Roster, event_id: str, *, run: RunId = ""
+    ) -> Envelope:
         self._sequence += 1
         return Envelope(
             version=NEWEST,
@@ -173,8 +195,11 @@ class Router:
             signature=b"",
             message=message,
             optional=type(message) in OPTIONAL,
+            run=run,
         )
 
-    @staticmethod
-    def _to(neighbour: SiteId, envelope: Envelope) -> Effect:
-        return SendEnvelope(neighbour=neighbour, envelope=envelope)
+    def _to(self, neighbour: SiteId, envelope: Envelope) -> list[Effect]:
+        if not self._naming.may_go(neighbour, envelope):
+            self.undeliverable += 1
+            return []
+        return [SendEnvelope(neighbour=neighbour, envelope=envelope)]

@@ -39,6 +39,11 @@ class SiteVersions:
         """What the newest incarnation of a site speaks; if nobody said, the least that it may be."""
         return self._spoken.get(site, (0, BEFORE))[1]
 
+    def lacks(self, site: SiteId, version: int) -> bool:
+        """Whether somebody said that a site's newest incarnation does not speak it."""
+        known = self._spoken.get(site)
+        return known is not None and known[1].newest < version
+
     def software_of(self, site: SiteId) -> str:
         """The release of a site's newest incarnation, for people; empty: not told."""
         return self._software.get(site, "")

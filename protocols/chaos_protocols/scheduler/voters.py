@@ -17,10 +17,15 @@ from chaos_protocols.scheduler.decisions import Decision, Note
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import Proposal, with_learner, with_vote, without_site, without_vote
 from chaos_protocols.scheduler.running import RunningNegotiations
-from chaos_protocols.wire.versions import PROOFS_SINCE
+from chaos_protocols.wire.versions import NAMES_SINCE, PROOFS_SINCE, RULED
 
 RULES_VOTERS_MIN = 3
 """Fewer: one site votes, and nobody but that one leads."""
+
+WHAT_RULES_BRING = {
+    PROOFS_SINCE: "whoever schedules shows its votes",
+    NAMES_SINCE: "what sites hand on for others counts only if it was said in this run",
+}
 
 
 class VoterChoice:
@@ -31,8 +36,8 @@ class VoterChoice:
         self._led_since_s = led_since_s
         self._fits: tuple[int, Configuration] | None = None
         """Epoch and configuration that were found to need no change."""
-        self._ready: tuple[float, tuple[SiteId, ...]] | None = None
-        """Since when these vote, and all sites speak a version whose rules the run does not have."""
+        self._ready: tuple[float, tuple[SiteId, ...], int] | None = None
+        """Since when these vote, and all sites speak this version, whose rules the run does not have."""
 
     def step(self, now_s: float) -> Decision | None:
         """One change of the configuration, or who is to schedule instead of this site."""
@@ -55,19 +60,19 @@ class VoterChoice:
         """All sites have spoken a version for a while whose rules the run does not have yet, and some other than the
         scheduler votes: a rule on votes has something to hold."""
         facts, roster = self._facts, self._facts.roster
-        if roster.rules >= PROOFS_SINCE:
-            return None
-        if roster.version() < PROOFS_SINCE or len(facts.configuration.voters) < RULES_VOTERS_MIN:
+        voters = facts.configuration.voters
+        due = rules_due(roster)
+        if due <= roster.rules or len(voters) < RULES_VOTERS_MIN:
             self._ready = None
             return None
-        voters = facts.configuration.voters
-        if self._ready is None or self._ready[1] != voters:
-            self._ready = (now_s, voters)
+        if self._ready is None or self._ready[1:] != (voters, due):
+            self._ready = (now_s, voters, due)
         if now_s < self._ready[0] + facts.settings.rules_after_s:
             return None
-        reason = f"all sites speak protocol {PROOFS_SINCE}: whoever schedules shows its votes from now on"
+        news = "; ".join(what for since, what in WHAT_RULES_BRING.items() if roster.rules < since <= due)
+        reason = f"all sites speak protocol {due}; from now on {news}"
         note = Note(kind="rules", subject=roster.run, cause="all sites speak it", outcome="done", reason=reason)
-        command = SetRules(version=PROOFS_SINCE, views=roster.views)
+        command = SetRules(version=due, views=roster.views)
         return Decision(reason=reason, proposal=Proposal(command=command), note=note)
 
     def _stranger(self) -> SiteId | None:
@@ -97,6 +102,12 @@ def transfer_leadership(facts: Facts, others: Sequence[SiteId], *, reason: str) 
     if not candidates:
         return Decision(reason=f"{reason}; nobody in reach can take the role")
     return _change(with_vote(facts.configuration, candidates[0]), f"{reason}; a successor gets a vote")
+
+
+def rules_due(roster: Roster) -> int:
+    """The newest rules that all sites could keep; 0: none. A run without an id has nothing to name."""
+    spoken = roster.version()
+    return max((one for one in RULED if one <= spoken and (one < NAMES_SINCE or roster.run_id)), default=0)
 
 
 def _change(configuration: Configuration, reason: str) -> Decision:

@@ -1,4 +1,5 @@
-"""Control messages between sites, and the envelope they travel in. They are declared here and in `wire/recovery.py`.
+"""Control messages between sites, and the envelope they travel in. They are declared here and beside it: on links that
+are to come or go in `wire/link_words.py`, on standstills in `wire/recovery.py`.
 
 Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
@@ -23,9 +24,14 @@ from typing import Annotated, Final, get_args
 
 import msgspec
 
-from chaos_protocols.agreement.raft.messages import RaftMessage
+from chaos_protocols.agreement.raft.messages import Head, RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts, RunId
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
+from chaos_protocols.wire.link_words import ConnectOrder as ConnectOrder
+from chaos_protocols.wire.link_words import LinkAnswer as LinkAnswer
+from chaos_protocols.wire.link_words import LinkReady as LinkReady
+from chaos_protocols.wire.link_words import LinkRequest as LinkRequest
+from chaos_protocols.wire.link_words import Rate as Rate
 from chaos_protocols.wire.plans import CheckpointFacts, Site
 from chaos_protocols.wire.recovery import Identifier, Reason, RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.site_status import SiteStatus as SiteStatus
@@ -35,7 +41,6 @@ from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
 from chaos_protocols.wire.waits import Seconds
 
-Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 HOPS_MAX = 32
 EVERYBODY = SiteId("*")
 
@@ -66,6 +71,11 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Where other sites stand, for those that have no link to them."""
     run_id: RunId = ""
     """Which run the sender is or was in, as its roster says; empty: in none, or its release does not say."""
+    rules: Version = 0
+    """The version whose rules that run has agreed on, as far as the sender knows; 0: none, or not said."""
+    log_index: Count = 0
+    log_head: Head = b""
+    """What stands for all that was agreed up to that entry, as the sender has it; empty: not said."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -157,41 +167,6 @@ class LeaveAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     incarnation: Count
     last_round: Count
     finished: bool
-
-
-class LinkRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Connect-link or disconnect-link between the sender and `other`."""
-
-    request: Identifier
-    other: Site
-    add: bool
-    reason: Reason
-
-
-class LinkAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    request: Identifier
-    done: bool
-    reason: Reason
-
-
-class ConnectOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Scheduler to one end of a link: have a live link to `other`, measure it if asked, answer `LinkReady`."""
-
-    negotiation: Identifier
-    other: Site
-    address: Address
-    probe: bool
-
-
-class LinkReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Answer to ConnectOrder. `ready` false: refused or failed, and why. `rate_bytes_per_s` 0: not measured."""
-
-    negotiation: Identifier
-    other: Site
-    ready: bool
-    rtt_s: Seconds
-    rate_bytes_per_s: Rate
-    reason: Reason
 
 
 class RoundStatusQuery(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -286,6 +261,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes = b""
     """The message as it came, where that is not what this site would make of it: a field or a kind of a newer version
     is handed on as it was signed. Empty: `message` says it all."""
+    run: RunId = ""
+    """The run that this was said in, where others hand it on; empty: not named (spec 4.19)."""
 
 
 class _Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -305,6 +282,12 @@ class _Frame(msgspec.Struct, frozen=True, kw_only=True):
     message: msgspec.Raw
 
 
+class _NamingFrame(_Frame, frozen=True, kw_only=True):
+    """One that names its run. It goes to nobody who would leave that out: its signature covers it."""
+
+    run: RunId = ""
+
+
 class _Kind(msgspec.Struct, frozen=True):
     """What a message of any version has."""
 
@@ -312,7 +295,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_frames = msgspec.msgpack.Decoder(_Frame)
+_frames = msgspec.msgpack.Decoder(_NamingFrame)
 _messages: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _kinds = msgspec.msgpack.Decoder(_Kind)
 
@@ -353,6 +336,7 @@ def decode_envelope(data: bytes) -> Envelope:
         message=message,
         optional=frame.optional,
         raw=raw,
+        run=frame.run,
     )
 
 
@@ -379,7 +363,7 @@ def _read(body: bytes) -> tuple[Message | Unreadable, bytes]:
 
 
 def _frame(envelope: Envelope, *, hops: int, signature: bytes) -> _Frame:
-    return _Frame(
+    plain = _Frame(
         version=envelope.version,
         source=envelope.source,
         destination=envelope.destination,
@@ -393,3 +377,4 @@ def _frame(envelope: Envelope, *, hops: int, signature: bytes) -> _Frame:
         optional=envelope.optional,
         message=msgspec.Raw(envelope.raw or _encoder.encode(envelope.message)),
     )
+    return _NamingFrame(**msgspec.structs.asdict(plain), run=envelope.run) if envelope.run else plain

@@ -16,7 +16,7 @@ UNNEGOTIATED = 1
 OLDEST = 2
 """The oldest version that this software still speaks. Raised only when no institution runs an older one any more."""
 
-NEWEST = 7
+NEWEST = 8
 """The newest one. What is new with each is listed in docs/decisions/0015."""
 
 PROOFS_SINCE = 7
@@ -24,6 +24,13 @@ PROOFS_SINCE = 7
 
 SOFTWARE_CHARACTERS_MAX = 64
 """Of a release's name, as `chaos-train 1.12.0rc3+local`: for people, never compared."""
+
+NAMES_SINCE = 8
+"""From this version on a word that others hand on names the run that it was said in, once a run has agreed on it
+(spec 4.19)."""
+
+RULED = (PROOFS_SINCE, NAMES_SINCE)
+"""Versions that brought rules which a run agrees on; each holds those before it, too (spec 6.12)."""
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Software = Annotated[str, msgspec.Meta(max_length=SOFTWARE_CHARACTERS_MAX)]

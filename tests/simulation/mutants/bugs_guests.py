@@ -85,6 +85,34 @@ GUESTS = (
         seeds=240,
     ),
     Bug(
+        name="words of another run count",
+        patches=(
+            Patch(
+                "chaos_protocols.links.router:Router.receive", "not self._naming.takes(neighbour, envelope)", "False"
+            ),
+        ),
+        breaks=(1, 2, 6, 7, 8, 11),
+        sites=5,
+    ),
+    Bug(
+        name="what a site has said in another run makes its words in this one old",
+        patches=(
+            Patch(
+                "chaos_protocols.links.router:Router.receive",
+                "roster.record(envelope.source) is None",
+                "self._guard.is_new(envelope)",
+            ),
+        ),
+        breaks=(8, 11),
+        sites=5,
+    ),
+    Bug(
+        name="a site of the former release is sent words that name the run",
+        patches=(Patch("chaos_protocols.links.naming:RunNaming.may_go", "not envelope.run or", "True or"),),
+        breaks=(8,),
+        sites=5,
+    ),
+    Bug(
         name="others say when a site was started again",
         patches=(
             Patch(

@@ -10,7 +10,16 @@ import pytest
 from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import EVERYBODY, Envelope, Goodbye, JoinRequest, Message, signed_bytes
+from chaos_protocols.wire.control import (
+    EVERYBODY,
+    Envelope,
+    Goodbye,
+    JoinRequest,
+    Message,
+    decode_envelope,
+    encode_envelope,
+    signed_bytes,
+)
 from chaos_protocols.wire.versions import NEWEST
 from chaosd.identity import Identity
 from chaosd.message_auth import check_source
@@ -69,6 +78,20 @@ def test_what_is_to_be_handed_on_must_be_signed_by_the_neighbour_that_made_it(
     with pytest.raises(RemoteProtocolError, match="wrong signature"):
         check_source(HERE, source.site, onward)
     check_source(HERE, source.site, msgspec.structs.replace(onward, signature=source.sign(signed_bytes(onward))))
+
+
+@pytest.mark.parametrize(("said_in", "brought_into"), [("ab" * 16, "cd" * 16), ("ab" * 16, ""), ("", "ab" * 16)])
+def test_nobody_can_have_a_word_name_another_run_than_its_maker_did(
+    identities: tuple[Identity, Identity], said_in: str, brought_into: str
+) -> None:
+    """As sites of two runs with one key say it; what names none is of any run, and told apart by who takes it."""
+    source, relay = identities
+    bare = envelope_of(source, Goodbye(reason="x"), key=source.public_key, signer=source)
+    named = msgspec.structs.replace(bare, run=said_in)
+    word = msgspec.structs.replace(named, signature=source.sign(signed_bytes(named)))
+    check_source(HERE, relay.site, decode_envelope(encode_envelope(word)))
+    with pytest.raises(RemoteProtocolError, match="wrong signature"):
+        check_source(HERE, relay.site, msgspec.structs.replace(word, run=brought_into))
 
 
 @pytest.mark.parametrize("key_bytes", [0, 1, 31])

@@ -18,13 +18,16 @@ from chaos_protocols.agreement.raft.core import Keys
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, Roster, SiteRecord
 from chaos_protocols.agreement.views import make_view
+from chaos_protocols.links.naming import RunNaming
+from chaos_protocols.links.router import Router
+from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.membership.facts import SiteFacts, empty_roster
 from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire import control as messages
 from chaos_protocols.wire.plans import Reached
-from chaos_protocols.wire.versions import NEWEST
+from chaos_protocols.wire.versions import NEWEST, SPOKEN
 from chaosd.plan_adapter import DaemonPlanner
 
 A, B, C, D, E = (SiteId(letter * 32) for letter in "abcde")
@@ -86,6 +89,11 @@ def heartbeat(
         sequence=1, echo_sequence=0, echo_delay_s=0.0, round=round, phase="compute", epoch=epoch,
         scheduler=scheduler, knows_you=knows_you,
     )  # fmt: skip
+
+
+def router_of(site: SiteId) -> Router:
+    """One that has heard of no version, and of no run."""
+    return Router(site, b"", 1, RunNaming(SiteVersions(site, 1, SPOKEN)))
 
 
 def moving(site: SiteId) -> events.LinkProgressed:

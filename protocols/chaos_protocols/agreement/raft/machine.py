@@ -360,10 +360,10 @@ class RaftMachine:
             replication.hand_over_when_caught_up(core)
         return core.take_effects()
 
-    def compact(self, index: int, state: bytes) -> list[Effect]:
-        """`state`: the state machine after the committed entry `index`. The log up to it is dropped. Nothing happens
-        if the snapshot is already as new. Raises ValueError for an index that is not committed or a state that no
-        message could carry."""
+    def compact(self, index: int, state: bytes, chain: bytes = b"") -> list[Effect]:
+        """`state`: the state machine after the committed entry `index`, `chain`: the number of the log up to there. The
+        log up to it is dropped. Nothing happens if the snapshot is already as new. Raises ValueError for an index that
+        is not committed or a state that no message could carry."""
         core = self._core
         if index > core.commit_index:
             raise ValueError(f"snapshot at {index}, but only {core.commit_index} is committed")
@@ -375,6 +375,6 @@ class RaftMachine:
         configuration = core.log.configuration_at(index)
         mandates = core.log.mandates_until(index)
         core.replace_prefix(
-            Snapshot(index=index, term=term, configuration=configuration, state=state, mandates=mandates)
+            Snapshot(index=index, term=term, configuration=configuration, state=state, mandates=mandates, chain=chain)
         )
         return core.take_effects()

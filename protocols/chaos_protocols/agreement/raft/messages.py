@@ -59,6 +59,12 @@ class Mandate(msgspec.Struct, frozen=True, kw_only=True):
     signature: Signature
 
 
+HEAD_BYTES = 16
+"""Of the number that stands for a whole log: nobody finds two logs with the same one."""
+
+Head = Annotated[bytes, msgspec.Meta(max_length=HEAD_BYTES)]
+
+
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """`command` is opaque here, and empty for a no-op. `configuration`: the full new one if this entry changes it; a
     site uses it as soon as the entry is in its log, committed or not (thesis 4.1). `mandate`: of whoever changed the
@@ -73,13 +79,15 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The state machine after `index`, and the configuration in force there; stands for the whole log up to `index`.
-    `mandates`: of those who made that configuration, one a term, the newest last."""
+    `mandates`: of those who made that configuration, one a term, the newest last. `chain`: the number of the log up to
+    there (since version 8); empty: it has none."""
 
     index: Index
     term: Term
     configuration: Configuration
     state: Annotated[bytes, msgspec.Meta(max_length=SNAPSHOT_BYTES_MAX)]
     mandates: Annotated[tuple[Mandate, ...], msgspec.Meta(max_length=MANDATES_MAX)] = ()
+    chain: Head = b""
 
 
 class PreVoteRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.unit.protocols.links.test_router import envelope, hops, report
 from tests.unit.protocols.membership.test_outsiders import append
-from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, C, D, E, link, record, roster_of, sent
+from tests.unit.protocols.one_site import SETTINGS, A, B, Bench, C, D, E, link, record, roster_of, router_of, sent
 from tests.unit.protocols.scheduler.scheduler_kit import alive
 
 from chaos_protocols import events
@@ -38,7 +38,7 @@ def taken(one: Router, neighbour: SiteId, what: Envelope, roster: Roster = LINE)
 
 
 def test_an_outsider_reports_its_own_links_up_to_a_number() -> None:
-    one = Router(B, b"", 1)
+    one = router_of(B)
     for number in range(3 * REPORTS_EACH_MAX):
         told = taken(one, D, report(D, site(number), sequence=number + 1))
         assert told == ([A, C] if number < REPORTS_EACH_MAX else None)
@@ -48,7 +48,7 @@ def test_an_outsider_reports_its_own_links_up_to_a_number() -> None:
 
 def test_an_outsider_brings_the_reports_of_few_other_outsiders() -> None:
     """It could make up as many keys as it likes; but newcomers may have only each other at first."""
-    one = Router(B, b"", 1)
+    one = router_of(B)
     for number in range(3 * BROUGHT_MAX):
         told = taken(one, D, report(site(number), C))
         assert told == ([A, C] if number < BROUGHT_MAX else None)
@@ -58,7 +58,7 @@ def test_an_outsider_brings_the_reports_of_few_other_outsiders() -> None:
 
 
 def test_an_outsider_reports_in_few_words() -> None:
-    one = Router(B, b"", 1)
+    one = router_of(B)
     long = LinkStateAdvertisement(
         neighbour=A, incarnation=1, up=False, rtt_s=0.0, rate_bytes_per_s=0.0, reason="x" * (OUTSIDE_REASON_MAX + 1)
     )

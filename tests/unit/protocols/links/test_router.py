@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tests.unit.protocols.one_site import A, B, Bench, C, D, E, link, roster_of
+from tests.unit.protocols.one_site import A, B, Bench, C, D, E, link, roster_of, router_of
 
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import SendEnvelope
@@ -35,7 +35,7 @@ LINE = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(C, D)))
 
 
 def router(site: SiteId = B) -> Router:
-    return Router(site, b"", 1)
+    return router_of(site)
 
 
 def envelope(source: SiteId, destination: SiteId, message: Message = WORD, **changes: object) -> Envelope:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.protocols import one_site
 from tests.unit.protocols.one_site import MODEL, A, B, Bench, C, D, leader_of, link, record, records, roster_of, sent
 
 from chaos_protocols import events
@@ -21,7 +22,7 @@ from chaos_protocols.agreement.commands import (
 from chaos_protocols.agreement.raft import messages as raft
 from chaos_protocols.effects import CloseLink, SendEnvelope
 from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.links.router import FLOODED_BYTES_MAX, Router
+from chaos_protocols.links.router import FLOODED_BYTES_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire import bulk, worker
 from chaos_protocols.wire import control as messages
@@ -64,7 +65,7 @@ def heartbeat(**more: Any) -> dict[str, Any]:
 
 def passed_on(envelope: Envelope) -> Envelope:
     """What B makes of it on its way to C."""
-    ours, effects = Router(B, b"", 1).receive(A, envelope, roster=LINE, own_up=(A, C))
+    ours, effects = one_site.router_of(B).receive(A, envelope, roster=LINE, own_up=(A, C))
     assert ours is None
     (sent,) = effects
     assert isinstance(sent, SendEnvelope) and sent.neighbour == C
@@ -115,7 +116,7 @@ def test_the_signature_covers_what_the_relay_could_not_read(field: str) -> None:
 
 
 def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
-    one = Router(B, b"", 1)
+    one = one_site.router_of(B)
     for size, handed_on in ((UNREADABLE_BYTES_MAX - 100, 1), (UNREADABLE_BYTES_MAX + 1, 0)):
         envelope = decode_envelope(frame({"type": "Weather", "rain": bytes(size)}))
         assert len(one.receive(A, envelope, roster=LINE, own_up=(A, C))[1]) == handed_on
@@ -123,7 +124,7 @@ def test_what_cannot_be_read_is_handed_on_up_to_a_size() -> None:
 
 
 def test_an_unknown_optional_message_is_skipped_and_told_once_for_each_kind() -> None:
-    one = Router(C, b"", 1)
+    one = one_site.router_of(C)
     told = []
     for number in range(1000):
         data = frame({"type": f"Weather{number % 100}"}, optional=True, sequence=number)
@@ -152,14 +153,14 @@ def test_whoever_only_hands_an_unknown_message_on_keeps_its_link() -> None:
 
 def test_an_unknown_message_for_everybody_is_not_flooded() -> None:
     data = frame({"type": "Weather"}, destination=messages.EVERYBODY, optional=True)
-    assert Router(B, b"", 1).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
+    assert one_site.router_of(B).receive(A, decode_envelope(data), roster=LINE, own_up=(A, C)) == (None, [])
 
 
 def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_to_a_size() -> None:
     report = messages.LinkStateAdvertisement(
         neighbour=C, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason=""
     )
-    one = Router(B, b"", 1)
+    one = one_site.router_of(B)
     for size, sequence, taken in ((100, 1, True), (FLOODED_BYTES_MAX, 2, False)):
         plain = {**plain_of(report), "mood": "x" * size}
         envelope = decode_envelope(frame(plain, destination=messages.EVERYBODY, sequence=sequence))
@@ -172,7 +173,7 @@ def test_a_flooded_report_is_kept_and_handed_on_with_what_a_newer_site_added_up_
 
 
 def test_every_optional_message_says_so_in_its_envelope() -> None:
-    one = Router(A, b"", 1)
+    one = one_site.router_of(A)
     known = messages.Goodbye(reason="")
     (sent,) = one.send(B, known, roster=LINE, own_up=(B,), event_id="")
     assert isinstance(sent, SendEnvelope)

@@ -90,7 +90,7 @@ def plain(value: Any) -> Any:
     """A message as maps, lists, texts, bytes and numbers, which is what a reader of the bare format gets."""
     if isinstance(value, Envelope):
         assert not value.raw, "it is what this site makes of it"
-        return {key: inner for key, inner in plain_struct(value).items() if key != "raw"}
+        return {key: inner for key, inner in plain_struct(value).items() if key != "raw" and (inner or key != "run")}
     return plain_struct(value)
 
 
