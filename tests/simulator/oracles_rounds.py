@@ -333,8 +333,8 @@ class RoundsOracle:
             return
         assert node.machine is not None
         era = self.era_of(node.machine.roster.epoch)
-        if worker.round != number - 1:
-            self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.round}")
+        if worker.reached != number - 1:
+            self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.reached}")
         held = node.bulk.averaging.results.get(number)
         if held is None:
             self._fail(2, f"{node.name} is to apply round {number}, whose result it has dropped")

@@ -12,6 +12,10 @@ STATE_BYTES = (3 << 20) + (1 << 16)
 MODEL = ModelFacts(spec_digest="ab" * 16, state_bytes=STATE_BYTES, shard_bytes=1 << 16)
 
 
+LOST = "made anew"
+"""What lies where something of a state was."""
+
+
 @dataclass
 class Worker:
     """A training process: computes, contributes, applies. Its state is the chain of all results it has applied."""
@@ -29,6 +33,32 @@ class Worker:
     region: Region = field(default_factory=lambda: Region(STATE_BYTES))
     handed: bool = False
     """A daemon had its region before."""
+    part: int = 0
+    """It has lost a part of its state (`lost`), the rest is that of the end of this round; 0: it has lost nothing."""
+    lost: tuple[int, int] = (0, 0)
+
+    @property
+    def reached(self) -> int:
+        """The end of which round what it has belongs to."""
+        return self.part or self.round
+
+    def advance(self, number: int) -> None:
+        """It has applied the result of that round."""
+        self.updating = False
+        if self.part:
+            self.part = number
+        else:
+            self.round = number
+
+    def has_loaded(self, number: int) -> None:
+        """It has a whole state."""
+        self.round, self.part, self.training = number, 0, False
+
+    def write(self, word: str) -> None:
+        """What it has, into its region."""
+        self.region.put(word)
+        if self.part:
+            self.region.write(((*self.lost, LOST),))
 
     def hand_over(self) -> bool:
         """A daemon has its region from now on. Whether one had it before."""
