@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from tests.simulator.contents import Region
 from tests.simulator.worker import STATE_BYTES, Worker
 
+from chaos_protocols.wire.worker import TrainFrom
+
 if TYPE_CHECKING:
     from tests.simulator.node import Node
     from tests.simulator.world import World
@@ -24,6 +26,9 @@ STRIKES = 5
 GRAIN_BYTES = 1 << 14
 AGAIN_S = (0.0, 0.01, 0.1, 1.0)
 """From the end of the connection to the next hello: the processes that are left settle who holds what."""
+
+BEGUN_AGAIN_S = 0.5
+"""Until a user starts a script that has ended once more."""
 
 
 def damage(node: Node, lost: tuple[int, int], after_s: float) -> None:
@@ -42,6 +47,19 @@ def _back(node: Node, worker: Worker) -> None:
     if node.alive and node.worker is None and not node.hang.lasts:
         node.worker = worker
         node._hello(worker)
+
+
+def gives_up(node: Node, worker: Worker, message: object) -> bool:
+    """Told to train with what it has: it is to begin the run anew, as a fresh one, which it is not. Its script ends and
+    says so (`RunMember._train_from`); its user starts another one."""
+    if not worker.part or not isinstance(message, TrainFrom):
+        return False
+    if message.round != 1:
+        node.world.oracles.fail(4, f"{node.name} is to train in round {message.round} with a part of a state")
+    node.world.tell(f"!! the worker of {node.name} has a part of a state only, and ends")
+    node.kill_worker()
+    node.later(BEGUN_AGAIN_S, lambda: node.start_worker() if node.worker is None else None)
+    return True
 
 
 def trouble(world: World, until_s: float) -> None:

@@ -18,6 +18,7 @@ from chaos_protocols.wire.worker import (
 )
 from tests.simulator.building import make_machine
 from tests.simulator.contents import Region, digest_of
+from tests.simulator.damaging import gives_up
 from tests.simulator.disk import Disk, DiskFailed
 from tests.simulator.drifting import digests_of, parted, word_of
 from tests.simulator.engines import BulkEngines
@@ -116,8 +117,7 @@ class Node:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
             self.knocking = worker
-            said = {"round": worker.round, "contribution_bytes": self.contribution_bytes, "damaged_round": worker.part}
-            self.handle(events.WorkerReady(model=worker.model, held=worker.hand_over(), **said))
+            self.handle(worker.hello(self.contribution_bytes))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
@@ -321,7 +321,7 @@ class Node:
 
     def _told(self, message: Any, epoch: int) -> None:
         worker = self.listening
-        if worker is None:
+        if worker is None or gives_up(self, worker, message):
             return
         match message:
             case FallenBehind():

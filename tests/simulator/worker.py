@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from chaos_protocols import events
 from chaos_protocols.agreement.roster import ModelFacts
 from tests.simulator.contents import Region
 
@@ -59,6 +60,11 @@ class Worker:
         self.region.put(word)
         if self.part:
             self.region.write(((*self.lost, LOST),))
+
+    def hello(self, contribution_bytes: int) -> events.WorkerReady:
+        """To a daemon, which has its region from now on."""
+        said = {"round": self.round, "contribution_bytes": contribution_bytes, "damaged_round": self.part}
+        return events.WorkerReady(model=self.model, held=self.hand_over(), **said)
 
     def hand_over(self) -> bool:
         """A daemon has its region from now on. Whether one had it before."""

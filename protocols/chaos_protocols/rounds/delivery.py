@@ -54,7 +54,8 @@ class ResultDelivery:
         between."""
         later = deque(one for one in self.log.recent if round_number < one[0] <= completed)
         whole = [one[0] for one in later] == list(range(round_number + 1, completed + 1))
-        if round_number and whole and len(later) <= 1 and not self.collecting:  # the newest result is always kept
+        known = 0 < round_number <= completed and len(later) <= 1  # the newest result is always kept
+        if known and whole and not self.collecting:
             self.damaged_round, self.collecting, self._queue = round_number, True, later
 
     def forget_history(self) -> None:
