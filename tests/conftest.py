@@ -1,10 +1,18 @@
-"""What holds for all tests: no command of theirs remembers or finds a site in the configuration of this user."""
+"""What holds for all tests, whoever starts them: no command of theirs remembers or finds a site in the configuration of
+this user, and SIGINT ends what they start."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Undo what a shell does to jobs in its background: they ignore SIGINT, and so does everything they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -23,14 +22,6 @@ child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIP
 print(child.pid, flush=True)
 child.wait()
 """
-
-
-@pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
-    """As a program that a person starts: one that a shell starts in the background ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def start_while(number: signal.Signals, known: list[str], *, fails: bool = False) -> None:
