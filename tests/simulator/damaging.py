@@ -11,10 +11,9 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from chaos_protocols.wire.worker import TrainFrom
 from tests.simulator.contents import Region
 from tests.simulator.worker import STATE_BYTES, Worker
-
-from chaos_protocols.wire.worker import TrainFrom
 
 if TYPE_CHECKING:
     from tests.simulator.node import Node

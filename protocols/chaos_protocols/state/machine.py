@@ -140,7 +140,7 @@ class WorkerState:
             self.restore.abandon()
             self.fetch.take(plan, roster)
             if rounds.delivery.is_damaged:  # what it has is brought to that round, and written for the comparison
-                self.session.copy(plan.round)
+                self.session.copy(plan.round, alone=True)
             return self._start_fetch()
         if not membership.begun and membership.is_member and not roster.resolving:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))

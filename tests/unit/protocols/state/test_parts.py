@@ -54,7 +54,7 @@ def test_what_is_left_is_brought_to_the_round_of_the_plan_and_written_before_any
     out = rounds_until(bench, 3)
     assert not delivered(out), "nobody knows yet of which round the others' state will be"
     out = agreed_plan(bench, 4)
-    assert [one.round for one in to_worker(out, TakeSnapshot)] == [4] and delivered(out) == [2]
+    assert [(one.round, one.alone) for one in to_worker(out, TakeSnapshot)] == [(4, True)] and delivered(out) == [2]
     out = bench.handle(events.WorkerApplied(round=2))
     assert delivered(out) == [3]
     bench.handle(events.WorkerApplied(round=3))
