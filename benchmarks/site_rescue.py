@@ -167,7 +167,8 @@ def run(*, short: bool, seed: int) -> Figures:
     lost = bytes_of_layers(width, _lost_layers(ran))
     came = int(rescue.received_bytes) + HASH_BYTES * -(-state_bytes // CELL_BYTES)
     before, meanwhile = _gaps(others, rescue)
-    group: dict[int, Any] = {int(str(each.fields["step"])): list(each.fields["digests"]) for each in ran.of("step")}
+    steps: list[Any] = [each.fields for each in ran.of("step")]
+    group = {int(fields["step"]): list(fields["digests"]) for fields in steps}
     common = others[0].keys() & others[1].keys()
     return {
         "lost_bytes": lost,
