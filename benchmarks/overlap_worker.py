@@ -2,22 +2,21 @@
 
 `python -m benchmarks.overlap_worker --socket PATH --numbers N --forward-s F --backward-s B --times T [--overlap]`
 
-A pass computes nothing and sleeps, as long for each layer, so that the processor is not what is measured. After each
-step a line goes to the file T: unix time, steps, rounds. Ends with the daemon.
+A pass computes nothing and sleeps, as long for each layer, so that the processor is not what is measured. T: see
+`timed_worker`.
 """
 
 from __future__ import annotations
 
-import argparse
-import signal
 import sys
 import time
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
-from chaos import ChaosError, Coordinator, EveryStep
+from benchmarks.timed_worker import parser_of, train
+from chaos import Coordinator, EveryStep
 
 LAYERS = 16
 
@@ -54,39 +53,23 @@ class SlowModel(torch.nn.Module):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--socket", required=True)
-    parser.add_argument("--numbers", type=int, required=True, help="float32 numbers that are trained")
+    parser = parser_of(__doc__)
     parser.add_argument("--forward-s", type=float, required=True, help="seconds of a forward pass")
     parser.add_argument("--backward-s", type=float, required=True, help="seconds of a backward pass")
     parser.add_argument("--overlap", action="store_true", help="give gradients as they come")
-    parser.add_argument("--times", type=Path, required=True)
     options = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the daemon is told, not we
     torch.set_num_threads(1)
     model = SlowModel(options.numbers, options.forward_s, options.backward_s)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    mode = EveryStep(overlap=True)
-    try:
-        with (
-            Coordinator(socket=options.socket, handle_signals=False, connect_s=30.0, sync=mode) as coordinator,
-            options.times.open("a") as times,
-        ):
-            coordinator.register(model=model, optimizer=optimizer)
-            while not coordinator.capture_exit_event():
-                if options.overlap:
-                    with coordinator.overlap():
-                        model().backward()
-                else:
-                    model().backward()
-                if not coordinator.step():
-                    break
-                times.write(f"{time.time():.4f} {coordinator.steps} {coordinator.round}\n")
-                times.flush()
-    except ChaosError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+
+    def compute(coordinator: Coordinator) -> None:
+        with coordinator.overlap() if options.overlap else nullcontext():
+            model().backward()
+
+    def register(coordinator: Coordinator) -> None:
+        coordinator.register(model=model, optimizer=optimizer)
+
+    return train(options, EveryStep(overlap=True), register, compute)
 
 
 if __name__ == "__main__":

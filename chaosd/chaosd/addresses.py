@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -23,6 +24,11 @@ def split_address(address: str) -> tuple[str, int]:
 def join_address(host: str, port: int) -> str:
     """The inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Of the socket that listens on `host`, the first part of an address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def check_loopback(address: str) -> None:

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, assert_never
 
 from chaos_protocols import effects, events
@@ -365,17 +364,14 @@ class Driver:
         if self._rounds_log is not None:
             self._rounds_log.append(tag, digest, weights)
         self.round_clock.finished(tag, self.now_s())
-        odd, checks = self.bulk.reduce.not_finite(tag.round), self.bulk.reduce.checks(tag.round)
-        bounded, clipped, away = self.bulk.reduce.bounded(tag.round)
-        found = partial(events.ReduceFinished, tag=tag, digest=digest, weights=weights, checks=checks)
-        self.feed(found(finite=odd is None, culprits=odd or (), bounded=bounded, clipped=clipped, away=away))
+        found = self.bulk.reduce.findings(tag.round)
+        self.feed(found.of_round(tag, digest, weights))
 
     def round_came_up_empty(self, tag: Tag) -> None:
         self.feed(events.RoundCameUpEmpty(tag=tag))
 
     def result_fetched(self, number: int, digest: str) -> None:
-        finite, (bounded, *_) = self.bulk.reduce.not_finite(number) is None, self.bulk.reduce.bounded(number)
-        self.feed(events.ResultFetched(round=number, digest=digest, finite=finite, bounded=bounded))
+        self.feed(self.bulk.reduce.findings(number).of_fetched(number, digest))
 
     def result_lost(self, tag: Tag, reason: str) -> None:
         log.info("the result of round %d cannot be had any more: %s", tag.round, reason)

@@ -115,7 +115,7 @@ class Inbound:
             case messages.ConnectOrder():
                 self._orders.ordered(source, message)
             case messages.RoundStatusQuery(epoch=epoch):
-                participation.asked_how_far(source, epoch)
+                participation.reporting.asked_how_far(source, epoch)
             case messages.RoundWaits():
                 participation.waits.heard(source, message)
             case RunWaits(reason=reason):

@@ -137,7 +137,7 @@ class SiteParts:
         return self.participation.client.is_trusted(source)
 
     def round_status(self) -> RoundStatusReply:
-        return self.participation.round_status()
+        return self.participation.reporting.round_status()
 
     def own_report(self) -> SiteStatus:
         return self.participation.report()

@@ -1,4 +1,5 @@
-"""A page over a control in memory, on a loop of its own thread; and what stands on it in a real browser."""
+"""A page over a control in memory, on a loop of its own thread; and what stands on it in a real browser, whose window a
+test module takes by importing the two fixtures."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.integration.browser import Browser
+import pytest
+from tests.integration.browser import Browser, browser
 from tests.rigs.site import wait_for
 from tests.unit.daemon.api.local_api import HERE, FakeControl, sample_status
 from tests.unit.sdk.line import ShortFolder
@@ -42,6 +44,20 @@ return {
   ground: getComputedStyle(document.body).backgroundColor,
 };
 """
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A telephone's, in the dark: what fits there fits anywhere."""
+    with browser(tmp_path_factory.mktemp("browser"), width=500, height=900, dark=True) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def quiet_console(window: Browser) -> None:
+    """What the browser complained of before is no complaint about this test's page."""
+    window.open("about:blank")
+    window.complaints()
 
 
 def read(window: Browser) -> dict[str, Any]:

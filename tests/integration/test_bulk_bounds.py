@@ -14,6 +14,7 @@ from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.state_spec import contribution_spec
 from chaosd.bulk.reduce.bounds import NormLimit
 from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.reduce.results import Findings
 
 BOUNDS = Bounds(norm_max=10.0, weight_max=5.0)
 ROOT, INNER, LEAF = SITES[0], SITES[1], SITES[2]
@@ -62,8 +63,8 @@ async def test_a_part_that_is_too_long_is_given_with_the_norm_that_is_agreed(nor
     await finished(rig)
     for site, driver in rig.drivers.items():
         assert np.linalg.norm(driver.result(1)) <= (10.0 + 3.0 + 3.0) / 3 * 1.001
-        bounded, clipped, _ = driver.engine.bounded(1)
-        assert bounded and clipped == pytest.approx(norm if site == LEAF else 0.0, rel=1e-3)
+        found = driver.engine.findings(1)
+        assert found.bounded and found.clipped == pytest.approx(norm if site == LEAF else 0.0, rel=1e-3)
     given = np.frombuffer(rig.drivers[LEAF].arena[:8], dtype=np.float64)[0]
     assert abs(given) > 0, "the script's memory is not written"
     await rig.close()
@@ -134,8 +135,8 @@ async def test_a_result_that_is_hardly_too_long_is_left_out_by_all_others() -> N
     for driver in rig.drivers.values():
         driver.engine.contribute(TAG, 1.0, True)
     await finished(rig)
-    assert [driver.engine.bounded(1)[0] for driver in rig.drivers.values()] == [True, False, False]
-    assert all(driver.engine.not_finite(1) is None for driver in rig.drivers.values())
+    assert [driver.engine.findings(1).bounded for driver in rig.drivers.values()] == [True, False, False]
+    assert all(driver.engine.findings(1).finite for driver in rig.drivers.values())
     await rig.close()
 
 
@@ -146,7 +147,7 @@ async def test_a_part_that_is_not_finite_and_that_no_script_looked_at_is_not_giv
         driver.engine.contribute(TAG, 1.0, True)
     await finished(rig)
     assert rig.drivers[ROOT].finished[TAG][1] == ((ROOT, 1.0), (INNER, 1.0), (LEAF, 0.0))
-    assert all(driver.engine.not_finite(1) is None for driver in rig.drivers.values())
+    assert all(driver.engine.findings(1).finite for driver in rig.drivers.values())
     await rig.close()
 
 
@@ -164,7 +165,7 @@ async def test_only_what_the_script_names_is_bounded() -> None:
         driver.engine.contribute(TAG, 1.0, True)
     await finished(rig)
     for driver in rig.drivers.values():
-        assert driver.engine.bounded(1) == (True, 0.0, 0.0) and driver.result(1)[4_500] == 1e12
+        assert driver.engine.findings(1) == Findings() and driver.result(1)[4_500] == 1e12
     await rig.close()
 
 
@@ -203,7 +204,7 @@ async def test_bounds_hold_for_what_travels_encoded(encoding: str, liar: SiteId 
         if liar is not None:
             break
         await rig.until(*(lambda one=driver, tag=tag: tag in one.finished for driver in rig.drivers.values()))
-        assert all(driver.engine.bounded(number) == (True, 0.0, 0.0) for driver in rig.drivers.values())
+        assert all(driver.engine.findings(number) == Findings() for driver in rig.drivers.values())
     if liar is None:
         await rig.close()
         return

@@ -86,9 +86,9 @@ async def test_a_part_far_from_the_last_result_is_drawn_in_to_the_radius(away: f
     if encoding == "fp32":
         share = 3.0 / 6.0  # of the weights
         np.testing.assert_allclose(moved, share * RADIUS * direction(2), atol=1e-4)
-        told = [driver.engine.bounded(2) for driver in rig.drivers.values()]
-        assert [one[:2] for one in told] == [(True, 0.0)] * 3
-        assert [one[2] for one in told] == [pytest.approx(0.0, abs=1e-3)] * 2 + [pytest.approx(away, rel=1e-3)]
+        told = [driver.engine.findings(2) for driver in rig.drivers.values()]
+        assert all(one.bounded and one.clipped == 0.0 for one in told)
+        assert [one.away for one in told] == [pytest.approx(0.0, abs=1e-3)] * 2 + [pytest.approx(away, rel=1e-3)]
     assert not any(driver.broken for driver in rig.drivers.values()), "who keeps to the radius is blamed for nothing"
     await rig.close()
 
@@ -163,7 +163,8 @@ async def test_only_what_the_script_names_is_drawn_in_and_judged() -> None:
     counter = COMMON.copy()
     counter[4_500] = 1e12
     await whole(rig, begin(rig, 2, {LEAF: counter}, centred=True))
-    assert rig.drivers[ROOT].engine.bounded(2)[:2] == (True, 0.0)
+    found = rig.drivers[ROOT].engine.findings(2)
+    assert found.bounded and found.clipped == 0.0
     assert rig.drivers[ROOT].result(2)[4_500] == pytest.approx(0.5e12)
     await rig.close()
 
@@ -184,8 +185,9 @@ async def test_a_norm_and_a_radius_hold_together() -> None:
     limit = 1.2 * FAR
     bound_by(rig, dict.fromkeys(rig.drivers, Bounds(norm_max=limit, clip_radius=RADIUS)))
     await whole(rig, begin(rig, 2, {LEAF: 1e20 * direction(2)}, centred=True))
-    bounded, clipped, away = rig.drivers[LEAF].engine.bounded(2)
-    assert bounded and clipped == pytest.approx(1e20, rel=1e-3) and away < NORM_SLACK * (limit + FAR)
+    found = rig.drivers[LEAF].engine.findings(2)
+    assert found.bounded and found.clipped == pytest.approx(1e20, rel=1e-3)
+    assert found.away < NORM_SLACK * (limit + FAR)
     moved = float(np.linalg.norm(rig.drivers[ROOT].result(2) - COMMON))
     assert moved == pytest.approx(RADIUS / 2, rel=1e-2)
     await rig.close()

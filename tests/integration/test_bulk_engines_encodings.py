@@ -196,10 +196,10 @@ async def test_a_nan_that_was_given_is_found_by_all_and_named(name: str) -> None
                 driver.engine.open(tag, CHAIN, [], True)
                 driver.engine.contribute(tag, 1.0, True)
             await rig.until(*(lambda one=one, tag=tag: tag in one.finished for one in rig.drivers.values()))
-            found = [driver.engine.not_finite(number) for driver in rig.drivers.values()]
-            assert [one is not None for one in found] == [odd] * 4
+            found = [driver.engine.findings(number) for driver in rig.drivers.values()]
+            assert [not one.finite for one in found] == [odd] * 4
             if odd:
-                assert SITES[2] in {site for one in found if one for site in one}
+                assert SITES[2] in {site for one in found for site in one.culprits}
         for driver in rig.drivers.values():
             assert np.isfinite(driver.result(3)).all()
 

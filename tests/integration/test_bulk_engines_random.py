@@ -90,7 +90,7 @@ async def play_one_that_breaks_off(rig: Rig, rng: random.Random, number: int) ->
     await finished(rig, tag)
     assert len({driver.finished[tag] for driver in rig.drivers.values()}) == 1, f"round {number}: one digest"
     for driver in rig.drivers.values():
-        assert driver.engine.not_finite(number) is not None
+        assert not driver.engine.findings(number).finite
 
 
 async def play(name: str, rig: Rig, rng: random.Random, number: int) -> None:

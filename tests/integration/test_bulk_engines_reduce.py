@@ -11,6 +11,7 @@ from tests.rigs.reduce import CHAIN, SITES, Rig
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
+from chaosd.bulk.reduce.results import Findings
 
 
 async def test_rounds_over_two_trees_give_the_weighted_average_in_both_types() -> None:
@@ -139,13 +140,13 @@ async def test_a_result_that_is_not_finite_is_known_as_such_everywhere_and_its_g
         if number != 3:
             driver.engine.contribute(tag, 1.0, True)
     await rig.until(*(lambda one=driver: tag in one.finished for driver in rig.drivers.values()))
-    odd = [driver.engine.not_finite(1) for driver in rig.drivers.values()]
-    assert odd[1] == (SITES[culprit],) and odd[culprit] == (SITES[culprit],)
-    assert all(named is not None for named in odd) and odd[3] == ()
+    found = [driver.engine.findings(1) for driver in rig.drivers.values()]
+    assert found[1].culprits == (SITES[culprit],) and found[culprit].culprits == (SITES[culprit],)
+    assert not any(one.finite for one in found) and found[3].culprits == ()
     assert len({driver.finished[tag][0] for driver in rig.drivers.values()}) == 1
     await rig.round(Tag(epoch=1, round=2), plan, dict.fromkeys(SITES[:3], 1.0), [SITES[3]])
-    assert all(driver.engine.not_finite(2) is None for driver in rig.drivers.values())
-    assert all(driver.engine.not_finite(3) is None for driver in rig.drivers.values()), "it is not here"
+    assert all(driver.engine.findings(2).finite for driver in rig.drivers.values())
+    assert all(driver.engine.findings(3) == Findings() for driver in rig.drivers.values()), "it is not here"
     await rig.close()
 
 
@@ -161,5 +162,7 @@ async def test_a_sum_of_finite_parts_that_is_too_large_is_the_affair_of_the_site
         driver.arena[-4:] = np.array([3e38], dtype=np.float32).tobytes()
         driver.engine.contribute(tag, 1.0, True)
     await rig.until(*(lambda one=driver: tag in one.finished for driver in rig.drivers.values()))
-    assert [driver.engine.not_finite(1) for driver in rig.drivers.values()] == [(SITES[0],), ()]
+    found = [driver.engine.findings(1) for driver in rig.drivers.values()]
+    assert not any(one.finite for one in found)
+    assert [one.culprits for one in found] == [(SITES[0],), ()]
     await rig.close()

@@ -10,13 +10,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.integration.browser import Browser, browser, missing
-from tests.integration.served_page import HOSTILE, TURNED, many_sites, served, shown
+from tests.integration.browser import Browser, missing
+from tests.integration.served_page import HOSTILE, TURNED, many_sites, quiet_console, served, shown, window
 from tests.rigs.site import cluster_of, environment, wait_for
 from tests.unit.daemon.api.local_api import FakeControl, record
 
@@ -24,21 +23,9 @@ from chaos_lab.children import free_port
 from chaosd.api.status import LoggedFigure, TransferStatus
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 
+__all__ = ["quiet_console", "window"]
+
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A telephone's, in the dark: what fits there fits anywhere."""
-    with browser(tmp_path_factory.mktemp("browser"), width=500, height=900, dark=True) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def quiet_console(window: Browser) -> None:
-    """What the browser complained of before is no complaint about this test's page."""
-    window.open("about:blank")
-    window.complaints()
 
 
 def test_the_page_equals_the_status_and_a_killed_daemon_is_shown_as_such(tmp_path: Path, window: Browser) -> None:

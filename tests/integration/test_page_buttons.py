@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import pytest
-from tests.integration.browser import Browser, browser, missing
-from tests.integration.served_page import FakeLists, many_sites, served, shown
+from tests.integration.browser import Browser, missing
+from tests.integration.served_page import FakeLists, many_sites, quiet_console, served, shown, window
 from tests.rigs.site import wait_for
 from tests.unit.daemon.api.local_api import FakeControl, sample_status
 
@@ -15,21 +13,9 @@ from chaos_protocols.fingerprint import words_of
 from chaos_protocols.names import SiteId
 from chaosd.api.status import RefusedSite
 
+__all__ = ["quiet_console", "window"]
+
 pytestmark = pytest.mark.skipif(missing() != "", reason=missing() or "there is a browser")
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A telephone's, in the dark: what fits there fits anywhere."""
-    with browser(tmp_path_factory.mktemp("browser"), width=500, height=900, dark=True) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def quiet_console(window: Browser) -> None:
-    """What the browser complained of before is no complaint about this test's page."""
-    window.open("about:blank")
-    window.complaints()
 
 
 def test_who_waits_is_let_in_by_a_button_that_shows_the_words_first(window: Browser) -> None:

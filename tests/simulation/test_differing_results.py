@@ -31,13 +31,13 @@ def answer_wrongly(node: Node) -> None:
     """Once: this site's result of the round to be resolved is another than it was."""
     machine = node.machine
     assert machine is not None
-    honest = machine.participation.round_status
+    honest = machine.participation.reporting.round_status
 
     def wrong() -> RoundStatusReply:
         answer = honest()
         return msgspec.structs.replace(answer, digest="00" * 32 if answer.digest else "", has_state=False)
 
-    machine.participation.round_status = wrong  # type: ignore[method-assign]
+    machine.participation.reporting.round_status = wrong  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("wrong", ["b", "c", "scheduler"])
@@ -52,7 +52,7 @@ def test_the_site_with_another_result_is_removed_and_comes_back(wrong: str) -> N
     victim.kill()
     world.run(world.now_s + 2.0)
     assert liar.machine is not None
-    del liar.machine.participation.round_status
+    del liar.machine.participation.reporting.round_status
     others = [node for node in world.nodes.values() if node not in (liar, victim)]
 
     def trains_again() -> bool:

@@ -133,6 +133,17 @@ LATEST = (
         test="test_pause:test_a_member_says_in_bounded_time_that_its_scheduler_is_silent_whatever_time_it_has_drawn",
     ),
     Undone(
+        row=83,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.machine:RoundMachine._discard_after",
+                "return [VoidResults(after_round=done)]",
+                "return [VoidResults(after_round=done)] if self.completed_round > done else []",
+            ),
+        ),
+        test="test_far_behind:test_who_begins_after_a_round_is_told_to_owe_nothing_though_it_counted_that_round",
+    ),
+    Undone(
         row=84,
         patches=(
             Patch(
@@ -147,6 +158,17 @@ LATEST = (
         row=85,
         patches=(
             Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.may_lead",
+                "self._replica.raft.voters_in_force",
+                "self._replica.configuration.voters",
+            ),
+        ),
+        test="test_belief:test_a_change_that_takes_a_vote_takes_it_once_it_is_agreed",
+    ),
+    Undone(
+        row=86,
+        patches=(
+            Patch(
                 "chaos_protocols.membership.catch_up:CatchUp.report",
                 "self._fetch.plan or (membership.awaited_transfer() if caught_up else None)",
                 "self._fetch.plan",
@@ -155,7 +177,7 @@ LATEST = (
         test="test_parts:test_a_transfer_that_was_agreed_ends_when_the_worker_got_its_state_from_memory_meanwhile",
     ),
     Undone(
-        row=86,
+        row=87,
         patches=(
             Patch(
                 "chaos_protocols.state.fetch:StateFetch._has_gone",

@@ -290,7 +290,7 @@ OWNERS = {
     "participation.recovering": "`membership/recovering.py`",
     "participation.waits": "`membership/waits.py`",
     "participation.warnings": "`membership/warnings.py`",
-    "participation.asked_how_far": "`membership/participation.py`",
+    "participation.reporting": "`membership/reporting.py`",
     "self._orders": "`links/orders.py`",
     "admission": "`scheduler/admission.py`",
     "self._reported": "`scheduler/machine.py`: `receive`, `scheduler/reports.py`: `take`",

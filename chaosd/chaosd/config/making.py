@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chaosd.addresses import join_address, split_address
+from chaosd.addresses import family_of, join_address, split_address
 from chaosd.config.contexts import remember
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError
 
@@ -144,7 +144,7 @@ def listen_at(address: str) -> tuple[str, socket.socket | None]:
     on one machine need no thought, also where two are made at the same moment. None: no port is free."""
     host, port = split_address(address)
     for candidate in range(port, min(port + PORTS_TRIED_MAX, 65536)):
-        one = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        one = socket.socket(family_of(host), socket.SOCK_STREAM)
         try:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((host, candidate))
@@ -160,7 +160,7 @@ def demand_free(address: str) -> None:
     """Raises ConfigError where another program listens there: said before a site is made whose file would name it."""
     try:
         host, port = split_address(address)
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+        with socket.create_server((host, port), family=family_of(host)):
             return
     except OSError as error:
         if error.errno == errno.EADDRINUSE:

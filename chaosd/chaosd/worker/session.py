@@ -211,7 +211,7 @@ class WorkerSessions:
             return
         held = self._averaging.held(number)
         assert held is not None, f"the result of round {number} was dropped before the worker had it"
-        void = self._averaging.not_finite(number) is not None or not self._averaging.bounded(number)[0]
+        void = not held.is_applied()
         if void and self.session.hello.versions.newest < SKIPS_SINCE:
             self._server.refuse(CANNOT_SKIP.format(round=number))
             self.worker_lost("its release cannot leave out a result that nobody may apply")

@@ -1,8 +1,9 @@
 """How a site takes part in the run: it drives its membership, its worker's state and what it asks for, and puts them in
 step with the committed roster.
 
-It compares the roster with what this site has, and asks the scheduler at every beat until the roster shows what it
-wants. Each part below owns its fields. Driven by `SiteMachine`. Sources: spec 12, 14; Chaos IV-B.
+It works by comparing the roster with what this site has. What it wants of the scheduler it asks again at every beat
+until the roster shows it (`asking.py`). Each part below owns its fields and says in what it returns what is to be done
+next; the order of the steps is decided here. Driven by `SiteMachine`. Sources: spec 12, 14; Chaos IV-B.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from chaos_protocols.effects import EndWorker, RefuseWorker, TakeWorker
 from chaos_protocols.links.desired import DesiredLinks
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
+from chaos_protocols.membership.asking import Asking
 from chaos_protocols.membership.bounded import Bounded
 from chaos_protocols.membership.catch_up import CatchUp
 from chaos_protocols.membership.drift import Drift
@@ -39,7 +41,7 @@ from chaos_protocols.rounds.notices import NothingToClipAround, PartGivenUp, Rou
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import StateComes, WorkerState
 from chaos_protocols.state.worker_session import WorkerSession
-from chaos_protocols.wire.control import Heartbeat, RoundStatusReply, SiteStatus
+from chaos_protocols.wire.control import Heartbeat, SiteStatus
 
 
 class Participation:
@@ -61,12 +63,15 @@ class Participation:
         self.skips = Skips(outbox, replica)
         self.waits = Waits(outbox, replica, self.client, rounds, self.absence, self.skips)
         client, joining, hold, state = self.client, self.joining, self.hold, self.state
+        self._asking = Asking(
+            replica, network, self.membership, client, joining, self.leaving, self.session, state, self.absence
+        )
         self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
         self.warnings = Warnings(outbox, replica, network, self.session)
         self.bounded = Bounded(outbox, replica)
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
-        self._reporting = Reporting(
+        self.reporting = Reporting(
             outbox, replica, network, self.membership, client, rounds, self.state, self.absence, self.reached
         )
         self._outbox = outbox
@@ -78,26 +83,7 @@ class Participation:
 
     def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
-        return self._reporting.status()
-
-    def round_status(self) -> RoundStatusReply:
-        """This site's answer; it may only be asked for once the resolving entry is applied here (it is a promise)."""
-        rounds, epoch = self._rounds, self._replica.roster.epoch
-        if not self.membership.begun:
-            return RoundStatusReply(epoch=epoch, done_round=0, digest="")
-        return RoundStatusReply(
-            epoch=epoch,
-            done_round=rounds.completed_round,
-            digest=rounds.digest,
-            has_state=rounds.active and rounds.caught_up,
-            known_round=rounds.known_round,
-        )
-
-    def asked_how_far(self, source: SiteId, epoch: int) -> None:
-        """The scheduler asks for this site's answer, in the resolving epoch `epoch`."""
-        roster = self._replica.roster
-        if epoch == roster.epoch and roster.resolving:
-            self._network.tell(source, self.round_status())
+        return self.reporting.status()
 
     # -- the roster
 
@@ -128,7 +114,7 @@ class Participation:
         """A neighbour tells how it sees the roster: who schedules, and whether we are in it."""
         membership, replica = self.membership, self._replica
         if self.client.named(site, beat) and (membership.leaving or not membership.in_roster):
-            self.ask()
+            self._asking.ask()
         if not self.client.is_trusted(site) or self.client.is_made_up(beat) or beat.epoch <= replica.roster.epoch:
             return
         if beat.knows_you:
@@ -154,7 +140,7 @@ class Participation:
             self._session_over("a newer start of its script has taken its place")
         self._outbox.emit([TakeWorker()])
         self._rounds.worker_came(event.contribution_bytes, event.damaged_round)
-        self.session.began(event.model, event.round)
+        self.session.began(event.model, event.round, in_part=event.damaged_round > 0)
         self.membership.worker_came()
         self.catch_up.new_worker()
         self.joining.new_worker()
@@ -169,7 +155,7 @@ class Participation:
         if comes is StateComes.BY_TRANSFER:
             self.catch_up.fetching()
         elif comes is StateComes.ON_REQUEST:
-            self.ask()
+            self._asking.ask()
 
     def worker_stopped(self, event: events.WorkerStopped) -> None:
         """It stands still: it is waited for, but not for ever."""
@@ -284,13 +270,15 @@ class Participation:
     # -- the state
 
     def state_notice(self, notice: StateLost | StatesDiffer | NothingToClipAround | PartGivenUp) -> None:
-        """Of the states, or of this site's part."""
+        """What the rounds have found of the states, or of this site's part."""
         if isinstance(notice, StateLost):
             self.state_lost(notice.reason)
         elif isinstance(notice, StatesDiffer):
             self.drift.found(notice)
+        elif isinstance(notice, PartGivenUp):
+            self.skips.given_up(notice.round)
         else:
-            (self.skips.given_up if isinstance(notice, PartGivenUp) else self.bounded.left_out)(notice.round)
+            self.bounded.left_out(notice.round)
 
     def state_lost(self, reason: str) -> None:
         """The worker cannot catch up by results alone."""
@@ -340,7 +328,7 @@ class Participation:
         wish = {"contributes": event.contributes, "by_worker": event.by_worker}
         if self.leaving.requested(event.request, event.reason, **wish):
             self.client.ask_soon()
-            self.ask()
+            self._asking.ask()
             self.leaving.finish_if_done()
 
     def forced_stop(self, event: events.ForcedStop) -> None:
@@ -359,7 +347,7 @@ class Participation:
         self.catch_up.beat()
         self.hold.beat()
         if self.client.is_due:
-            self.ask()
+            self._asking.ask()
         self.links.ask()
         self.recovering.ask()
         self.pause.tell()
@@ -376,25 +364,3 @@ class Participation:
         apart = in_roster and self.client.is_apart
         alone = waits_outside or leaderless or apart or not self._network.links.up_sites()
         self.links.look_for_a_way_back(connected=not alone)
-
-    def ask(self) -> None:
-        """For what this site wants of the scheduler, if there is anything, and somebody to ask."""
-        membership, client = self.membership, self.client
-        if membership.ended or (not self.session.present and not membership.leaving):
-            return
-        if client.scheduler is None:
-            return  # nobody to ask yet: at the next beat, or as soon as a neighbour names the scheduler
-        client.asked()
-        if membership.leaving:
-            leave = self.leaving.request()
-            if leave is not None and client.scheduler != self._replica.site:
-                client.tell(leave)
-        elif not membership.in_roster:
-            if self._network.hears_of_two_runs():
-                client.forget_named()
-                return  # whichever answers first would have this site's data: its operator has to choose
-            client.tell(self.joining.request(self._network.links.up_sites(), self.state.offer(), self.state.lineage()))
-        else:
-            state = self.state.request()
-            if state is not None and not self.absence.away:
-                client.tell(state)

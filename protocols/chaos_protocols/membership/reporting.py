@@ -1,4 +1,6 @@
-"""What a site tells the scheduler of itself at every beat (spec 7.3). Driven by `Participation`."""
+"""What a site tells the scheduler of itself: at every beat (spec 7.3), and how far it is when a failure has left a
+round in doubt (spec 10). Driven by `Participation`, and by the scheduler's question.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.rounds.reached import ReachedRound
 from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
-from chaos_protocols.wire.control import SiteStatus
+from chaos_protocols.wire.control import RoundStatusReply, SiteStatus
 
 
 class Reporting:
@@ -61,3 +63,22 @@ class Reporting:
             bans=self._client.bans,
             bounds=self._client.bounds_wanted,
         )
+
+    def round_status(self) -> RoundStatusReply:
+        """This site's answer; it may only be asked for once the resolving entry is applied here (it is a promise)."""
+        rounds, epoch = self._rounds, self._replica.roster.epoch
+        if not self._membership.begun:
+            return RoundStatusReply(epoch=epoch, done_round=0, digest="")
+        return RoundStatusReply(
+            epoch=epoch,
+            done_round=rounds.completed_round,
+            digest=rounds.digest,
+            has_state=rounds.active and rounds.caught_up,
+            known_round=rounds.known_round,
+        )
+
+    def asked_how_far(self, source: SiteId, epoch: int) -> None:
+        """The scheduler asks for this site's answer, in the resolving epoch `epoch`."""
+        roster = self._replica.roster
+        if epoch == roster.epoch and roster.resolving:
+            self._network.tell(source, self.round_status())

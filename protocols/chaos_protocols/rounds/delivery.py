@@ -82,8 +82,9 @@ class ResultDelivery:
     def collect(self, round_number: int) -> None:
         """From now on, for a worker whose state, of that round, is on its way; one that has a part of an earlier one
         gets what is between as well."""
-        part = self.damaged_round
-        if part is not None and part <= round_number and (not self._queue or self._queue[0][0] == part + 1):
+        reached = self._delivering or self.damaged_round or 0
+        follows = not self._queue or self._queue[0][0] == reached + 1
+        if self.is_damaged and follows and reached <= round_number:
             self._forward_to = round_number
             return
         self._queue.clear()

@@ -1,21 +1,24 @@
 """The rounds of one site: when it opens a round, when it gives its part, what its worker is told (spec 9).
 
-A round belongs to exactly one view of the committed roster, its bulk messages carry that view's epoch, and a site that
-learns of a newer view for the running round starts it again under the new tag (its contribution still lies in the
-arena). While the roster is resolving no round is open. So each round is applied once, by all final members, alike.
+The rule behind everything: a round belongs to exactly one view of the committed roster, its bulk messages carry that
+view's epoch, and a site that learns of a newer view for the running round starts it again under the new tag (its
+contribution still lies in the arena). While the roster is resolving no round is open. So each round is applied once, by
+all final members, with the same result.
 
 Driven by `SiteMachine`; executed by the reduce engine and the worker. A site whose worker is missing, or has not caught
-up, takes part with weight 0 (standby): it relays, and keeps the results. See `contribution.py` for what it gives,
-`delivery.py` for what its worker is told.
+up yet, takes part with weight 0 (standby): it relays, it keeps the results for its worker, and no round completes
+without its daemon. Which round is next is in `next_round.py`, what the site gives to it in `contribution.py`, what its
+worker is told in `delivery.py`.
 """
 
 from __future__ import annotations
 
-from chaos_protocols.agreement.roster import Roster, View
-from chaos_protocols.effects import DropResults, Effect, FetchResult, OpenRound, StopRound, VoidResults
+from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.effects import DropResults, Effect, FetchResult, StopRound, VoidResults
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.contribution import NOTHING, OwnContribution
 from chaos_protocols.rounds.delivery import ResultDelivery
+from chaos_protocols.rounds.next_round import NextRound, first_round_of, next_round
 from chaos_protocols.rounds.notices import NothingToClipAround, PartGivenUp, RoundCompleted, RoundNotice, StateLost
 from chaos_protocols.rounds.phases import RoundPhase
 from chaos_protocols.rounds.state_check import StateCheck
@@ -297,8 +300,8 @@ class RoundMachine:
         if self.completed_round < roster.resolved_round:
             return self._catch_up(roster)
         effects = self._skip_what_is_over(roster)
-        view = roster.view_of(self.completed_round + 1)
-        return effects if view is None else effects + self._open(view)
+        ahead = next_round(roster, self.site, self.completed_round)
+        return effects if ahead is None else effects + self._open(ahead)
 
     def _skip_what_is_over(self, roster: Roster) -> list[Effect]:
         """On to the first round of this site's views, where those before it concern it no more."""
@@ -311,43 +314,34 @@ class RoundMachine:
             effects += self._skip_ahead(roster)
         return effects
 
-    def _open(self, view: View) -> list[Effect]:
-        """Open the round after the completed one, which `view` covers, unless it is open."""
-        member, listener = self.site in view.members, self.site in view.listeners
-        if self.roster.is_short(view) or not (member or listener):
+    def _open(self, ahead: NextRound) -> list[Effect]:
+        """Open the round after the completed one, unless it is open, and give to it."""
+        if not ahead.enough or not (ahead.member or ahead.listener):
             return self._stop()
         effects: list[Effect] = []
-        tag = Tag(epoch=view.epoch, round=self.completed_round + 1)
-        bounds = self.roster.bounds_of(tag.round)
-        centred = bool(bounds.clip_radius) and view.first_round <= self.completed_round  # all of it have that result
-        if self.running != tag:
-            effects += self._stop()
-            effects.append(
-                OpenRound(
-                    tag=tag, plan=view.plan, listeners=view.listeners, member=member, bounds=bounds, centred=centred
-                )
-            )
-            self.running = tag
-        if member and not self.own.given:
-            effects += self._contribute(tag, centred)
+        if self.running != ahead.tag:
+            effects += [*self._stop(), ahead.opened()]
+            self.running = ahead.tag
+        if ahead.member and not self.own.given:
+            effects += self._contribute(ahead)
         return effects + self._deliver_next()
 
     def _skip_ahead(self, roster: Roster) -> list[Effect]:
         """Promoted while its state was lost: the results up to its first round as a member concern it no more, and the
         others wait for its contribution (of weight 0) from then on."""
-        first = next((view.first_round for view in roster.views if self.site in view.members), None)
+        first = first_round_of(roster, self.site)
         if first is None or self.completed_round >= first - 1:
             return []
         effects = self._stop()
         self.completed_round, self.digest = first - 1, ""
         return effects
 
-    def _contribute(self, tag: Tag, centred: bool) -> list[Effect]:
-        bounds = self.roster.bounds_of(tag.round)
+    def _contribute(self, ahead: NextRound) -> list[Effect]:
+        tag, bounds = ahead.tag, ahead.bounds
         part = self.own.give(tag.round, active=self.active, pieces=bounds == UNBOUNDED)  # they look at the whole
         if part is None:
             return []
-        if centred and part.has_bytes and not self.digest:
+        if ahead.centred and part.has_bytes and not self.digest:
             self.notices.append(NothingToClipAround(round=tag.round))
             part = NOTHING
         if part.given_up:
@@ -371,7 +365,7 @@ class RoundMachine:
         effects, lost = self.delivery.next(self.completed_round, self._to_digest())
         if lost:
             self.fall_behind(lost)
-        elif not effects and self.delivery.may_train(self.completed_round) and self._member_next():
+        elif not effects and self.delivery.may_train(self.completed_round) and self._is_member_next():
             effects = self.delivery.train(self.completed_round + 1)
         return effects
 
@@ -382,9 +376,9 @@ class RoundMachine:
             return None
         return self.check.due(self.completed_round, state_bytes=model.state_bytes, sites=len(view.members))
 
-    def _member_next(self) -> bool:
-        view = self.roster.view_of(self.completed_round + 1)
-        return view is not None and self.site in view.members
+    def _is_member_next(self) -> bool:
+        ahead = next_round(self.roster, self.site, self.completed_round)
+        return ahead is not None and ahead.member
 
     def _stop(self) -> list[Effect]:
         tag, self.running = self.running, None

@@ -233,8 +233,8 @@ class WorkerState:
     def worker_applied(self, round_number: int) -> None:
         """The worker's state is that of the end of that round; before it gets the next result, say whether to keep a
         copy of that."""
-        if self._rounds.delivery.is_damaged:
-            return  # what it has is no state
+        if self.session.in_part:
+            return  # what it has is no state, also when nobody brings it forward any more
         self.session.has(round_number)
         self.memory.applied(round_number)
         if not self.memory.idle or self.source.busy or self.is_coming:

@@ -118,8 +118,8 @@ AGREEMENT = (
             Patch(f"{RAFT}.replication:announce_commit", "if core.site not in core.voters:", "if False:"),
             # The second fence: a scheduler that leaves hands its role over first, and asks the next one.
             Patch(
-                "chaos_protocols.membership.participation:Participation.ask",
-                "and client.scheduler != self._replica.site",
+                "chaos_protocols.membership.asking:Asking._ask_to_leave",
+                "and self._client.scheduler != self._replica.site",
                 "",
             ),
         ),

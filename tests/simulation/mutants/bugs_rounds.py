@@ -52,6 +52,8 @@ ROUNDS = (
         name="no hold before a planned change",
         patches=(Patch("chaos_protocols.site:SiteMachine.propose", "if first_round is not None:", "if False:"),),
         breaks=(2, 3, 8),
+        first=94,
+        seeds=124,
     ),
     Bug(
         name="the hold ends before the new views are known",
@@ -86,8 +88,8 @@ ROUNDS = (
         patches=(
             Patch(f"{RESOLUTION}:outcome_of", "if answer.digest or answer.has_state", ""),
             Patch(
-                "chaos_protocols.membership.participation:Participation.round_status",
-                "if not self.membership.begun:",
+                "chaos_protocols.membership.reporting:Reporting.round_status",
+                "if not self._membership.begun:",
                 "if False:",
             ),
         ),
@@ -269,8 +271,9 @@ ROUNDS = (
         patches=(
             Patch(
                 f"{ROUNDS_MODULE}._open",
-                "view.first_round <= self.completed_round",
-                "bool(self.digest)",
+                "if not ahead.enough",
+                "if object.__setattr__(ahead, 'centred', bool(ahead.bounds.clip_radius and self.digest)) "
+                "or not ahead.enough",
             ),
         ),
         breaks=(3,),

@@ -1,10 +1,12 @@
 """The averaging of rounds, with bytes: executes what the pure machines of `chaos_protocols.rounds.reduce` decide.
 
-Driven by the driver on its loop, from the effects of the site's machine; links and frames from the transport (stream
-0). Reports through `ReduceEvents`, from the loop and never from inside one of its own methods.
+Driven by the driver on its loop: `open`, `contribute`, `stop`, `fetch_result` from the effects of the site's machine;
+links and frames from the transport (stream 0). Reports through `ReduceEvents`, from the loop and never from inside one
+of its own methods.
 
-Memory: two result buffers, more only while the worker has results to catch up on; scratch for chunks under way
-(SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to a thread.
+Memory: two result buffers, more only while the worker has results to catch up on (`result_log.RESULTS_BYTES_MAX`);
+scratch for chunks under way (SCRATCH_BYTES_MAX). Arithmetic runs on the loop: 0.1 ms a chunk, less than a hand-over to
+a thread.
 """
 
 from __future__ import annotations
@@ -56,10 +58,11 @@ from chaos_protocols.wire.bulk import (
 )
 from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
+from chaosd.bulk.reduce.deferred import Deferred
 from chaosd.bulk.reduce.events import ReduceEvents
 from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory, VectorMemory
 from chaosd.bulk.reduce.own_part import OwnPart
-from chaosd.bulk.reduce.results import Result
+from chaosd.bulk.reduce.results import Findings, Result
 from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
@@ -84,22 +87,21 @@ class ReduceEngine:
         self._fetching: FetchMemory | None = None
         self._arrivals = Arrivals()
         self._announced: dict[SiteId, tuple[bytes, BulkHeader]] = {}
-        self._deferred: list[tuple[Tag | None, Callable[[], None]]] = []
-        """What waits for the first `configure`: a round with our part of it, and a fetch (without a tag)."""
+        self._deferred = Deferred()
 
     # -- the worker's vector -------------------------------------------------------------------------------------------
 
     def configure(self, spec: ContributionSpec, contribution: memoryview) -> None:
         """A worker said what is averaged and where its part lies (exactly `spec.size_bytes` bytes of the arena).
-        Another spec than before drops all results and the open round. What waited for the first spec goes on now."""
+        Another spec than before drops all results and the open round. What waited for the first spec goes on now.
+        """
         if contribution.nbytes != spec.size_bytes:
             raise LocalProtocolError(f"a contribution of {contribution.nbytes} bytes, its spec says {spec.size_bytes}")
         self._own.attach(contribution)
         if self.vectors is not None and spec == self.vectors.spec:
             return
         self._reset(spec)
-        deferred, self._deferred = self._deferred, []
-        for _, call in deferred:
+        for call in self._deferred.take():
             call()
 
     def keep_contribution(self, round_number: int) -> None:
@@ -119,8 +121,7 @@ class ReduceEngine:
         """Be ready for the frames of `tag`. Before the first `configure` it waits for that."""
         vectors, listening = self.vectors, frozenset(listeners)
         if vectors is None:
-            fetches = [one for one in self._deferred if one[0] is None]
-            self._deferred = [*fetches, (tag, partial(self.open, tag, plan, listening, member))]
+            self._deferred.open(tag, partial(self.open, tag, plan, listening, member))
             return
         self._close_round()
         self._machine.chunks_in_flight_max = vectors.chunks_in_flight(self._site, plan)
@@ -135,9 +136,10 @@ class ReduceEngine:
         self._run(effects)
 
     def contribute(self, tag: Tag, weight: float, has_bytes: bool, check: bytes = b"", some: int | None = None) -> None:
-        """This site's part lies in the arena, or its first `some` bytes do, or nothing does (`effects.Contribute`)."""
-        if any(waiting == tag for waiting, _ in self._deferred):
-            self._deferred.append((tag, partial(self.contribute, tag, weight, has_bytes, check, some)))
+        """This site's part of the open round lies in the arena, or its first `some` bytes do (`effects.Contribute`), or
+        there is none (`has_bytes` false, weight 0). `check`: what it says of its state."""
+        if self._deferred.is_open(tag):
+            self._deferred.contribute(tag, partial(self.contribute, tag, weight, has_bytes, check, some))
             return
         if (memory := self._memory) is None or memory.tag != tag:
             return
@@ -148,8 +150,8 @@ class ReduceEngine:
 
     def stop(self, tag: Tag) -> None:
         """Take nothing more of `tag`. Results of finished rounds stay."""
-        self._deferred = [one for one in self._deferred if one[0] != tag]
-        if (memory := self._memory) is not None and memory.tag == tag:
+        self._deferred.stop(tag)
+        if self._memory is not None and self._memory.tag == tag:
             self._close_round()
 
     def held(self, round_number: int) -> Result | None:
@@ -160,20 +162,9 @@ class ReduceEngine:
         """The averaged vector (read only), valid until it is dropped; None: it is not here (any more)."""
         return found.numbers() if (found := self.held(round_number)) is not None else None
 
-    def not_finite(self, round_number: int) -> tuple[SiteId, ...] | None:
-        """Of a result that is here and not finite: whose sums were not (this site's own among them; none: only the
-        result shows it). None: it is finite, or not here."""
-        found = self.held(round_number)
-        return None if found is None or not found.odd_chunks else tuple(sorted(found.culprits))
-
-    def bounded(self, round_number: int) -> tuple[bool, float, float]:
-        """Does a result that is here keep to the run's bounds? This site's part: norm if clipped, how far it was."""
-        found = self.held(round_number)
-        return (found.is_bounded(), found.clipped, found.away) if found is not None else (True, 0.0, 0.0)
-
-    def checks(self, round_number: int) -> tuple[tuple[SiteId, bytes], ...]:
-        """What the sites said of their states in that round, if its result was averaged here."""
-        return found.checks if (found := self.held(round_number)) is not None else ()
+    def findings(self, round_number: int) -> Findings:
+        """What was found of a result; of one that is not here (any more), nothing against it."""
+        return found.findings() if (found := self.held(round_number)) is not None else Findings()
 
     def drop_results(self, before_round: int, *, after_round: int | None = None) -> None:
         """The worker needs no result below; the newest few stay for neighbours. Those above `after_round` are void."""
@@ -184,8 +175,7 @@ class ReduceEngine:
         """Get a result that was resolved; ends with `result_fetched`. Links that come up later are asked too."""
         holders = tuple(holders)
         if (vectors := self.vectors) is None:
-            rounds = [one for one in self._deferred if one[0] is not None]
-            self._deferred = [*rounds, (None, partial(self.fetch_result, round_number, digest, holders))]
+            self._deferred.fetch(partial(self.fetch_result, round_number, digest, holders))
             return
         if (here := self.held(round_number)) is not None and here.digest == digest:
             self._tell(self._events.result_fetched, round_number, digest)

@@ -7,12 +7,49 @@ from math import fsum
 
 import numpy as np
 
+from chaos_protocols.events import ReduceFinished, ResultFetched
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import RetainedRounds
 from chaos_protocols.wire.encodings import FP32
+from chaos_protocols.wire.plans import Tag
 from chaosd.bulk.reduce.bounds import NormLimit
 from chaosd.bulk.reduce.coded import CodedVector
 from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was found of a result, and of this site's part of it."""
+
+    finite: bool = True
+    culprits: tuple[SiteId, ...] = ()
+    """Of one that is not finite: whose sums were not (this site's own among them; none: only the result shows it)."""
+    bounded: bool = True
+    """It keeps to the run's bounds."""
+    clipped: float = 0.0
+    """Norm of this site's part, if it was clipped."""
+    away: float = 0.0
+    """How far this site's part was from the centre, where there is one."""
+    checks: tuple[tuple[SiteId, bytes], ...] = ()
+    """What the sites said of their states in that round, if it was averaged here."""
+
+    def of_round(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> ReduceFinished:
+        """For the site's machine: it was averaged here, of parts with these weights."""
+        return ReduceFinished(
+            tag=tag,
+            digest=digest,
+            weights=weights,
+            checks=self.checks,
+            finite=self.finite,
+            culprits=self.culprits,
+            bounded=self.bounded,
+            clipped=self.clipped,
+            away=self.away,
+        )
+
+    def of_fetched(self, round_number: int, digest: str) -> ResultFetched:
+        """For the site's machine: it was fetched from a neighbour."""
+        return ResultFetched(round=round_number, digest=digest, finite=self.finite, bounded=self.bounded)
 
 
 @dataclass(slots=True)
@@ -42,6 +79,18 @@ class Result:
     def is_bounded(self) -> bool:
         """Whether it is no longer than the run allows."""
         return self.limit is None or self.limit.is_kept(fsum(self.squares.values()), self.buffer.array, self.coded)
+
+    def findings(self) -> Findings:
+        """What its maker, or its receiver, has found."""
+        finite = not self.odd_chunks
+        return Findings(
+            finite=finite,
+            culprits=() if finite else tuple(sorted(self.culprits)),
+            bounded=self.is_bounded(),
+            clipped=self.clipped,
+            away=self.away,
+            checks=self.checks,
+        )
 
     def look(self, index: int) -> bytes:
         """A chunk lies there: note whether it is finite. Its hash."""

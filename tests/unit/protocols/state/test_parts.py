@@ -98,6 +98,21 @@ def test_a_part_is_forgotten_when_the_run_goes_on_from_elsewhere() -> None:
     assert not delivered(out) and not to_worker(out, TakeSnapshot) and of(out, FetchState)
 
 
+def test_a_part_that_was_given_up_while_a_result_was_applied_is_no_state_afterwards() -> None:
+    bench = member_at_one()
+    damaged_hello(bench, 1)
+    rounds_until(bench, 3)
+    assert delivered(agreed_plan(bench, 4)) == [2]
+    agreed_plan(bench, 5, "v")
+    assert bench.machine.rounds.delivery.is_damaged, "it goes on to the next plan's round"
+    bench.machine.rounds.delivery.results_max = 2
+    rounds_until(bench, 6)
+    assert not bench.machine.rounds.delivery.is_damaged, "too many wait"
+    bench.handle(events.WorkerApplied(round=2))
+    out = bench.alive(1.0)
+    assert {one.worker_round for _, one in sent(out, StateRequest)} == {0}
+
+
 def test_a_worker_with_a_part_does_not_train() -> None:
     bench = member_at_one()
     damaged_hello(bench, 1)
