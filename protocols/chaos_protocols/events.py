@@ -130,7 +130,8 @@ class WorkerReady:
     """A worker said hello, and waits to be taken or refused. `round`: whose end its state belongs to (0: fresh).
     `contribution_bytes`: of a result. `rival_pid`: of the process whose session runs, where that is another one;
     None: none does, or the same process makes a new start. `version`: the newest protocol that its script speaks.
-    `held`: what its state region holds may be of use."""
+    `held`: what its state region holds may be of use. `damaged_round`: it has no state, but a part of the one of the
+    end of that round (0: none), which it can bring forward by results."""
 
     model: ModelFacts
     round: int
@@ -138,6 +139,7 @@ class WorkerReady:
     version: Version = NEWEST
     rival_pid: int | None = None
     held: bool = False
+    damaged_round: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

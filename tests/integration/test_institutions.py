@@ -237,6 +237,7 @@ async def test_a_stage_without_a_holder_comes_back_from_the_other_institution(tm
     assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
     loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
     assert loaded[-1] >= 3
+    assert ran.policies == ["start", "rescue"] and "brought forward" in ran.of("state-lost")[0].reason
     agree(of_group(ran), told(one), rounds=rounds)
 
 

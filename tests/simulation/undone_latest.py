@@ -165,4 +165,26 @@ LATEST = (
         ),
         test="test_belief:test_a_change_that_takes_a_vote_takes_it_once_it_is_agreed",
     ),
+    Undone(
+        row=86,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.catch_up:CatchUp.report",
+                "self._fetch.plan or (membership.awaited_transfer() if caught_up else None)",
+                "self._fetch.plan",
+            ),
+        ),
+        test="test_parts:test_a_transfer_that_was_agreed_ends_when_the_worker_got_its_state_from_memory_meanwhile",
+    ),
+    Undone(
+        row=87,
+        patches=(
+            Patch(
+                "chaos_protocols.state.fetch:StateFetch._has_gone",
+                "or record.incarnation != self._served_by.get(source)",
+                "",
+            ),
+        ),
+        test="test_missing_state:test_a_transfer_ends_when_its_sources_were_started_again",
+    ),
 )

@@ -17,6 +17,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
+from tests.simulator.damaging import trouble as damaging
 from tests.simulator.disk import JournalDisk
 from tests.simulator.guests import visit
 from tests.simulator.hanging import trouble
@@ -194,6 +195,7 @@ class Nemesis:
             at_s += times.expovariate(1 / mean_s)
         trouble(world, until_s)
         odd_workers(world, until_s)
+        damaging(world, until_s)
         world.schedule(0.0, world.oracles.standing.watch)
         strays(world, until_s)
         world.schedule(until_s, self.calm)

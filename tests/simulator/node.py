@@ -18,6 +18,7 @@ from chaos_protocols.wire.worker import (
 )
 from tests.simulator.building import make_machine
 from tests.simulator.contents import Region, digest_of
+from tests.simulator.damaging import gives_up
 from tests.simulator.disk import Disk, DiskFailed
 from tests.simulator.drifting import digests_of, parted, word_of
 from tests.simulator.engines import BulkEngines
@@ -116,8 +117,7 @@ class Node:
             self.mailbox.append(lambda: self._hello(worker))
         elif self.alive:
             self.knocking = worker
-            said = {"round": worker.round, "contribution_bytes": self.contribution_bytes}
-            self.handle(events.WorkerReady(model=worker.model, held=worker.hand_over(), **said))
+            self.handle(worker.hello(self.contribution_bytes))
 
     def reconnect_worker(self) -> None:
         """The daemon was restarted, its worker lives: it says hello again."""
@@ -321,7 +321,7 @@ class Node:
 
     def _told(self, message: Any, epoch: int) -> None:
         worker = self.listening
-        if worker is None:
+        if worker is None or gives_up(self, worker, message):
             return
         match message:
             case FallenBehind():
@@ -336,7 +336,7 @@ class Node:
             case LoadState(round=number):
                 worker.state, worker.drift = parted(worker.region)
                 self.world.oracles.loaded(self, number, worker.state, epoch)
-                worker.round, worker.training = number, False
+                worker.has_loaded(number)
                 self._later(0.01, lambda _: self.handle(events.WorkerLoaded(round=number)))
             case TakeSnapshot(round=number):
                 worker.snapshot_due = number
@@ -370,7 +370,7 @@ class Node:
 
         def done(worker: Worker) -> None:
             before, worker.state = worker.state, digest_of((worker.state, digest)) if finite else worker.state
-            worker.round, worker.updating = number, False
+            worker.advance(number)
             self.world.oracles.applied(self, number, digest, worker.state, before)
             self._snapshot(worker)
             self.handle(events.WorkerApplied(round=number, digests=digests_of(worker, piece)))
@@ -387,14 +387,14 @@ class Node:
 
     def _snapshot(self, worker: Worker) -> None:
         due = worker.snapshot_due
-        if due is None or worker.updating or worker.round < due:
+        if due is None or worker.updating or worker.reached < due:
             return
         worker.snapshot_due = None
-        if worker.round > due:
-            self.handle_later(events.WorkerSnapshotMissed(round=due, now=worker.round))
+        if worker.reached > due:
+            self.handle_later(events.WorkerSnapshotMissed(round=due, now=worker.reached))
             return
         served = self.bulk.transfers.served.values() if self.bulk is not None else ()
         if any(region is worker.region and plan.round != worker.round for plan, region in served):
             self.world.oracles.fail(4, f"{self.name} overwrites what it serves")
-        worker.region.put(TORN if worker.updating else word_of(worker))
+        worker.write(TORN if worker.updating else word_of(worker))
         self.handle_later(events.WorkerSnapshotTaken(round=due))

@@ -283,6 +283,15 @@ class RoundsOracle:
 
     # -- what a site has
 
+    def _let_go(self, node: Node) -> None:
+        """It counts from a round whose result it has not. A learner, which begins where the plan of a transfer says,
+        forgets what it had listened to before: it promises nothing with that."""
+        machine = node.machine
+        assert machine is not None
+        record = machine.roster.record(node.site)  # type: ignore[arg-type]
+        if record is not None and record.incarnation == machine.incarnation and record.state == "learner":
+            self.completed.pop((node.site, machine.incarnation), None)
+
     def after_step(self, node: Node) -> None:
         """Invariant 2: the last result that a site counts as done is the round's; after its promise it takes nothing
         more of the older epochs."""
@@ -294,7 +303,10 @@ class RoundsOracle:
             return
         before = self._done_of.get(node.site)
         self._done_of[node.site] = now
-        if not rounds.digest or not self.eras or (before is not None and before[:2] == now[:2]):
+        if not rounds.digest:
+            self._let_go(node)
+            return
+        if not self.eras or (before is not None and before[:2] == now[:2]):
             return
         era = self.era_of(machine.roster.epoch)
         known = self.result(era, rounds.completed_round)
@@ -333,8 +345,8 @@ class RoundsOracle:
             return
         assert node.machine is not None
         era = self.era_of(node.machine.roster.epoch)
-        if worker.round != number - 1:
-            self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.round}")
+        if worker.reached != number - 1:
+            self._fail(2, f"{node.name} is to apply round {number} to the state of round {worker.reached}")
         held = node.bulk.averaging.results.get(number)
         if held is None:
             self._fail(2, f"{node.name} is to apply round {number}, whose result it has dropped")

@@ -285,7 +285,9 @@ class Transfers:
     def _finished(self, fetch: Fetch) -> None:
         if self.fetch_now is fetch:
             self._end(fetch)
-            self._node.soon(events.TransferFinished(transfer=fetch.machine.plan.transfer))
+            machine = fetch.machine
+            told = events.TransferFinished(transfer=machine.plan.transfer, held_bytes=machine.same_bytes)
+            self._node.soon(told)
 
     # -- helpers
 

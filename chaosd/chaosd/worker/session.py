@@ -253,6 +253,7 @@ class WorkerSessions:
             contribution_bytes=coded_bytes(hello.contribution),
             rival_pid=knock.rival_pid,
             held=hello.held,
+            damaged_round=hello.damaged_round,
             version=hello.version,
         )
         self._feed(ready)  # the machine says whether it is taken

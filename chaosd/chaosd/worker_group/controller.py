@@ -292,8 +292,8 @@ class Controller:
                 self._record(kind, reason, **fields)
             case JoinRun():
                 self._join()
-            case GreetRun(round=round):
-                self._greet(round)
+            case GreetRun():
+                self._greet(effect)
             case TellRun(message=message):
                 self._tell_run(message)
             case TellDigests(round=round, start=start, stop=stop):
@@ -330,8 +330,6 @@ class Controller:
             asyncio.get_running_loop().create_task(asyncio.to_thread(self._planner.prepare, hello, present, idle))
         )
 
-    # ---- the site's daemon
-
     def _join(self) -> None:
         if self._run is not None:
             self._run.join()
@@ -339,14 +337,15 @@ class Controller:
         reason = "the script trains with other institutions, and no daemon was named for it"
         asyncio.get_running_loop().call_soon(self._feed, RunLost(reason=reason, final=True))
 
-    def _greet(self, round: int) -> None:
+    def _greet(self, effect: GreetRun) -> None:
         hello, layout = self._machine.hello, self._memory.layout
         assert hello is not None and hello.run is not None and layout is not None and self._run is not None
         message = WorkerHello(
             version=NEWEST,
             oldest=OLDEST,
             pid=os.getpid(),
-            round=round,
+            round=effect.round,
+            damaged_round=effect.damaged_round,
             state=hello.run.state,
             contribution=hello.run.contribution,
             arena_bytes=layout.size_bytes,

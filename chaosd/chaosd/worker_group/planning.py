@@ -113,7 +113,8 @@ class SitePlanner:
         if asked.afresh:
             self._in_force, self._prepared = None, {}
         situation = (asked.lost, asked.idle, present)
-        found = self._prepared.get(situation) or self._work_out(self._in_force, situation, hello)
+        prepared = None if asked.part else self._prepared.get(situation)
+        found = prepared or self._work_out(self._in_force, situation, hello, part=asked.part)
         self._made[asked.asked] = found[1]
         return found[0]
 
@@ -134,15 +135,18 @@ class SitePlanner:
                     continue  # it is said when it happens
 
     def _work_out(
-        self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello
+        self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello, *, part: bool = False
     ) -> tuple[Plan, ExecutionPlan]:
-        """`current`: in force when this was asked; another one may come into force meanwhile."""
+        """`current`: in force when this was asked; another one may come into force meanwhile. `part`: what nobody here
+        holds comes from elsewhere."""
         lost, _, present = situation
         if current is None and not present:
             raise Unplannable("no worker is here", hopeless=False)
         model, cluster = self._facts(hello, present | lost | _named(current))
         if current is None:
             way = self._begin(model, cluster, sorted(present))
+        elif part:
+            way = self._keep_part(current, model, cluster, situation)
         else:
             way = self._go_on(current, model, cluster, situation)
         compiled = compile_plan(way.plan, model, cluster)
@@ -156,6 +160,7 @@ class SitePlanner:
             step_s=evaluate(way.plan, Costs(model, cluster)).step_s,
             transition_s=way.transition_s,
             shape=shape_of(way.plan),
+            part=part,
         )
         return plan, way.plan
 
@@ -213,6 +218,20 @@ class SitePlanner:
         return plan
 
     # ---- after a loss
+
+    def _keep_part(
+        self, current: ExecutionPlan, model: ModelProfile, cluster: ClusterFacts, situation: Situation
+    ) -> _Way:
+        """A first plan once more, whose places are taken by those that hold most of them."""
+        lost, _, present = situation
+        began = self._begin(model, cluster, sorted(present))
+        held = holdings(model, current, failed=lost)
+        survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in present}
+        live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in present))
+        found = restore(model, live, survivors, began.plan)
+        layers = sorted({each.layer for each in found.external})
+        reason = f"{began.reason}; layers {layers[0]} to {layers[-1]} have no holder here, and come from other sites"
+        return _Way("rescue", found.plan, reason, _moves(found.transfers, model), found.time_s)
 
     def _go_on(self, current: ExecutionPlan, model: ModelProfile, cluster: ClusterFacts, situation: Situation) -> _Way:
         lost, idle, present = situation

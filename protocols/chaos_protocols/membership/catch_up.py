@@ -102,11 +102,12 @@ class CatchUp:
         self._asked = True
 
     def report(self) -> None:
-        """Tell the scheduler that this site can be promoted: it has caught up, or asks to be waited for."""
-        rounds, plan = self._rounds, self._fetch.plan
-        if plan is None or not self._membership.in_roster:
+        """Tell the scheduler that this site can be promoted: it has caught up, or asks to be waited for. A transfer
+        that is agreed ends so, too, when the worker has got its state elsewhere since."""
+        rounds, membership, caught_up = self._rounds, self._membership, self._rounds.caught_up
+        plan = self._fetch.plan or (membership.awaited_transfer() if caught_up else None)
+        if plan is None or not membership.in_roster:
             return
-        caught_up = rounds.caught_up
         if caught_up or (self.needs_round_held and rounds.worker_round is not None):
             self._client.tell(CaughtUp(round=rounds.completed_round, transfer=plan.transfer, waits=not caught_up))
 

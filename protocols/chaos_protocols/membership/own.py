@@ -13,6 +13,7 @@ from enum import Enum
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.changes import next_state
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.plans import ReplicationPlan
 
 
 class MembershipState(Enum):
@@ -125,6 +126,11 @@ class Membership:
         """In the roster, and past being a learner."""
         record = self.roster.record(self._site)
         return self.in_roster and record is not None and record.state == "member"
+
+    def awaited_transfer(self) -> ReplicationPlan | None:
+        """By which the run has agreed to give this site the state; None: there is none."""
+        plan = self.roster.replication
+        return plan if plan is not None and plan.joiner == self._site else None
 
     @property
     def takes_part(self) -> bool:

@@ -139,8 +139,8 @@ class Participation:
         if self.session.present:
             self._session_over("a newer start of its script has taken its place")
         self._outbox.emit([TakeWorker()])
-        self._rounds.worker_came(event.contribution_bytes)
-        self.session.began(event.model, event.round)
+        self._rounds.worker_came(event.contribution_bytes, event.damaged_round)
+        self.session.began(event.model, event.round, in_part=event.damaged_round > 0)
         self.membership.worker_came()
         self.catch_up.new_worker()
         self.joining.new_worker()

@@ -35,6 +35,11 @@ class ResultDelivery:
         self._delivering: int | None = None
         self.unanswered = False
         """The worker was told to apply a result, and has not said that it has: its state is that of either round."""
+        self.damaged_round: int | None = None
+        """The worker has a part of the state of this round, which counts for nothing but is brought forward by results
+        (spec 11.18); None: it has none, or a whole one."""
+        self._forward_to: int | None = None
+        """As far as that; None: it is not known yet."""
 
     # -- the worker
 
@@ -44,20 +49,51 @@ class ResultDelivery:
         self.round_bytes = contribution_bytes
         self.results_max = results_max(contribution_bytes)
 
+    def came_damaged(self, round_number: int, completed: int) -> None:
+        """A worker came that has a part of the state of `round_number`: keep what comes after it, if nothing is missing
+        between."""
+        later = deque(one for one in self.log.recent if round_number < one[0] <= completed)
+        whole = [one[0] for one in later] == list(range(round_number + 1, completed + 1))
+        known = 0 < round_number <= completed and len(later) <= 1  # the newest result is always kept
+        if known and whole and not self.collecting:
+            self.damaged_round, self.collecting, self._queue = round_number, True, later
+
+    def forget_history(self) -> None:
+        """The run goes on from elsewhere: what was kept belongs to another history."""
+        self.log.forget()
+        self.forget_part()
+
+    @property
+    def is_damaged(self) -> bool:
+        """The worker brings a part of a state forward."""
+        return self.damaged_round is not None
+
+    def forget_part(self) -> None:
+        """What the worker has in part is of no use, or has been."""
+        self.damaged_round = self._forward_to = None
+
     def forget_worker(self) -> None:
         """It is gone, or its state must be replaced."""
+        self.forget_part()
         self.worker_round = None
         self.active = self._training = self.updating = False
         self._delivering = None
 
-    def collect(self) -> None:
-        """From now on, for a worker whose state is on its way."""
+    def collect(self, round_number: int) -> None:
+        """From now on, for a worker whose state, of that round, is on its way; one that has a part of an earlier one
+        gets what is between as well."""
+        reached = self._delivering or self.damaged_round or 0
+        follows = not self._queue or self._queue[0][0] == reached + 1
+        if self.is_damaged and follows and reached <= round_number:
+            self._forward_to = round_number
+            return
         self._queue.clear()
         self.collecting = True
         self.forget_worker()
 
     def stop_collecting(self) -> None:
         """Nothing is kept for a worker."""
+        self.forget_part()
         self._queue.clear()
         self.collecting = False
 
@@ -91,6 +127,7 @@ class ResultDelivery:
 
     def loaded(self, round_number: int) -> None:
         """The worker has the state of the end of `round_number`."""
+        self.forget_part()
         self.worker_round = round_number
 
     def trains(self) -> bool:
@@ -103,7 +140,10 @@ class ResultDelivery:
         if self._delivering != round_number:
             return None
         self._delivering = None
-        self.worker_round = round_number
+        if self.is_damaged:
+            self.damaged_round = round_number
+        else:
+            self.worker_round = round_number
         first_needed = self._queue[0][0] if self._queue else completed
         return self.log.first_kept(min(completed, first_needed))
 
@@ -130,7 +170,11 @@ class ResultDelivery:
     def next(self, completed: int, digest: tuple[int, int] | None = None) -> tuple[list[Effect], str]:
         """The next result for the worker; or why there is none that it could apply (its state must be replaced).
         `digest`: what it is to say of its state when it has applied the newest one."""
-        if self.worker_round is None or self._delivering is not None:
+        if self._delivering is not None:
+            return [], ""
+        if self.damaged_round is not None:
+            return self._bring_forward(self.damaged_round, completed)
+        if self.worker_round is None:
             return [], ""
         while self._queue and self._queue[0][0] <= self.worker_round:
             self._queue.popleft()
@@ -145,6 +189,17 @@ class ResultDelivery:
         if self.worker_round < completed:  # a state that was loaded twice: the results between were delivered before
             return [], f"the worker is at round {self.worker_round}, and the results since are delivered"
         return [], ""
+
+    def _bring_forward(self, part: int, completed: int) -> tuple[list[Effect], str]:
+        """The next result for what the worker has in part, up to the round whose state is on its way."""
+        following = part + 1
+        if self._forward_to is None or following > self._forward_to or completed < following:
+            return [], ""
+        if not self._queue or self._queue[0][0] != following:
+            return [], f"a part of the state is that of round {part}, and the result of {following} is not here"
+        round_number, sites, weight = self._queue.popleft()
+        self._delivering, self.unanswered = round_number, True
+        return [DeliverResult(round=round_number, sites=sites, weight=weight)], ""
 
     def may_train(self, completed: int) -> bool:
         """It has all results, and has not been told to train in the next round yet."""

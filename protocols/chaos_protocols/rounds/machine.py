@@ -119,13 +119,13 @@ class RoundMachine:
     def _discard_after(self, done: int) -> list[Effect]:
         """The run goes on after `done`, whatever this site counted, `done` itself maybe under a tag that is void: later
         results are of a history that was given up, and none before `done + 1` is kept for a checkpoint."""
-        self.delivery.log.forget()
+        self.delivery.forget_history()
         self.fetching = None
         return [VoidResults(after_round=done)]
 
     def collect_from(self, snapshot_round: int) -> list[Effect]:
         """A transfer of the state of `snapshot_round` begins: keep what comes after it for the worker."""
-        self.delivery.collect()
+        self.delivery.collect(snapshot_round)
         self.own.worker_stops()
         return self._deliver_next()
 
@@ -138,7 +138,7 @@ class RoundMachine:
         self.own.fence(None)
         self.fetching = None
         self.known_round = 0
-        self.delivery.log.forget()
+        self.delivery.forget_history()
         self._forget_worker()
         return effects
 
@@ -159,9 +159,10 @@ class RoundMachine:
 
     # -- the worker
 
-    def worker_came(self, contribution_bytes: int) -> None:
-        """A worker said hello; of this size is a result."""
+    def worker_came(self, contribution_bytes: int, damaged_round: int = 0) -> None:
+        """A worker said hello; of this size is a result. `damaged_round`: of what it has a part of the state."""
         self.delivery.bound(contribution_bytes)
+        self.delivery.came_damaged(damaged_round, self.completed_round)
 
     def begin_from_worker(self, done: int) -> list[Effect]:
         """The worker's own state counts as that of the end of `done` (founding a run)."""

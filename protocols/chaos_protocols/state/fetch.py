@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import CancelTransfer, FetchState
 from chaos_protocols.links.desired import DesiredLinks
+from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.state.worker_session import WorkerSession
 from chaos_protocols.wire.plans import ReplicationPlan
@@ -41,6 +42,8 @@ class StateFetch:
         self._links = links
         self._session = session
         self._tried = ""
+        self._served_by: dict[SiteId, int] = {}
+        """The sources of the plan, and which start of each was in the roster when it was taken."""
         self._loading: tuple[int, Loaded] | None = None
         """The state that the worker was told to load: its round, and whence it came."""
         self._brings = Loaded(transfer="", lineage=0)
@@ -59,6 +62,8 @@ class StateFetch:
         )
         self.plan, self.verified_bytes, self._tried, self._waits = plan, 0, plan.transfer, True
         self._links.reach({part.source for part in plan.ranges})
+        records = (roster.record(part.source) for part in plan.ranges)
+        self._served_by = {record.site: record.incarnation for record in records if record is not None}
 
     def start(self) -> bool:
         """Begin, if there is a plan, and a worker that gives its region."""
@@ -89,14 +94,19 @@ class StateFetch:
 
     def is_called_off(self, roster: Roster) -> bool:
         """A transfer under way that the roster does not have any more, as after a failure: its sources may not even
-        know of it, so that nobody would ever end it. Or whose sources are all out of the roster: nobody serves it."""
+        know of it, so that nobody would ever end it. Or whose sources are all out of the roster, or began anew since it
+        was agreed: nobody serves it."""
         agreed = roster.replication
         if self.plan is None or self.verified_bytes >= self.plan.state_bytes:
             return False
         if agreed is None or agreed.joiner != self.plan.joiner:
             return True
-        sources_gone = all(roster.record(part.source) is None for part in self.plan.ranges)
+        sources_gone = all(self._has_gone(part.source, roster) for part in self.plan.ranges)
         return sources_gone and agreed.transfer == self.plan.transfer  # a new plan replaces this one
+
+    def _has_gone(self, source: SiteId, roster: Roster) -> bool:
+        record = roster.record(source)
+        return record is None or record.incarnation != self._served_by.get(source)
 
     def completed(self) -> None:
         """The worker has the state, and is promoted."""

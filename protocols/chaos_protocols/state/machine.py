@@ -139,6 +139,8 @@ class WorkerState:
             membership.begin()
             self.restore.abandon()
             self.fetch.take(plan, roster)
+            if rounds.delivery.is_damaged:  # what it has is brought to that round, and written for the comparison
+                self.session.copy(plan.round, alone=True)
             return self._start_fetch()
         if not membership.begun and membership.is_member and not roster.resolving:
             self._outbox.emit(rounds.begin_at(roster.resolved_round))
@@ -148,7 +150,8 @@ class WorkerState:
     def _start_fetch(self) -> bool:
         """Begin, unless a thread or the worker may still touch the place where the state belongs: then when they have
         ended."""
-        if self.restore.region_is_written or not self.fetch.start():
+        writes = self._rounds.delivery.is_damaged and not self.session.region.free
+        if writes or self.restore.region_is_written or not self.fetch.start():
             return False
         self.memory.yield_region()
         return True
@@ -230,6 +233,8 @@ class WorkerState:
     def worker_applied(self, round_number: int) -> None:
         """The worker's state is that of the end of that round; before it gets the next result, say whether to keep a
         copy of that."""
+        if self.session.in_part:
+            return  # what it has is no state, also when nobody brings it forward any more
         self.session.has(round_number)
         self.memory.applied(round_number)
         if not self.memory.idle or self.source.busy or self.is_coming:
@@ -246,6 +251,8 @@ class WorkerState:
         if isinstance(event, events.WorkerSnapshotTaken):
             self.source.snapshot_taken(event.round)
             self.memory.snapshot_taken(event.round)
+            if self._rounds.delivery.is_damaged:
+                self.fetch.filled()
         else:
             self.source.snapshot_missed(event.round, event.now)
             self.memory.snapshot_missed(event.round)

@@ -8,6 +8,7 @@ number and in bytes.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 RESULTS_QUEUED_MAX = 256
 """Results kept for a worker that loads its state; beyond that a new, shorter transfer is cheaper than the catch-up."""
@@ -34,6 +35,11 @@ class ResultLog:
         self.after: int | None = None
         """The round of the checkpoint in memory, whose later results stay; None: there is none."""
         self._recent: deque[Result] = deque(maxlen=RESULTS_QUEUED_MAX)
+
+    @property
+    def recent(self) -> Sequence[Result]:
+        """The newest results, in order; whether their bytes are still there, their owner has to know."""
+        return self._recent
 
     def keep_after(self, round_number: int | None) -> None:
         """A checkpoint of that round lies in memory, or will; None: there is none any more."""

@@ -20,7 +20,9 @@ class WorkerSession:
         self.model: ModelFacts | None = None
         """What the worker trains; None: no worker is there."""
         self.round = 0
-        """Whose end its state belongs to; 0: it is fresh, or its state is half overwritten."""
+        """Whose end its state belongs to; 0: it is fresh, or its state is half overwritten, or not whole."""
+        self.in_part = False
+        """It has lost a part of its state, and has not loaded a whole one since."""
         self.since_s = outbox.now_s
         """When the last session began."""
         self.region = WorkerRegion()
@@ -43,9 +45,9 @@ class WorkerSession:
         """Something for the worker, which is there."""
         self._outbox.emit([ToWorker(message=message)])
 
-    def began(self, model: ModelFacts, round_number: int) -> None:
+    def began(self, model: ModelFacts, round_number: int, *, in_part: bool = False) -> None:
         """A worker said hello."""
-        self.model, self.round = model, round_number
+        self.model, self.round, self.in_part = model, round_number, in_part
         self.since_s = self._outbox.now_s
         self._stopped = None
         self.region.began()
@@ -91,5 +93,5 @@ class WorkerSession:
         return self.region.free
 
     def has(self, round_number: int) -> None:
-        """Its state is that of the end of this round."""
-        self.round = round_number
+        """Its state is that of the end of this round, and whole."""
+        self.round, self.in_part = round_number, False

@@ -94,6 +94,9 @@ class WorkerHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     held: bool = False
     """The state region was handed to a daemon before: what a transfer had brought when that was restarted may lie
     there. It is compared by hashes, and believed in nothing."""
+    damaged_round: Round = 0
+    """Beside `round` 0: it has a part of the state of the end of this round, brings that forward by results, and writes
+    what it has when it is asked for a snapshot. 0: it has nothing of the kind (spec 11.18)."""
 
     @property
     def versions(self) -> Versions:

@@ -89,14 +89,16 @@ class StepCollector:
         divisor, factor = float(self._micro_batches), self.factor(norm)
         return CommitStep(step=self.step, divisor=divisor, factor=factor, loss=loss, norm=norm)
 
-    def take_stepped(self, worker: int, message: Stepped) -> tuple[str, ...] | None:
-        """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit).
-        Raises `ReplicasDiffer`."""
+    def take_stepped(self, worker: int, message: Stepped, *, whole: bool = True) -> tuple[str, ...] | None:
+        """With the last answer of the step whose commit was sent last, the digest of each layer (none without audit,
+        and none where some layers were made anew: not `whole`). Raises `ReplicasDiffer`."""
         if message.step != self.step or worker not in self._workers:
             return None
         self._stepped[worker] = message
         if self._stepped.keys() != self._workers:
             return None
+        if not whole:
+            return ()
         found: dict[int, str] = {}
         for each, answer in sorted(self._stepped.items()):
             for layer, digest in answer.digests:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from chaos_protocols.wire.worker import DaemonMessage
 from chaos_protocols.wire.worker import WorkerMessage as MemberMessage
+from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.messages import ControllerMessage, WorkerMessage
 from chaos_protocols.worker_group.plan import Plan
 
@@ -138,13 +139,15 @@ class TellWorker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskPlanner:
     """What to do with the workers that are here? `lost`: workers of the plan in force that are gone; `idle`: workers
-    outside of it that are here. `afresh`: no plan is in force any more, since the state comes from elsewhere. Answered
-    by `PlanMade` or `NoPlanMade`."""
+    outside of it that are here. `afresh`: no plan is in force any more, since the state comes from elsewhere. `part`:
+    only what no worker holds does; the others keep what they hold, or get it from each other. Answered by `PlanMade` or
+    `NoPlanMade`."""
 
     asked: int
     lost: frozenset[int]
     idle: frozenset[int]
     afresh: bool = False
+    part: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,9 +188,21 @@ class JoinRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GreetRun:
-    """Say hello to the daemon, with the state of the end of this round, and hand the shared memory over."""
+    """Say hello to the daemon, with what is kept of the state of the end of round `reached`, and hand the shared memory
+    over."""
 
-    round: int
+    reached: int
+    kept: Kept
+
+    @property
+    def round(self) -> int:
+        """Of a whole state."""
+        return self.reached if self.kept is Kept.ALL else 0
+
+    @property
+    def damaged_round(self) -> int:
+        """Of a part of one."""
+        return self.reached if self.kept is Kept.PART else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from chaos_protocols.worker_group import messages as msg
 from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.member import RunMember
+from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
@@ -181,24 +182,23 @@ class WorkerGroupMachine:
 
     # ---- plans
 
-    def _layers_are_lost(self) -> bool:
-        """Whether no worker that is here holds some of the layers."""
-        plan, hello = self._in_force, self._crew.hello
-        return plan is not None and hello is not None and len(plan.layers_of(self.present)) < len(hello.layers)
-
     def _ask(self) -> None:
         self._asked += 1
-        member = self.member
-        afresh = member is not None and (member.awaits_state or self._layers_are_lost())
+        member, plan = self.member, self._in_force
+        kept = Kept.ALL if plan is None else plan.kept_by(self.present)
+        part = member is not None and kept is Kept.PART and (member.settles or not member.awaits_state)
+        afresh = member is not None and not part and (member.awaits_state or kept is not Kept.ALL)
         if member is not None and afresh:
             self._in_force = None
             self._lost.clear()
-            if not member.awaits_state:
+            if not member.awaits_state or member.kept is Kept.PART:
                 self._steps.go_on_from(0)
-                member.state_lost()
+                member.state_lost(Kept.NOTHING)
+        elif member is not None and part and not member.settles:
+            member.state_lost(Kept.PART)
         held = self._crew.present if self._in_force is None else self._in_force.workers
         idle = frozenset(self._crew.present - held)
-        self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh))
+        self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh, part=part))
 
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
         self._change(GroupChange.NO_PLAN)
@@ -281,7 +281,8 @@ class WorkerGroupMachine:
         if self.phase is not GroupPhase.TRAINING or self._steps.collector is None:
             return
         try:
-            digests = self._steps.collector.take_stepped(worker, message)
+            whole = self.member is None or self.member.kept is Kept.ALL
+            digests = self._steps.collector.take_stepped(worker, message, whole=whole)
         except ReplicasDiffer as error:
             self.end(str(error))
             return
@@ -291,7 +292,7 @@ class WorkerGroupMachine:
         commit = self._steps.last
         assert commit is not None
         self.note(
-            "step",
+            "step" if whole else "level",
             "everybody has updated",
             step=message.step,
             loss=commit.loss,
@@ -301,7 +302,7 @@ class WorkerGroupMachine:
         )
         if self.member is not None:
             self.member.stepped(commit)
-        if self._plan_wanted:
+        if self._plan_wanted and whole:
             reason, self._plan_wanted = self._plan_wanted, ""
             self._change(GroupChange.WANTED)
             self._stop_all(reason)
@@ -331,7 +332,7 @@ class WorkerGroupMachine:
         """With the last answer: let those commit again who have to, then ask the planner."""
         assert self._stopping is not None
         member, holders = self.member, None if self._in_force is None else self._in_force.workers
-        torn = member is not None and (member.awaits_state or self._layers_are_lost())
+        torn = member is not None and (member.awaits_state or not (holders is None or holders & self.present))
         try:
             found = self._stopping.outcome(holders, self._steps.committed, shared=member is not None, torn=torn)
         except TornStep as error:

@@ -30,7 +30,7 @@ from chaos_protocols.worker_group.events import (
     TellDigests,
     TellRun,
 )
-from chaos_protocols.worker_group.member_phases import MEMBER_TABLE, STILL, MemberChange, MemberPhase, Standing
+from chaos_protocols.worker_group.member_phases import MEMBER_TABLE, STILL, Kept, MemberChange, MemberPhase, Standing
 from chaos_protocols.worker_group.messages import (
     CommitStep,
     Compute,
@@ -73,8 +73,9 @@ class RunMember:
         self.standing = Standing.DOWN
         self._joined = False
         self._found = False
-        self.stateless = False
-        """Layers were lost with all of their holders: only a state from elsewhere makes this site whole."""
+        self.kept = Kept.ALL
+        """Less, where layers were lost with all of their holders: a state from elsewhere makes this site whole."""
+        self.settles = False  # no plan is in force since: whoever holds a part holds it still
         self._orders: deque[Served] = deque()
         self._serving: Lasting | None = None
         self._back_to = Standing.HOLDING
@@ -92,19 +93,18 @@ class RunMember:
 
     @property
     def awaits_state(self) -> bool:
-        """What the workers hold counts for nothing: a state is being taken over (or was when a worker died), or must
-        be."""
-        return self.stateless or isinstance(self._serving, wire.LoadState)
+        """What the workers hold is not the state: one is taken over (or was when a worker died), or must be."""
+        return self.kept is not Kept.ALL or isinstance(self._serving, wire.LoadState)
 
     # ---- what the machine tells of its workers
 
     def may_compute(self) -> bool:
         """Whether a generation that begins now begins with a step."""
-        return self.phase is MemberPhase.TRAINING and self._serving is None
+        return self.phase is MemberPhase.TRAINING and self._serving is None and self.kept is Kept.ALL
 
     def begins(self, workers: frozenset[int], collector: StepCollector, *, computing: bool) -> None:
         """A plan is executed from now on; its workers were told whether they compute."""
-        self._workers, self._collector = workers, collector
+        self._workers, self._collector, self.settles = workers, collector, False
         if self._own is not None and (self._given is None or self._own.step != self._group.step):
             self._own = None  # it is computed anew
         self.standing = Standing.COMPUTING if computing else Standing.HOLDING
@@ -166,7 +166,7 @@ class RunMember:
                 self._snapshots = {other for other in self._snapshots if other > round}
                 self._tell(wire.SnapshotTaken(round=round))
             case wire.LoadState(round=round):
-                self._serving, self.standing, self.stateless = None, Standing.HOLDING, False
+                self._serving, self.standing, self.kept = None, Standing.HOLDING, Kept.ALL
                 self._given = self._own = None
                 self._group.took_state(round)
                 self._change(MemberChange.LOADED)
@@ -176,14 +176,13 @@ class RunMember:
                 norm = math.sqrt(sum(self._squares[layer] for layer in range(self._all_layers)))
                 self._commit(serving, norm)
 
-    def state_lost(self) -> None:
-        """No worker holds some of the layers any more: the daemon is to bring the whole state."""
-        self.stateless = True
+    def state_lost(self, kept: Kept) -> None:
+        """No worker holds some of the layers any more. The daemon hears at once of a part that can be brought forward,
+        so that it keeps results for it."""
+        self.kept, self.settles, self._serving, self._found = kept, kept is Kept.PART, None, False
         self._forget()
-        self._serving = None
         self._change(MemberChange.LOST)
-        self._found = False
-        self._group.note("state-lost", "some layers have no holder any more; other sites are asked for the state")
+        self._group.note("state-lost", f"some layers have no holder any more; {kept.value}", step=self._group.step)
         self._group.do(JoinRun())
 
     def complete(self) -> bool:
@@ -280,10 +279,11 @@ class RunMember:
                     self._begin(order, Standing.TAKING, TakeState(step=round))
                 case wire.ApplyResult():
                     self._apply(order)
-        if self._found and self.phase is MemberPhase.OUTSIDE and self.standing in (*STILL, Standing.COMPUTING):
+        able = self.settles or self.standing in (*STILL, Standing.COMPUTING)
+        if self._found and self.phase is MemberPhase.OUTSIDE and able:
             self._found = False
             self._change(MemberChange.GREETED)
-            self._group.do(GreetRun(round=0 if self.stateless else self._group.step))
+            self._group.do(GreetRun(reached=self._group.step, kept=self.kept))
         if self.standing in STILL and self._group.step in self._snapshots:
             self._snapshot(wire.TakeSnapshot(round=self._group.step))
         if self.standing is Standing.REDUCED and self.phase is MemberPhase.TRAINING:
@@ -317,13 +317,13 @@ class RunMember:
         step, given = self._group.step, self._given
         if self.phase is MemberPhase.LEAVING:
             return
-        if round != step + 1:
-            self._end(f"the daemon wants round {round}, but the state is that of round {step}")
-        elif self.stateless:
+        if self.kept is not Kept.ALL:
             self._end(
                 "layers were lost with all of their holders, and no other site has the state; start again from a "
                 "checkpoint (chaosd recover), with more pipelines (--dp) to survive this"
             )
+        elif round != step + 1:
+            self._end(f"the daemon wants round {round}, but the state is that of round {step}")
         elif given is not None and given.round == round:
             if isinstance(given, wire.RoundSkipped):
                 self._end(given.reason)

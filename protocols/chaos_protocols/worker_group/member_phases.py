@@ -52,6 +52,14 @@ MEMBER_TABLE: Mapping[tuple[MemberPhase, MemberChange], MemberPhase] = {
 }
 
 
+class Kept(Enum):
+    """What a site's workers have of the state."""
+
+    ALL = "all of it"
+    PART = "the rest is brought forward, and what is missing comes from other sites"
+    NOTHING = "other sites are asked for the whole state"
+
+
 class Standing(Enum):
     """What the workers are at, all together."""
 

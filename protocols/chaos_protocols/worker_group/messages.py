@@ -183,6 +183,8 @@ class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lowest: Annotated[tuple[Number, ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
     """Layers whose lowest holder it is."""
     audit: bool = False
+    part: bool = False
+    """Some layers of the model have no state before `TakeState`: nothing is complete before."""
 
 
 class Go(msgspec.Struct, frozen=True, kw_only=True, tag=True):

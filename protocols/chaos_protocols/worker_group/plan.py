@@ -6,6 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from chaos_protocols.streams import Share
+from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.messages import PlanOrder, StateMove
 from chaos_protocols.worker_group.tags import Generation, Step
 
@@ -24,6 +25,8 @@ class Plan:
     step_s: float = 0.0
     transition_s: float = 0.0
     shape: str = ""
+    part: bool = False
+    """Some layers have no state until one comes from other sites."""
 
     @property
     def workers(self) -> frozenset[int]:
@@ -34,6 +37,11 @@ class Plan:
         """Layers that one of these holds."""
         shares = [share for worker, share in self.shares.items() if worker in workers]
         return frozenset(layer for share in shares for layer in range(share.first_layer, share.last_layer))
+
+    def kept_by(self, workers: Set[int]) -> Kept:
+        """What these hold of the layers."""
+        held = self.layers_of(workers)
+        return Kept.ALL if held == self.layers_of(self.workers) else Kept.PART if held else Kept.NOTHING
 
     def facts(self) -> dict[str, object]:
         """For the history."""
@@ -63,6 +71,7 @@ class Plan:
                 moves=tuple(moves[worker]),
                 lowest=tuple(sorted(layers - taken)),
                 audit=audit,
+                part=self.part,
             )
             taken |= layers
         return found

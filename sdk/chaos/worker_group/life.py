@@ -95,7 +95,7 @@ class InGroup(ABC):
         self._training = training
         self._vectors, self._descriptor = vectors, int(environment.get("CHAOS_WORKER_MEMORY", "-1"))
         self._memory: RunMemory | None = None
-        self._holds = False
+        self._holds = self._part = False
         self._tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
         self.line = ControlLine(environment, lambda: self._tag)
         self._order: PlanOrder | None = None
@@ -155,7 +155,7 @@ class InGroup(ABC):
         """While nothing is to be computed: results are applied, a state is written or taken, until `Compute`, or until
         the training is complete by what others have done."""
         while self._holds:
-            if self._tag.step >= self._training.loader.steps:
+            if self._tag.step >= self._training.loader.steps and not self._part:
                 return Applied(step=self._tag.step, loss=math.nan, norm=math.nan)
             self.line.doing(Work.WAITING)
             self._obey(self.line.take(*AT_A_GATE))
@@ -181,7 +181,7 @@ class InGroup(ABC):
                 line.send(StateWritten(generation=line.generation, step=step))
             case TakeState():
                 memory.load(self._training.parts)
-                self._run, self._holds = None, True
+                self._run, self._holds, self._part = None, True, False
                 self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
                 line.send(StateTaken(generation=line.generation, step=order.step))
             case MeasureResult():
@@ -255,7 +255,7 @@ class InGroup(ABC):
             self._memory = RunMemory(self._vectors, self._descriptor)
         self._hold(order, came)
         self._order = order
-        self._holds = go.hold
+        self._holds, self._part = go.hold, order.part
         self._tag = StepTag(generation=order.generation, step=order.step, phase=StepPhase.COMPUTE)
         self._planned(order, groups)
         self._installed = True

@@ -11,7 +11,7 @@ from tests.unit.protocols.one_site import EPOCH, MODEL, SETTINGS, A, B, Bench, D
 from tests.unit.protocols.scheduler.scheduler_kit import alive, plan, raft
 
 from chaos_protocols import events
-from chaos_protocols.agreement.commands import RemoveSite, Replicate, SetRestorePoint
+from chaos_protocols.agreement.commands import RemoveSite, RenewSite, Replicate, SetRestorePoint
 from chaos_protocols.agreement.raft.messages import AppendRequest
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
@@ -153,4 +153,14 @@ def test_a_transfer_ends_when_its_sources_are_out_of_the_roster() -> None:
 
     assert not of(leaves(B), CancelTransfer), "A serves it"
     assert [one.transfer for one in of(leaves(A), CancelTransfer)] == ["t"]
+    assert bench.machine.state.fetch.plan is None
+
+
+def test_a_transfer_ends_when_its_sources_were_started_again() -> None:
+    """Nobody serves it, and what follows has to be asked for."""
+    bench = Follower(D, roster_of(A, B, learners=(D,)))
+    hello(bench)
+    bench.agreed(Replicate(views=views(bench, 1), replication=follower_plan(D, B)))
+    again = RenewSite(site=B, incarnation=2, address="b", views=bench.roster.views)
+    assert [one.transfer for one in of(bench.agreed(again), CancelTransfer)] == ["t"]
     assert bench.machine.state.fetch.plan is None

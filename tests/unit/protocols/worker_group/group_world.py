@@ -43,6 +43,8 @@ class Worker:
     holds: bool = False
     whole: bool = True
     """Whether its layers have a state at all (in a run: before one was taken they may not)."""
+    part: bool = False
+    """Some layers of the plan that it executes have none."""
     phase: StepPhase = StepPhase.COMPUTE
     done: bool = False
     incoming: deque[msg.ControllerMessage] = field(default_factory=deque)
@@ -164,7 +166,7 @@ class World:
         asked = self.asked.popleft()
         here = sorted(self.machine.present)
         held = set(range(LAYERS)) if not self.in_force else set().union(*(self.in_force.get(w, ()) for w in here))
-        if not here or held != set(range(LAYERS)):
+        if not here or (held != set(range(LAYERS)) and not (asked.part and held)):
             self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=bool(here)))
             return
         kinds = [(0, 1), (1, 2), (0, 2)]
@@ -176,6 +178,7 @@ class World:
             policy="random",
             reason="drawn",
             shares={w: Share(first_layer=first, last_layer=last) for w, (first, last) in shares.items()},
+            part=asked.part,
         )
         self.feed(ev.PlanMade(asked=asked.asked, plan=plan))
 

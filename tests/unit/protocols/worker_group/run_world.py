@@ -14,6 +14,7 @@ from chaos_protocols.wire import worker as wire
 from chaos_protocols.wire.state_spec import Item, contribution_spec, state_spec
 from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group import messages as msg
+from chaos_protocols.worker_group.member_phases import Kept
 from chaos_protocols.worker_group.phases import GroupPhase
 from chaos_protocols.worker_group.tags import StepPhase
 
@@ -34,6 +35,8 @@ class RunWorld(World):
         self.given: int | None = None
         self.has: int | None = None
         """The round of the state that the daemon believes its worker to have; None: none."""
+        self.damaged: int | None = None
+        """The round of what its worker has in part, as far as the daemon brings that forward; None: it does not."""
         self.loading: int | None = None
         self.applying: int | None = None
         self.asked_for: set[int] = set()
@@ -61,7 +64,11 @@ class RunWorld(World):
         if self.leaving:
             return [*found, ("dismiss", 0)]
         idle = self.loading is None and self.applying is None
-        if idle and self.has is None:
+        if idle and self.damaged is not None:
+            found += [("bring_part", 0)] * (self.damaged < self.round) + [("copy_part", 0)] * (not self.asked_for)
+            if self.others and self.round < self.steps - 1:
+                found.append(("go_on", 0))
+        if idle and self.has is None and not self.asked_for:
             found.append(("load", 0))
         elif idle and self.has is not None and self.has < self.round:
             found.append(("bring", 0))
@@ -85,7 +92,7 @@ class RunWorld(World):
         self.feed(ev.RunSaid(message=message))
 
     def load(self, _: int) -> None:
-        self.loading = self.round
+        self.loading, self.damaged = self.round, None
         self.shared = dict.fromkeys(range(LAYERS), self.round)
         self.asked_for.clear()
         self.say(wire.LoadState(round=self.round))
@@ -109,6 +116,17 @@ class RunWorld(World):
         void = self.draw.random() < 0.05
         self.say(wire.ApplyResult(round=self.applying, sites=2, weight=32.0, void=void))
 
+    def bring_part(self, _: int) -> None:
+        """A result, for a worker that has a part of a state."""
+        assert self.damaged is not None
+        self.applying = self.result = self.damaged + 1
+        self.say(wire.ApplyResult(round=self.applying, sites=2, weight=32.0))
+
+    def copy_part(self, _: int) -> None:
+        assert self.damaged is not None
+        self.asked_for.add(self.damaged)
+        self.say(wire.TakeSnapshot(round=self.damaged))
+
     def snapshot(self, _: int) -> None:
         if self.asked_for or self.has is None:
             return
@@ -127,7 +145,7 @@ class RunWorld(World):
 
     def forget(self) -> None:
         self.connected = self.greeted = self.active = self.leaving = False
-        self.given = self.has = self.loading = self.applying = None
+        self.given = self.has = self.damaged = self.loading = self.applying = None
         self.asked_for.clear()
 
     # ---- what the group tells it
@@ -137,6 +155,10 @@ class RunWorld(World):
             case ev.JoinRun():
                 self.forget()
                 self.knocks = 1
+            case ev.GreetRun(kept=Kept.PART, reached=reached):
+                assert self.connected and not self.greeted and reached <= self.round
+                self.greeted = True
+                self.damaged = reached if self.draw.random() < 0.8 else None
             case ev.GreetRun(round=round):
                 assert self.connected and not self.greeted
                 self.greeted = True
@@ -158,7 +180,11 @@ class RunWorld(World):
                 assert round == self.applying
             case wire.ResultApplied(round=round):
                 assert round == self.applying, "each result is applied once, in order"
-                self.has, self.applying = round, None
+                self.applying = None
+                if self.damaged is None:
+                    self.has = round
+                else:
+                    self.damaged = round
             case wire.SnapshotTaken(round=round):
                 assert set(self.shared.values()) == {round}, "every layer was written, and by one that has this state"
                 self.asked_for.discard(round)
@@ -177,7 +203,7 @@ class RunWorld(World):
 
     def compute(self, number: int) -> None:
         worker = self.workers[number]
-        assert worker.whole, "nobody computes with a state that is none"
+        assert worker.whole and not worker.part, "nobody computes with a state that is none"
         super().compute(number)
         if worker.phase is StepPhase.REDUCED and worker.order is not None:
             for layer in worker.order.lowest:
@@ -193,6 +219,7 @@ class RunWorld(World):
             if isinstance(message, msg.Go):
                 worker.holds = message.hold
                 worker.whole = worker.joined or self.sound[worker.generation]
+                worker.part = worker.order is not None and worker.order.part
                 worker.joined = True
             return
         worker.incoming.popleft()
@@ -204,7 +231,7 @@ class RunWorld(World):
     def ordered(self, generation: int) -> None:
         member = self.machine.member
         assert member is not None
-        self.sound[generation] = not member.awaits_state
+        self.sound[generation] = not member.awaits_state or member.settles
 
     def obey(
         self,
@@ -227,6 +254,7 @@ class RunWorld(World):
             case msg.TakeState(step=taken):
                 assert set(self.shared.values()) == {taken}
                 worker.updates = dict.fromkeys(worker.updates, taken)
+                worker.part = False
                 worker.whole, worker.holds, worker.phase, worker.contributed = True, True, StepPhase.COMPUTE, False
                 worker.outgoing.append(msg.StateTaken(generation=generation, step=taken))
                 if taken >= self.steps:

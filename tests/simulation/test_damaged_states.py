@@ -1,0 +1,100 @@
+"""A worker that has lost a part of its state brings the rest forward by results, and only what it lost is sent."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+from tests.simulation.mutants.planting import Bug, Patch, planted
+from tests.simulator.damaging import damage
+from tests.simulator.faults import begin
+from tests.simulator.node import Node
+from tests.simulator.violation import Violation
+from tests.simulator.worker import STATE_BYTES
+from tests.simulator.world import World
+
+from chaos_protocols.settings import SiteSettings
+from chaos_protocols.wire.bulk import CELL_BYTES
+
+
+def three_sites() -> World:
+    """a, b, c, which train."""
+    world = World(5, settings=SiteSettings())
+    world.planner.trees = 1
+    for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
+        world.add(name, founder=name == "a", peers=peers, min_sites=3)
+    for node in world.nodes.values():
+        begin(node)
+    assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
+    return world
+
+
+def trains(node: Node) -> bool:
+    return node.machine is not None and node.machine.rounds.active and node.machine.rounds.caught_up
+
+
+def held_bytes(world: World, name: str) -> list[int]:
+    """What transfers to that site did not have to send, one by one."""
+    pattern = rf"{name}: transfer .* verified;.*?(?:; ([\d,]+) were here already|$)"
+    found = [re.search(pattern, line) for line in world.story]
+    return [int((each[1] or "0").replace(",", "")) for each in found if each]
+
+
+def rescued(*struck: str, lost: tuple[int, int]) -> list[int]:
+    """Bytes that were not sent to each of these when they had lost those, all at once: one is given the state after
+    the other, and what is done meanwhile waits for who comes later."""
+    world = three_sites()
+    before = {name: len(held_bytes(world, name)) for name in struck}
+    for name in struck:
+        world.schedule(0.0, functools.partial(damage, world.node(name), lost, 0.0))
+
+    def all_there() -> bool:
+        return all(len(held_bytes(world, name)) > before[name] and trains(world.node(name)) for name in struck)
+
+    assert world.run_until(all_there, limit_s=30.0), world.story[-40:]
+    return [held for name in struck for held in held_bytes(world, name)[before[name] :]]
+
+
+@pytest.mark.parametrize(
+    ("lost", "sent_cells"),
+    [
+        ((CELL_BYTES, 2 * CELL_BYTES), 1),
+        ((CELL_BYTES + (1 << 14), 3 * CELL_BYTES), 2),
+        ((2 * CELL_BYTES - (1 << 14), 2 * CELL_BYTES + (1 << 14)), 2),
+    ],
+)
+def test_only_the_cells_that_were_lost_are_sent(lost: tuple[int, int], sent_cells: int) -> None:
+    assert rescued("b", lost=lost) == [STATE_BYTES - sent_cells * CELL_BYTES]
+
+
+def test_what_is_done_while_another_site_gets_the_state_is_brought_to_what_is_left() -> None:
+    assert rescued("b", "c", lost=LOST) == [STATE_BYTES - CELL_BYTES] * 2
+
+
+LOST = (CELL_BYTES, 2 * CELL_BYTES)
+DELIVERY = "chaos_protocols.rounds.delivery:ResultDelivery"
+STATE = "chaos_protocols.state.machine:WorkerState"
+BUGS = {
+    "results are given beyond the round of the plan": Patch(
+        f"{DELIVERY}._bring_forward", "or following > self._forward_to or", "or"
+    ),
+    "results since are not kept": Patch(
+        f"{DELIVERY}.came_damaged", "self.collecting, self._queue = round_number, True,", "_, self._queue = 0, True,"
+    ),
+    "the transfer begins before what is left is written": Patch(
+        f"{STATE}._start_fetch", "self._rounds.delivery.is_damaged and not self.session.region.free", "False"
+    ),
+    "what is left counts as the state": Patch(f"{DELIVERY}.applied", "if self.is_damaged:", "if False:"),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_in_the_rule_of_parts_does_not_go_unnoticed(name: str) -> None:
+    """Planted bugs of spec 11.18."""
+    with planted(Bug(name=name, patches=(BUGS[name],), breaks=())):
+        try:
+            found = rescued("b", "c", lost=LOST)
+        except (AssertionError, Violation):
+            return
+    assert found != [STATE_BYTES - CELL_BYTES] * 2
