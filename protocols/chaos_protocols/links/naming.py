@@ -54,9 +54,11 @@ class RunNaming:
             return not self.run or envelope.run == self.run
         return not self.required or envelope.source == neighbour
 
-
-def can_only_be_refused(envelope: Envelope) -> bool:
-    """Somebody asks to join whose release cannot name a run, which is not let in where a run has agreed on that. It is
-    to hear so, though it may have been another run that it asked: nothing else follows from it."""
-    message = envelope.message
-    return not envelope.run and isinstance(message, JoinRequest) and message.versions.newest < NAMES_SINCE
+    def can_only_be_refused(self, envelope: Envelope) -> bool:
+        """A site of which nobody said that it speaks more asks to join with a release that cannot name a run, which is
+        not let in where a run has agreed on that. It is to hear so, though it may have been another run that it asked:
+        nothing else follows from it."""
+        message = envelope.message
+        if envelope.run or not isinstance(message, JoinRequest):
+            return False
+        return max(message.versions.newest, self._versions.of(envelope.source).newest) < NAMES_SINCE

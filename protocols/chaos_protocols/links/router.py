@@ -11,7 +11,7 @@ import msgspec
 from chaos_protocols.agreement.roster import Roster, RunId
 from chaos_protocols.effects import CloseLink, Effect, Record, SendEnvelope
 from chaos_protocols.links.link_state import LinkStateTable, ReplayGuard
-from chaos_protocols.links.naming import RunNaming, can_only_be_refused
+from chaos_protocols.links.naming import RunNaming
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.control import (
     EVERYBODY,
@@ -102,7 +102,7 @@ class Router:
         if envelope.destination in (EVERYBODY, self.site) and not self._naming.takes(neighbour, envelope):
             self.foreign += 1
             outside = envelope.destination == self.site and roster.record(envelope.source) is None
-            return (envelope if outside and can_only_be_refused(envelope) else None), []
+            return (envelope if outside and self._naming.can_only_be_refused(envelope) else None), []
         if envelope.destination == EVERYBODY:
             self.overlay.follow(roster)
             return self._receive_flooded(neighbour, envelope, own_up)

@@ -286,6 +286,14 @@ def test_who_asks_to_join_with_the_former_release_hears_why_not() -> None:
     assert bench.machine.network.router._guard.incarnation == before
 
 
+def test_a_site_that_can_name_the_run_is_not_refused_for_what_it_asked_of_another_one() -> None:
+    """It may be asking this run, too, and be sent away by an answer to the other request (seed 1172, 4 sites)."""
+    guest = SiteId("e" * 32)
+    bench = schedules()
+    brought(bench, B, report(B, guest), by=B)
+    assert not sent(brought(bench, guest, request(FORMER), by=B), JoinAnswer)
+
+
 def test_a_site_of_the_run_that_asks_in_words_of_another_run_is_not_heard() -> None:
     bench = schedules()
     assert not sent(brought(bench, A, request(FORMER), by=B), JoinAnswer)
