@@ -45,7 +45,7 @@ class RunNaming:
 
     def may_go(self, neighbour: SiteId, envelope: Envelope) -> bool:
         """Whether a neighbour can read it: one of an older release would take its signature for a wrong one."""
-        return not envelope.run or not self._versions.lacks(neighbour, NAMES_SINCE)
+        return not envelope.run or not self._versions.neighbour_lacks(neighbour, NAMES_SINCE)
 
     def takes(self, neighbour: SiteId, envelope: Envelope) -> bool:
         """Whether it was said in this run, as far as can be told. What a neighbour says itself comes over a link that

@@ -99,7 +99,7 @@ class Network:
     def link_up(self, event: events.LinkUp) -> None:
         """A connection is ready. Its hello may have had an older start refused before all of its streams were there."""
         refusal = self.refusals.admitted(event.site)
-        self.versions.heard(event.site, event.incarnation, event.versions, event.software)
+        self.versions.met(event.site, event.incarnation, event.versions, event.software)
         now_s = self._outbox.now_s
         self._outbox.emit(self.links.link_up(event.site, event.incarnation, event.address, now_s=now_s))
         if refusal is not None and now_s < refusal.last_s + NEWER_LINK_S:

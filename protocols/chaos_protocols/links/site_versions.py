@@ -20,10 +20,17 @@ class SiteVersions:
     def __init__(self, site: SiteId, incarnation: int, own: Versions) -> None:
         self._spoken: dict[SiteId, tuple[int, Versions]] = {site: (incarnation, own)}
         """What each site's newest incarnation speaks: as its handshake with this site said, or a neighbour's report."""
+        self._met: dict[SiteId, tuple[int, Versions]] = {}
+        """Of those whose handshake this site has seen: their start, and what it said. No report changes that."""
         self._software: dict[SiteId, str] = {}
         """Its release, for people; empty: not told."""
         self._held_back: set[str] = set()
         """Kinds of commands that were told to wait."""
+
+    def met(self, site: SiteId, incarnation: int, versions: Versions, software: str) -> None:
+        """A link to this start of a neighbour's daemon has come up: its own handshake said so."""
+        self._met[site] = (incarnation, versions)
+        self.heard(site, incarnation, versions, software)
 
     def heard(self, site: SiteId, incarnation: int, versions: Versions | None, software: str) -> None:
         """This start of a site's daemon speaks `versions`; None: nothing was said of it. `software`: its release, empty
@@ -31,6 +38,8 @@ class SiteVersions:
         known, _ = self._spoken.get(site, (0, BEFORE))
         if versions is None or incarnation < known:
             return
+        if (met := self._met.get(site)) is not None and met[0] == incarnation:
+            versions = met[1]
         self._spoken[site] = (incarnation, versions)
         if software or incarnation > known:
             self._software[site] = software
@@ -43,6 +52,12 @@ class SiteVersions:
         """Whether somebody said that a site's newest incarnation does not speak it."""
         known = self._spoken.get(site)
         return known is not None and known[1].newest < version
+
+    def neighbour_lacks(self, neighbour: SiteId, version: int) -> bool:
+        """Whether a neighbour does not speak it, by the handshake of its newest link; reports of others may be lies, also
+        on starts that never were."""
+        met = self._met.get(neighbour)
+        return met is not None and met[1].newest < version
 
     def software_of(self, site: SiteId) -> str:
         """The release of a site's newest incarnation, for people; empty: not told."""
