@@ -7,7 +7,9 @@ the planner takes is a figure of `planner`. Orders have the size of those of two
 
 Times run from SIGKILL: until the death is seen, until everybody has stopped, until all are ready under the next plan.
 Both processes and all else of this machine share its cores, so what grows with the workers is an upper bound: the other
-end's work for all of them is in it.
+end's work for all of them is in it. What the controller itself computes meanwhile is told for each worker (every one of
+them is told to stop, is given an order, and is told to go), as processor time; and, as a share of a core, what it
+computes while nothing happens: it only watches then.
 
 Measured against FlashRecovery (Tables I, III: 8 to 249 s for a table of ranks from 1,000 to 18,000 devices, 97 to 148 s
 in all from 32 to 4,800; the share of growth, 1.52, is its own).
@@ -50,6 +52,7 @@ SIZES = (32, 100, 320, 1000, 3200, 5000)
 SIZES_SHORT = (32, 320)
 KILLS, KILLS_SHORT = 5, 3
 LIMIT_S = 300.0
+REST_S = 2.0
 FLAT = 1.52
 """At most so many times as long with the most workers as with the fewest; in FlashRecovery's table it is."""
 
@@ -114,6 +117,8 @@ class _Marks:
     """Of one death, seconds on the monotonic clock."""
 
     killed_s: float
+    cpu_s: float
+    """Of this process: when it was killed, then from there until all were ready."""
     of: dict[str, float] = field(default_factory=dict)
 
     def after(self, kind: str) -> float:
@@ -146,7 +151,7 @@ class _Site:
         self._talking.stdin.flush()
 
     def kill(self, worker: int) -> None:
-        self.marks.append(_Marks(time.monotonic()))
+        self.marks.append(_Marks(time.monotonic(), time.process_time()))
         os.kill(self.controller.pid(worker), signal.SIGKILL)
 
     def end(self) -> None:
@@ -179,13 +184,15 @@ class _Site:
                 assert isinstance(listed, Sequence)
                 self.held = [int(str(worker)) for worker in listed]
             case "training":
+                if self.marks:
+                    self.marks[-1].cpu_s = time.process_time() - self.marks[-1].cpu_s
                 self.training.set()
             case "step":
                 self.stepped.set()
 
 
-async def _kill(workers: int, kills: int) -> tuple[list[_Marks], list[float]]:
-    """The deaths, and what the two phases of a step without any work took."""
+async def _kill(workers: int, kills: int) -> tuple[list[_Marks], list[float], float]:
+    """The deaths, what the two phases of a step without any work took, and the share of a core at rest."""
     commits: list[float] = []
     site = _Site(workers, spares=kills)
     running = asyncio.create_task(site.controller.run())
@@ -201,6 +208,9 @@ async def _kill(workers: int, kills: int) -> tuple[list[_Marks], list[float]]:
                 commits.append(time.monotonic() - began_s)
                 if turn < kills:
                     site.kill(site.held[turn * 7 % len(site.held)])
+        rested_s = time.process_time()
+        await asyncio.sleep(REST_S)
+        at_rest = (time.process_time() - rested_s) / REST_S
         site.controller.end("measured")
         site.end()
         await running
@@ -208,7 +218,7 @@ async def _kill(workers: int, kills: int) -> tuple[list[_Marks], list[float]]:
         site.end()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-    return site.marks, commits
+    return site.marks, commits, at_rest
 
 
 async def _until(event: asyncio.Event, running: asyncio.Task[str]) -> None:
@@ -222,7 +232,7 @@ async def _until(event: asyncio.Event, running: asyncio.Task[str]) -> None:
 
 def run(*, short: bool, seed: int) -> Figures:
     """`seconds_N`: from the death to all ready again; `growth`: of the largest over the smallest; `seconds_a_worker_N`,
-    `seconds_to_see_N`, `commit_N`: both phases of a step."""
+    `cpu_a_worker_N`: of the controller; `seconds_to_see_N`; `commit_N`: both phases of a step; `at_rest_N`."""
     figures: Figures = {}
     medians: dict[int, float] = {}
     sizes = SIZES_SHORT if short else SIZES
@@ -230,11 +240,13 @@ def run(*, short: bool, seed: int) -> Figures:
     if refused:
         raise RuntimeError(refused)
     for workers in sizes:
-        marks, commits = asyncio.run(_kill(workers, KILLS_SHORT if short else KILLS))
+        marks, commits, at_rest = asyncio.run(_kill(workers, KILLS_SHORT if short else KILLS))
         ready = [each.after("training") for each in marks]
         medians[workers] = statistics.median(ready)
         figures[f"seconds_{workers}"] = spread(ready)
         figures[f"seconds_a_worker_{workers}"] = medians[workers] / workers
+        figures[f"cpu_a_worker_{workers}"] = statistics.median(each.cpu_s for each in marks) / workers
+        figures[f"at_rest_{workers}"] = at_rest
         figures[f"seconds_to_see_{workers}"] = spread([each.after("worker-lost") for each in marks])
         figures[f"seconds_to_stop_{workers}"] = spread([each.after("stopped") for each in marks])
         figures[f"commit_{workers}"] = spread(commits)

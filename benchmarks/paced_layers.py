@@ -1,31 +1,36 @@
 """A model whose layers take as long as they are told to: real workers behave like devices of their own on few cores.
 
-A pass of a layer computes a little and sleeps until its time is over. `--forward-s` and so on are those of one layer
-and micro-batch. Started by `site_throughput`, alone or as a worker of `chaosd run`.
+A pass of a layer computes a little and sleeps until its time is over; so does an optimizer's step, and after a sum its
+worker sleeps for as long as the exchange would take on the imitated network. Times and sizes are those of
+`paced_model`. Started by `site_throughput`, alone or as a worker of `chaosd run`.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from benchmarks.paced_model import EQUAL, KEPT, LLAMA, exchange_s, numbers_of, profile
 from chaos import Coordinator
-
-WIDTH = 8
+from chaos.worker_group.groups import Groups
+from chaos.worker_group.summing import StepSums
+from chaos_planner.pipelines.facts.site import LayerFacts
+from chaos_protocols.streams import Sum
 
 
 class _Paced(torch.autograd.Function):
-    """y = x w, slowly."""
+    """One number of what enters and of the weights goes on, slowly."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
-        ends_s = time.perf_counter() + forward_s
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: PacedLayer) -> torch.Tensor:
+        ends_s = time.perf_counter() + layer.forward_s
         ctx.save_for_backward(x, weight)
-        ctx.backward_s = backward_s
-        left = x * weight
+        ctx.backward_s = layer.backward_s
+        left = (x[0, 0] * weight[0]).expand(1, layer.width).clone()
         time.sleep(max(0.0, ends_s - time.perf_counter()))
         return left
 
@@ -33,48 +38,94 @@ class _Paced(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         ends_s = time.perf_counter() + ctx.backward_s
         x, weight = ctx.saved_tensors
-        found = (gradients[0] * weight, (gradients[0] * x).sum(0), None, None)
+        down = gradients[0][0, 0]
+        found_x, found_weight = torch.zeros_like(x), torch.zeros_like(weight)
+        found_x[0, 0], found_weight[0] = down * weight[0], down * x[0, 0]
         time.sleep(max(0.0, ends_s - time.perf_counter()))
-        return found
+        return found_x, found_weight, None
 
 
 class PacedLayer(torch.nn.Module):
     """One layer."""
 
-    def __init__(self, forward_s: float, backward_s: float) -> None:
+    def __init__(self, facts: LayerFacts) -> None:
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(WIDTH))
-        self.forward_s, self.backward_s = forward_s, backward_s
+        parameters, self.width = numbers_of(facts)
+        self.weight = torch.nn.Parameter(torch.ones(parameters))
+        self.forward_s, self.backward_s = facts.forward_s, facts.backward_s
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = _Paced.apply(x, self.weight, self.forward_s, self.backward_s)  # type: ignore[no-untyped-call]
+        y: torch.Tensor = _Paced.apply(x, self.weight, self)  # type: ignore[no-untyped-call]
         return y
+
+
+class PacedOptimizer(torch.optim.Optimizer):
+    """Plain descent that keeps as much for a parameter as Adam in mixed precision, and takes `number_s` for it."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter], *, number_s: float) -> None:
+        super().__init__(parameters, {"lr": 1e-3})
+        self._number_s = number_s
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One step."""
+        began_s = time.perf_counter()
+        numbers = 0
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None:
+                        continue
+                    state = self.state[parameter]
+                    if not state:
+                        state.update({f"kept{i}": torch.zeros_like(parameter) for i in range(KEPT)})
+                    parameter.add_(parameter.grad, alpha=-group["lr"])
+                    numbers += parameter.numel()
+        time.sleep(max(0.0, began_s + numbers * self._number_s - time.perf_counter()))
 
 
 class Zeros(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """What is computed does not matter here."""
 
+    def __init__(self, width: int) -> None:
+        self._width = width
+
     def __len__(self) -> int:
         return 1 << 16
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.full((WIDTH,), 0.5), torch.zeros(WIDTH)
+        return torch.full((1,), 0.5), torch.zeros(self._width)
+
+
+def pace_exchanges(pace: float) -> None:
+    """From now on a sum of this process takes as long as on the imitated network."""
+    close = StepSums.close
+
+    def paced(self: StepSums, total: Sum, me: int, groups: Groups, doing: Callable[[int], None]) -> None:
+        close(self, total, me, groups, doing)  # everybody has come when it returns
+        numbers = sum(self.total(layer).numel() for layer in total.layers)
+        time.sleep(exchange_s(4 * numbers, len(total.holders), pace=pace))
+
+    StepSums.close = paced  # type: ignore[method-assign]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, required=True)
-    parser.add_argument("--forward-s", type=float, required=True)
-    parser.add_argument("--backward-s", type=float, required=True)
+    parser.add_argument("--model", choices=(LLAMA, EQUAL), required=True)
+    parser.add_argument("--pace", type=float, required=True, help="how many times longer everything takes")
     parser.add_argument("--batch", type=int, required=True, help="micro-batches of a step, of one sample each")
     parser.add_argument("--steps", type=int, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    made = torch.nn.Sequential(*[PacedLayer(given.forward_s, given.backward_s) for _ in range(given.layers)])
+    facts = profile(given.model, pace=given.pace, micro_batches=given.batch).layers
+    longest = max(facts, key=lambda layer: layer.optimizer_step_s)
+    number_s = longest.optimizer_step_s / numbers_of(longest)[0]
+    made = torch.nn.Sequential(*[PacedLayer(layer) for layer in facts])
+    pace_exchanges(given.pace)
     with Coordinator(standalone=True) as coordinator:
         model = coordinator.parallelize(made, loss=torch.nn.functional.mse_loss)
-        coordinator.register(model=model, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3))
-        loader = coordinator.loader(Zeros(), global_batch=given.batch, micro_batch=1, steps=given.steps)
+        coordinator.register(model=model, optimizer=lambda parameters: PacedOptimizer(parameters, number_s=number_s))
+        width = numbers_of(facts[-1])[1]
+        loader = coordinator.loader(Zeros(width), global_batch=given.batch, micro_batch=1, steps=given.steps)
         for batch in loader:
             model.step(batch)
 

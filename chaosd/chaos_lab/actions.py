@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,11 +26,15 @@ Steps = Generator[None, None, str]
 
 
 class Script:
-    """The actions of a scenario, one after the other; `done` when the last has shown its effect."""
+    """The actions of a scenario, one after the other, and between them those that somebody asks for; `done` when the
+    last has shown its effect. `played`: somebody asked for something, so that the scenario's own actions may have lost
+    their subject."""
 
     def __init__(self, processes: Processes, watch: Watch) -> None:
         self._processes, self._watch = processes, watch
         self._left = list(processes.scenario.actions)
+        self._asked: deque[ActionSpec] = deque()
+        self.played = False
         self._running: tuple[Steps, Incident] | None = None
         self._finished_s = time.monotonic()
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="lab action")
@@ -38,6 +43,16 @@ class Script:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def over(self) -> bool:
+        """Nothing of the scenario is left to be done."""
+        return not self._left and self._running is None
+
+    def ask(self, action: ActionSpec) -> None:
+        """Somebody wants this as well, as soon as no other action is under way."""
+        self.played = True
+        self._asked.append(action)
 
     def step(self) -> None:
         """Go on with the running action, or begin the next if its time has come."""
@@ -51,16 +66,31 @@ class Script:
                     incident.duration_s = self._watch.elapsed_s - incident.at_s
                 self._running, self._finished_s = None, time.monotonic()
             return
-        if not self._left:
+        if self._asked:
+            self._begin(self._asked.popleft(), asked=True)
+        elif not self._left:
             enough = self._watch.round >= self._processes.scenario.stop_at_round
             self.done = enough and self._watch.everybody_trains()
-            return
-        action = self._left[0]
-        if self._is_due(action):
-            self._left.pop(0)
-            incident = Incident(at_s=self._watch.elapsed_s, text=action.say or f"{action.do} {action.subject}")
-            self._watch.incidents.append(incident)
+        elif self._is_due(self._left[0]):
+            self._begin(self._left.pop(0), asked=False)
+
+    def _begin(self, action: ActionSpec, *, asked: bool) -> None:
+        self.done = False
+        text = action.say or f"{action.do} {action.subject}"
+        incident = Incident(at_s=self._watch.elapsed_s, text=text, asked=action.subject if asked else "")
+        self._watch.incidents.append(incident)
+        if why := self._moot(action):
+            incident.outcome, self._finished_s = f"not done: {why}", time.monotonic()
+        else:
             self._running = (self._perform(action, incident), incident)
+
+    def _moot(self, action: ActionSpec) -> str:
+        """Why an action has lost its subject, by what somebody asked for before; empty: it has not."""
+        if not self.played or action.do in ("join", "restart"):
+            return ""
+        sites = [self._processes.sites[name] for name in ([action.site] if action.site else action.sites)]
+        away = [site.name for site in sites if not site.daemon_runs()]
+        return f"{' and '.join(away)} does not run" if away else ""
 
     def _is_due(self, action: ActionSpec) -> bool:
         watch = self._watch
@@ -174,6 +204,8 @@ class Script:
             yield
         outcome = answer.result()
         incident.duration_s = outcome.duration_s
+        if not outcome.done and self.played:
+            return f"not done: {outcome.reason}"  # without the site that was killed, the overlay needs this link
         if not outcome.done:
             raise LabError(f"{action.do} {action.subject}: {outcome.reason}")
         if not add and exists:

@@ -9,12 +9,16 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
 from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE, fail
+
+if TYPE_CHECKING:
+    from chaos_lab.demo_page.server import DemoPage
 
 EXIT_INTERRUPTED = 130
 SCALE_MAX = 1000.0
@@ -52,7 +56,14 @@ def run(
 
 
 def _run(
-    scenario: Path, *, plain: bool, keep: bool, network: str, scale: float, json_file: Path | None, page: bool = False
+    scenario: Path,
+    *,
+    plain: bool,
+    keep: bool,
+    network: str,
+    scale: float,
+    json_file: Path | None,
+    page: DemoPage | None = None,
 ) -> None:
     from rich.console import Console
 
@@ -96,7 +107,8 @@ def demo(
       $ chaosd demo --scenario churn --plain
 
     The sites are real daemons and real training processes on the UCI heart disease data. One joins, one is killed and
-    comes back, links come and go, one leaves. The address of the live page is printed at the beginning. At the end:
+    comes back, links come and go, one leaves. The address of the live page is printed at the beginning: there you can
+    kill sites and let them join yourself, and the run goes on as long as you look. At the end, here and on the page:
     what the hospitals take part for, each one's own model against the common one, on the patients of all of them.
     """
     folder = example_folder()
@@ -105,18 +117,42 @@ def demo(
         fail(f"--scenario {scenario}: choose one of {', '.join(sorted(found)) or 'none: ' + str(folder)}", EXIT_USAGE)
     if importlib.util.find_spec("torch") is None:
         fail("the demo's hospitals train with torch: pip install 'chaos-train[torch]'", EXIT_USAGE)
+    from chaos_lab.demo_page.server import DemoPage
+    from chaos_lab.errors import LabError
+
+    try:
+        with DemoPage() as page:
+            typer.echo(f"live page, with buttons that kill a site or let one join: {page.url}")
+            _play(page, found[scenario], plain=plain, network=network, seeds=seeds, png=png)
+    except LabError as error:
+        fail(str(error), EXIT_FAILED)
+
+
+def _play(page: DemoPage, scenario: Path, *, plain: bool, network: str, seeds: int, png: Path) -> None:
+    """The run, then what it is for; the comparison is made also where the run did not hold, so that both are seen."""
     failed: typer.Exit | None = None
     try:
-        _run(found[scenario], plain=plain, keep=False, network=network, scale=1.0, json_file=None, page=True)
+        _run(scenario, plain=plain, keep=False, network=network, scale=1.0, json_file=None, page=page)
     except typer.Exit as error:
         failed = error
     if seeds and (failed is None or failed.exit_code == EXIT_FAILED):
         typer.echo("\neach hospital's own model and the common one, trained again from several beginnings:", nl=True)
-        command = [sys.executable, str(folder / "compare.py"), "--seeds", str(seeds), "--png", str(png)]
-        code = subprocess.call(command)
-        failed = failed or (typer.Exit(EXIT_FAILED) if code else None)
+        page.show_stage("comparing")
+        failed = _compare(page, seeds, png) or failed
+    page.show_stage("over")
     if failed is not None:
         raise failed
+
+
+def _compare(page: DemoPage, seeds: int, png: Path) -> typer.Exit | None:
+    """What each hospital gains, in the terminal, as a file and on the page."""
+    with tempfile.TemporaryDirectory(prefix="chaos-demo-") as folder:
+        figures = Path(folder) / "figures.json"
+        command = [sys.executable, str(example_folder() / "compare.py"), "--seeds", str(seeds)]
+        if subprocess.call([*command, "--png", str(png), "--json", str(figures)]):
+            return typer.Exit(EXIT_FAILED)
+        page.show_picture(json.loads(figures.read_text(encoding="utf-8")))
+    return None
 
 
 def example_folder() -> Path:

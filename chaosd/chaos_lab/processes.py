@@ -60,6 +60,7 @@ class Processes:
     def start(self, site: LabSite, *, daemon: bool = True, worker: bool = True) -> None:
         """Start what does not run; the worker waits for its daemon's socket."""
         site.started_once = site.expected = True
+        site.killed = False
         if daemon and not site.daemon_runs():
             self._write_configuration(site)  # links may have been changed since
             site.spawn_daemon(self.network.command(site.name, site.daemon_command()), variables=_own(site))
@@ -80,6 +81,7 @@ class Processes:
 
     def kill(self, site: LabSite, what: str) -> None:
         site.expected = False
+        site.killed = site.killed or what != "daemon"
         site.kill(what)
 
     def signal(self, site: LabSite, what: str, number: signal.Signals) -> None:

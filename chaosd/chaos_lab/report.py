@@ -24,7 +24,8 @@ def judge(watch: Watch) -> RunVerdict:
     """Check everything against the sites' own reports and logs."""
     verdict = RunVerdict()
     scenario = watch.processes.scenario
-    reports = {site.name: site.report() for site in watch.processes.sites.values() if site.started_once}
+    started = [site for site in watch.processes.sites.values() if site.started_once and not site.killed]
+    reports = {site.name: site.report() for site in started}
     for name, report in reports.items():
         if report is None:
             verdict.failures.append(f"{name} has written no report")
@@ -99,8 +100,10 @@ def _judge_events(watch: Watch, verdict: RunVerdict) -> None:
 
 
 def _judge_sources(watch: Watch, verdict: RunVerdict) -> None:
-    """A joiner gets its state from as many neighbours as the scenario wants."""
+    """A joiner gets its state from as many neighbours as the scenario wants, unless somebody has killed others."""
     scenario = watch.processes.scenario
+    if any(one.asked for one in watch.incidents):
+        return
     transfers = [event for _, event in watch.events if event.kind == "transfer" and event.outcome == "done"]
     sources = max((event.reason.count(";") for event in transfers), default=0)  # "...; planned from A n; B m"
     wanted = scenario.checks.join_sources_at_least
@@ -112,7 +115,7 @@ def _judge_survivors(watch: Watch, verdict: RunVerdict) -> None:
     """After each incident the others complete a round within the time that the scenario gives them."""
     limit_s = watch.processes.scenario.checks.survivors_go_on_within_s
     for one in watch.incidents:
-        slow = limit_s is not None and one.duration_s is not None and one.duration_s > limit_s
+        slow = limit_s is not None and not one.asked and one.duration_s is not None and one.duration_s > limit_s
         if slow and "next round" in one.outcome:
             verdict.failures.append(f"{one.text}: the others went on after {one.duration_s:.2f} s, not {limit_s:g} s")
 
@@ -131,6 +134,8 @@ def _judge_leave(watch: Watch, name: str, verdict: RunVerdict) -> None:
     """A graceful leave is not taken for a failure, unless the site was killed or stopped as well."""
     leaver = watch.processes.sites[name].identity.site[:8]
     if any(other.do in ("kill", "stop") and other.site == name for other in watch.processes.scenario.actions):
+        return
+    if any(one.asked == name for one in watch.incidents):
         return
     for _, event in watch.events:
         if event.kind == "scale-in" and event.subject == leaver and "links are down" in event.cause:

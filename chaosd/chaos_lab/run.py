@@ -11,16 +11,15 @@ from rich.text import Text
 from chaos_lab.actions import Script
 from chaos_lab.children import ended_by_signals
 from chaos_lab.choice import Choice, open_network
+from chaos_lab.demo_page.server import DemoPage
 from chaos_lab.network import Redraws
 from chaos_lab.processes import Processes
 from chaos_lab.report import RunVerdict, judge, show
 from chaos_lab.scenario import Scenario
 from chaos_lab.table import Screen
 from chaos_lab.watching import Watch
-from chaosd.api.client import NoDaemonError, RequestRefusedError
 
 LOOK_S = 0.1
-PAGE_WAIT_S = 20.0
 
 
 def run_scenario(
@@ -31,10 +30,11 @@ def run_scenario(
     keep: bool,
     network: Choice = "auto",
     scale: float = 1.0,
-    page: bool = False,
+    page: DemoPage | None = None,
 ) -> RunVerdict:
-    """Start the sites, carry the script out, let the members end in one common round, judge. `page`: say where the live
-    page of the first site is. Raises LabError when it cannot go on; leaves nothing behind in any case."""
+    """Start the sites, carry the script out, let the members end in one common round, judge. `page`: who looks at it
+    may kill sites and have others join, and the sites train on while somebody looks. Raises LabError when it cannot go
+    on; leaves nothing behind in any case."""
     with (
         ended_by_signals(),
         open_network(scenario, network, scale=scale) as links,
@@ -48,36 +48,26 @@ def run_scenario(
         for site in processes.sites.values():
             if site.spec.start:
                 processes.start(site)
-        if page:
-            _tell_page(processes, console)
+        if page is not None and processes.network.kind != "namespaces":  # where no browser reaches them
+            page.clients = {site.name: site.client for site in processes.sites.values()}
         watch = Watch(processes)
         script = Script(processes, watch)
         try:
             with Screen(watch, console, plain=plain) as screen:
-                while not script.done:
+                while not script.done or (page is not None and page.visit.stays(time.monotonic())):
                     _look(watch, screen)
                     script.step()
                     redraws.step(time.monotonic())
+                    if page is not None:
+                        page.show(page.visit.step(watch, script, viewers=page.viewers))
+                if page is not None:
+                    page.show_stage("ending")
                 _end_together(processes, watch, screen)
         finally:
             script.close()
         verdict = judge(watch)
         show(watch, verdict, console)
         return verdict
-
-
-def _tell_page(processes: Processes, console: Console) -> None:
-    """The address lets one browser in, once, within two minutes. A site in a network namespace of its own has its page
-    there, where no browser is."""
-    site = next(site for site in processes.sites.values() if site.spec.start)
-    if processes.network.kind == "namespaces":
-        console.print("no live page: the sites are in network namespaces; `--network shaped` has one")
-        return
-    try:
-        site.await_daemon(PAGE_WAIT_S)
-        console.print(f"live page of {site.name}: {site.client.page().url}", soft_wrap=True, highlight=False)
-    except (NoDaemonError, RequestRefusedError) as error:
-        console.print(f"no live page: {error}")
 
 
 def _look(watch: Watch, screen: Screen) -> None:

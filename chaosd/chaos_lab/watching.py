@@ -17,12 +17,14 @@ QUIET_KINDS = frozenset({"pause", "resume", "worker", "link-down", "source", "tr
 
 @dataclass
 class Incident:
-    """One action of the script: what was done, and how long until it showed."""
+    """One action: what was done, and how long until it showed. `asked`: the site that it was asked for while the lab
+    ran; empty: it is of the scenario."""
 
     at_s: float
     text: str
     duration_s: float | None = None
     outcome: str = ""
+    asked: str = ""
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Watch:
     events: list[tuple[str, EventRecord]] = field(default_factory=list)
     incidents: list[Incident] = field(default_factory=list)
     round: int = 0
+    held_s: float = 0.0
+    """So long the run was kept for somebody who looks: it does not count against the scenario's limit."""
 
     @property
     def elapsed_s(self) -> float:
@@ -62,7 +66,7 @@ class Watch:
         ended = self.processes.unexpected_end()
         if ended is not None:
             raise LabError(f"a process of {ended.name} ended unexpectedly\n{ended.tail()}")
-        if self.elapsed_s > self.processes.scenario.limit_s:
+        if self.elapsed_s - self.held_s > self.processes.scenario.limit_s:
             tails = "\n".join(site.tail(8) for site in self.processes.sites.values())
             raise LabError(f"not done within the scenario's limit of {self.processes.scenario.limit_s:g} s\n{tails}")
 

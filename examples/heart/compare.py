@@ -13,12 +13,14 @@ squared error of the predicted chance: how far the chances themselves can be bel
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -47,10 +49,13 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=400, help="steps of every model (default %(default)s)")
     parser.add_argument("--seeds", type=int, default=5, help="how many, from 0 on (default %(default)s)")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw it here (needs matplotlib)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what the picture shows here, for programs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     found = compare(options.rounds, range(options.seeds))
     print(table(found, options.seeds))
+    if options.json is not None:
+        options.json.write_text(json.dumps(figures(found), indent=2) + "\n", encoding="utf-8")
     if options.png is not None:
         try:
             draw(found, options.png)
@@ -127,6 +132,41 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.3f} +- {statistics.stdev(values) if len(values) > 1 else 0.0:.3f}"
 
 
+def figures(found: Findings) -> dict[str, Any]:
+    """Of each model, one number a seed: area under the ROC curve on all patients, on its own (`home`; the common model
+    on those of each hospital: `common_at`), Brier score on all; and how far its chances can be believed."""
+    return {
+        "common": {
+            "name": COMMON,
+            "everybody": found.auc[COMMON, EVERYBODY],
+            "brier": found.brier[COMMON, EVERYBODY],
+            "reliability": reliability(found, COMMON),
+        },
+        "hospitals": [
+            {
+                "name": name,
+                "everybody": found.auc[name, EVERYBODY],
+                "home": found.auc[name, name],
+                "common_at": found.auc[COMMON, name],
+                "brier": found.brier[name, EVERYBODY],
+                "reliability": reliability(found, name),
+            }
+            for name in HOSPITALS
+        ],
+    }
+
+
+def reliability(found: Findings, name: str) -> tuple[list[float], list[float]]:
+    """Of a model, in groups of patients by the chance that it gave them, of the last seed: the mean chance, and the
+    share who were sick."""
+    chances = found.chances[name]
+    edges = np.quantile(chances, np.linspace(0, 1, CALIBRATION_BINS + 1))
+    bins = np.clip(np.searchsorted(edges, chances, side="right") - 1, 0, CALIBRATION_BINS - 1)
+    used = [number for number in range(CALIBRATION_BINS) if np.any(bins == number)]
+    told = [float(chances[bins == number].mean()) for number in used]
+    return told, [float(found.sick[bins == number].mean()) for number in used]
+
+
 def draw(found: Findings, path: Path) -> None:
     """Left: every model on all patients, a dot a seed. Right: how often those were sick who were given a chance."""
     import matplotlib
@@ -145,11 +185,7 @@ def draw(found: Findings, path: Path) -> None:
     left.set_xlim(0.5, 1.0)
     left.set_xlabel("area under the ROC curve on the test patients of all hospitals")
     for name in names:
-        edges = np.quantile(found.chances[name], np.linspace(0, 1, CALIBRATION_BINS + 1))
-        bins = np.clip(np.searchsorted(edges, found.chances[name], side="right") - 1, 0, CALIBRATION_BINS - 1)
-        used = [number for number in range(CALIBRATION_BINS) if np.any(bins == number)]
-        told = [float(found.chances[name][bins == number].mean()) for number in used]
-        true = [float(found.sick[bins == number].mean()) for number in used]
+        told, true = reliability(found, name)
         right.plot(told, true, "o-", linewidth=2.5 if name == COMMON else 1, markersize=3, label=name)
     right.plot([0, 1], [0, 1], ":", color="black")
     right.set_xlabel("predicted chance of narrowed arteries")

@@ -17,7 +17,7 @@ from chaos.errors import (
 )
 from chaos.frameworks import Update
 from chaos.status import CoordinatorStatus
-from chaos.sync import DiLoCo, EveryStep, LocalSGD, OuterSGD
+from chaos.sync import DiLoCo, EveryStep, LearningRateRule, LocalSGD, OuterSGD
 from chaos.telling import install as _tell_errors_alone
 from chaos_protocols.wire.state_spec import state_digest
 
@@ -33,6 +33,7 @@ __all__ = [
     "DiLoCo",
     "EveryStep",
     "HalfAppliedStep",
+    "LearningRateRule",
     "LeftRun",
     "LocalSGD",
     "NoDaemon",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from chaos.sync import LocalStepsSession, Part, SyncSession
+from chaos.sync.every_step import EveryStepSession
 from chaos_protocols.wire.worker import FIGURES_MAX, FiguresLogged
 
 if TYPE_CHECKING:
@@ -100,6 +101,14 @@ class CommonDecisions(ABC):
                 "else has add_scalar(name, value, step) or log_metrics(figures, step=)"
             )
         self._loggers.append(logger)
+
+    @property
+    def lr_factor(self) -> float:
+        """What the learning rates of the last update were multiplied by (`EveryStep(lr_rule=...)`), and those of the
+        present one within `apply` of a numpy training, which must do it itself: the same at all sites. 1 without a
+        rule."""
+        session = self._registered()
+        return session.lr_factor if isinstance(session, EveryStepSession) else 1.0
 
     @abstractmethod
     def _logged(self, figures: Mapping[str, float]) -> None:

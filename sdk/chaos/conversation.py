@@ -325,7 +325,9 @@ class Conversation(Giving):
         with self._signals:
             if message.round == self.round + 1:
                 self.send(wire.UpdateStarted(round=message.round))
-                self._changing_state(lambda: self._replica.apply(message.round, void=message.void))
+                self._changing_state(
+                    lambda: self._replica.apply(message.round, weight=message.weight, void=message.void)
+                )
                 if message.void:
                     self._say(f"the result of round {message.round} is not finite, or too long: applied nowhere")
                 self.sites, self.weight = message.sites, message.weight

@@ -171,6 +171,6 @@ class ParallelSite:
 def _check_sync(sync: SyncMode | None, how: str) -> None:
     if sync is not None and (not isinstance(sync, EveryStep) or sync.facts()):
         raise ValueError(
-            f"{type(sync).__name__}: a model of {how} is averaged at every step, without notes or overlap; leave "
-            f"out sync=, or register the model without {how}"
+            f"{type(sync).__name__}: a model of {how} is averaged at every step, without notes, overlap or a rule for "
+            f"learning rates; leave out sync=, or register the model without {how}"
         )

@@ -126,13 +126,14 @@ class Replica:
         if not void:
             self._session.average(self.arena.result)
 
-    def apply(self, round: int, *, void: bool = False) -> None:
-        """The result of `round`, the next one, lies in the arena; `void`: it is not finite, and nobody applies it. What
-        goes wrong half-way leaves a state of no round."""
+    def apply(self, round: int, *, weight: float, void: bool = False) -> None:
+        """The result of `round`, the next one, lies in the arena. `weight`: what is behind it; 0: this site does not
+        know. `void`: it is not finite, and nobody applies it. What goes wrong half-way leaves a state of no round."""
         if void:
             self._session.skip(round)
         else:
             self._session.apply(self.arena.result, round)
+        self._session.averaged_over(weight)
         self.round = round
         self.contributed = None
 

@@ -133,6 +133,17 @@ LATEST = (
         test="test_pause:test_a_member_says_in_bounded_time_that_its_scheduler_is_silent_whatever_time_it_has_drawn",
     ),
     Undone(
+        row=83,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.machine:RoundMachine._discard_after",
+                "return [VoidResults(after_round=done)]",
+                "return [VoidResults(after_round=done)] if self.completed_round > done else []",
+            ),
+        ),
+        test="test_far_behind:test_who_begins_after_a_round_is_told_to_owe_nothing_though_it_counted_that_round",
+    ),
+    Undone(
         row=84,
         patches=(
             Patch(
@@ -142,5 +153,16 @@ LATEST = (
             ),
         ),
         test="test_rules:test_an_entry_that_the_others_may_never_have_had_asks_nobody_for_votes",
+    ),
+    Undone(
+        row=85,
+        patches=(
+            Patch(
+                "chaos_protocols.membership.scheduler_client:SchedulerClient.may_lead",
+                "self._replica.raft.voters_in_force",
+                "self._replica.configuration.voters",
+            ),
+        ),
+        test="test_belief:test_a_change_that_takes_a_vote_takes_it_once_it_is_agreed",
     ),
 )

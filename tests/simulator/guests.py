@@ -100,11 +100,14 @@ def hear(node: Node, event: Any) -> None:
 
 
 def _knows_better(node: Node, event: Any) -> bool:
-    """It knows that a scheduler shows its votes; and, for what only a scheduler says, another one."""
+    """It knows that a scheduler shows its votes, and that one vote elects nobody; and, for what only a scheduler says,
+    another one. Who was just started again may not know yet that the founder votes no more alone (spec 5.21)."""
     assert node.machine is not None
     machine = node.machine
     if isinstance(event.envelope.message, RaftEnvelope):
-        return bool(machine.raft._core.proof_needed)
+        core = machine.raft._core
+        alone = any(one.voters == (event.envelope.source,) for _, one in core.log.in_force(core.commit_index))
+        return bool(core.proof_needed) and not alone
     return machine.membership.in_roster and machine.scheduler_site() not in (None, event.envelope.source)
 
 

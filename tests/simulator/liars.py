@@ -81,14 +81,17 @@ def _claim(world: World, liar: Node, rng: random.Random) -> None:
         return
     victim = rng.choice(victims)
     assert victim.machine is not None
-    claim = Liar(world, liar.site, rng, victim.machine).claim()
+    tells = Liar(world, liar.site, rng, victim.machine)
+    claim = tells.claim()
     term = getattr(getattr(claim, "message", None), "term", 0)
     if world.oracles.agreement.leader_of_term.get(term) == liar.site:
         return
     machine = liar.machine
     neighbour = victim.site if victim.site in near else rng.choice(near)
-    envelope = machine.network.router._envelope(SiteId(victim.site), claim, machine.roster, CLAIM)
-    world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
+    for one in (claim, tells.goes_on(claim)):
+        if one is not None:
+            envelope = machine.network.router._envelope(SiteId(victim.site), one, machine.roster, CLAIM)
+            world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
 
 
 def _judge(world: World) -> None:

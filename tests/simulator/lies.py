@@ -62,6 +62,24 @@ class Liar:
                 makers.append(self._order)
         return self._rng.choice(makers)()
 
+    def goes_on(self, claim: messages.Message) -> messages.Message | None:
+        """Who is believed to have shown its votes leads by what it says next in that term; None: it has shown none."""
+        if not isinstance(claim, messages.RaftEnvelope) or not isinstance(claim.message, raft.LeaderProof):
+            return None
+        machine, term = self._machine.raft, claim.message.term
+        last_term = machine.term_at(machine.last_index) or term
+        return messages.RaftEnvelope(
+            message=raft.AppendRequest(
+                term=term,
+                leader=self._site,
+                previous_index=machine.last_index,
+                previous_term=last_term,
+                entries=(),
+                commit_index=machine.commit_index,
+                tenure=1,
+            )
+        )
+
     # -- what it is about
 
     def _someone(self) -> SiteId:

@@ -14,7 +14,7 @@ from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import RoundResolved, SetRestorePoint
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.roster import Roster
-from chaos_protocols.wire.control import LeaveRequest, RaftEnvelope
+from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
 from tests.simulator.oracles_agreement import AgreementOracle
 from tests.simulator.oracles_boundary import (
     AdmissionOracle,
@@ -141,7 +141,7 @@ class Oracles:
         if kind is RaftEnvelope:
             self.agreement.sent(node, effect)
             self.admission.sent(node, effect)
-        elif kind is LeaveRequest:
+        elif kind in (LeaveRequest, LeaveAnswer):
             self.leaves.sent(node, effect)
 
     # -- the engines

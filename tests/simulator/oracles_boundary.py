@@ -9,7 +9,7 @@ from chaos_protocols.agreement.raft.messages import AppendRequest, SnapshotReque
 from chaos_protocols.agreement.roster import Departure, Roster
 from chaos_protocols.names import short
 from chaos_protocols.wire.bulk import BlockData
-from chaos_protocols.wire.control import LeaveRequest, RaftEnvelope
+from chaos_protocols.wire.control import LeaveAnswer, LeaveRequest, RaftEnvelope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,11 +132,16 @@ class LeaveOracle:
         self.left: dict[tuple[str, int], Departure] = {}
         self._gone: dict[tuple[str, int], int] = {}
         self._asked: dict[tuple[str, int], str] = {}
+        self._released: set[tuple[str, int]] = set()
+        """Whom a scheduler has told that everybody has its last round."""
 
     def sent(self, node: Node, effect: effects.SendEnvelope) -> None:
+        """What this site says itself of leaving."""
         message = effect.envelope.message
-        if type(message) is LeaveRequest and effect.envelope.source == node.site:
+        if type(message) is LeaveRequest:
             self._asked[node.site, message.incarnation] = message.reason or "asked to leave"
+        elif type(message) is LeaveAnswer and message.finished:
+            self._released.add((effect.envelope.destination, message.incarnation))
 
     def committed(self, roster: Roster) -> None:
         for gone in roster.departed:
@@ -184,6 +189,8 @@ class LeaveOracle:
         gone = roster.departure(node.site, machine.incarnation)  # type: ignore[arg-type]
         if gone is None or gone.cause != "left" or effect.reason != "left the run":
             return
+        if (node.site, machine.incarnation) not in self._released and not machine.participation.leaving.is_alone:
+            self._fail(9, f"{node.name} left before it was told that everybody has its last round, {gone.last_round}")
         era = self._rounds.era_of(machine.roster.epoch)
         if era is not self._rounds.eras[-1]:
             return

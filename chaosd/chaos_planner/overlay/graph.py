@@ -113,23 +113,29 @@ def overlay_of(
 
 def spanning_tree(overlay: Overlay, order: Callable[[Edge], tuple[float, float, Edge]]) -> tuple[Edge, ...]:
     """The spanning tree that takes links in this order and skips those that close a cycle (Kruskal 1956)."""
-    leader = {site: site for site in overlay.sites}
+    place = {site: number for number, site in enumerate(overlay.sites)}
+    edges = sorted(overlay.links, key=order)
+    ends = [(place[one], place[other]) for one, other in edges]
+    return tuple(sorted(edges[number] for number in spanning_links(range(len(edges)), ends, len(place))))
 
-    def find(site: str) -> str:
-        while leader[site] != site:
-            leader[site] = leader[leader[site]]
-            site = leader[site]
-        return site
 
-    taken: list[Edge] = []
-    for edge in sorted(overlay.links, key=order):
-        one, other = find(edge[0]), find(edge[1])
+def spanning_links(order: Iterable[int], ends: Sequence[tuple[int, int]], sites: int) -> list[int]:
+    """The same by numbers: of links with these `ends`, numbers below `sites`, those that the tree takes, as they come
+    in `order`."""
+    leader = list(range(sites))
+    taken: list[int] = []
+    for number in order:
+        one, other = ends[number]
+        while leader[one] != one:
+            leader[one] = one = leader[leader[one]]
+        while leader[other] != other:
+            leader[other] = other = leader[leader[other]]
         if one != other:
             leader[one] = other
-            taken.append(edge)
-            if len(taken) == len(overlay.sites) - 1:
+            taken.append(number)
+            if len(taken) == sites - 1:
                 break
-    return tuple(sorted(taken))
+    return taken
 
 
 def usable_links(links: Mapping[tuple[str, str], LinkFacts]) -> dict[Edge, LinkFacts]:

@@ -9,18 +9,16 @@ aggregation needs at least vector / that rate. A site's uplink that is slower th
 that trees share: a tree uses it once for each of its links there, so a link costs its own price and those of the
 uplinks at its ends, and the cheapest tree is a minimum spanning tree as before.
 
-A plan keeps few trees, since each costs buffers and headers on every site. Keeping the heaviest of a vertex of the LP
-can lose much of the rate, so two ways are tried. Pruning: the lightest are dropped one by one, and each time the rest
-share the links anew. Peeling, where pruning falls short: one tree at a time takes as much as it can without harm to the
-packing of what is left. Then trees that the prices of the kept ones ask for are tried in their places. On overlays
-whose links all have to be full eight trees still fall short of the bound; `Packing` says by how much.
+A plan keeps few trees, since each costs buffers and headers on every site. The lightest are dropped one by one, and
+each time the rest share the links anew. The heaviest of a vertex of the LP fit each other badly, so what is left is
+then placed anew (`replacing`). On overlays whose links all have to be full eight trees still fall short of the bound;
+`Packing` says by how much.
 
 Source: Tutte 1961, Nash-Williams 1961 (the bound).
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -30,6 +28,7 @@ import numpy.typing as npt
 
 from chaos_planner.overlay.graph import Edge, Overlay, WeightedEdges, spanning_tree
 from chaos_planner.overlay.programme import Programme
+from chaos_planner.overlay.replacing import Room
 
 GAP_MAX = 0.001
 """Column generation stops when the trees found are within this share of the bound."""
@@ -37,32 +36,11 @@ GAP_MAX = 0.001
 COLUMNS_MAX = 2_000
 """Trees generated at most; a dense overlay of 32 sites needs about 500."""
 
-EXCHANGES_MAX = 20
-"""Trees tried in place of kept ones, each some 10 ms; 60 gain less than 1 % more (random overlays of 6 to 24 sites)."""
-
-EXCHANGE_UNTIL = 0.995
+ENOUGH = 0.995
 """Share of the bound at which no better trees are looked for."""
-
-DROPS_TRIED = 4
-"""Of the trees kept and the one tried, so many of the lightest are tried as the one to leave out."""
-
-PRICE_NOISE = 0.15
-"""Spread of the prices, in shares of the highest, by which a failed exchange looks further afield."""
-
-PEELS_TRIED = 5
-"""Of the trees of a packing, so many of the heaviest are tried as the next to peel off."""
-
-PEEL_PRICE = 0.05
-"""What a byte of a peeled tree may cost the rest, in bytes: nothing at all would leave it little to carry."""
-
-PEEL_LINKS_MAX = 60
-"""Above this peeling takes more than some tenths of a second, and sparse overlays of that size seldom need it."""
 
 SPARED = 0.005
 """Share of the rate that a tree must bring to be kept: each costs headers and buffers."""
-
-RATE_MIN = 1e-9
-"""A link that is used up, in shares of the fastest: above 0, so that prices stay finite."""
 
 WEIGHT_MIN = 1e-6
 """A tree that would carry less than this share of the vector is not worth a stream."""
@@ -151,14 +129,12 @@ class _Shared:
         programme.solve()
         return programme.values, programme.prices
 
-    def most(self, trees: Sequence[TreeEdges], place: int, left: _Floats) -> float:
-        """What the tree at this place can carry where each byte of it may cost the others up to PEEL_PRICE."""
-        programme = Programme(np.maximum(left, RATE_MIN))
-        gains = np.ones(len(trees))
-        gains[place] += PEEL_PRICE
-        programme.add(self.uses(trees), gains)
-        programme.solve()
-        return float(programme.values[place])
+    def room(self, rates: _Floats) -> Room:
+        """Where trees may lie at these rates."""
+        uses = np.zeros((len(self._links), len(self.rates)))
+        for number, link in enumerate(self._links):
+            uses[number, self.rows(link)] = 1.0
+        return Room(self._links, self._overlay.sites, uses, rates)
 
 
 def _generate(shared: _Shared, rates: _Floats) -> tuple[list[TreeEdges], float]:
@@ -190,14 +166,11 @@ def _few(
     trees_max: int,
     bound: float,
 ) -> tuple[list[TreeEdges], _Floats]:
-    """At most `trees_max` trees that carry as much as found: the better of pruning and peeling."""
+    """At most `trees_max` trees that carry as much as found."""
     few, shares = _pruned(shared, trees, carried, rates, trees_max)
-    few, shares = _exchanged(shared, few, shares, rates, trees_max, bound)
-    if shares.sum() >= bound * EXCHANGE_UNTIL or len(shared.rates) > PEEL_LINKS_MAX:
+    if shares.sum() >= bound * ENOUGH:
         return few, shares
-    peeled = _peeled(shared, rates, trees_max)
-    found = _exchanged(shared, peeled, shared.out(peeled, rates)[0], rates, trees_max, bound)
-    return found if found[1].sum() > shares.sum() else (few, shares)
+    return shared.room(rates).placed_anew(few, shares, bound * ENOUGH, lambda each: shared.out(each, rates)[0])
 
 
 def _needed(
@@ -213,23 +186,6 @@ def _needed(
             break
         trees, carried = left, shares
     return trees, carried
-
-
-def _peeled(shared: _Shared, rates: _Floats, trees_max: int) -> list[TreeEdges]:
-    """Trees taken one at a time, each with as much as the packing of the rest of the links can spare."""
-    left = rates.copy()
-    chosen: list[TreeEdges] = []
-    for _ in range(trees_max - 1):
-        trees, _ = _generate(shared, np.maximum(left, RATE_MIN))
-        carried, _ = shared.out(trees, np.maximum(left, RATE_MIN))
-        heaviest = sorted(range(len(trees)), key=lambda place: (-carried[place], trees[place]))[:PEELS_TRIED]
-        spared = [shared.most(trees, place, left) for place in heaviest]
-        best = max(range(len(spared)), key=lambda rank: spared[rank])
-        chosen.append(trees[heaviest[best]])
-        used = shared.uses(chosen[-1:])[:, 0]
-        left = np.maximum(left - spared[best] * used, 0.0)
-    chosen.append(shared.widest(left))
-    return list(dict.fromkeys(chosen))
 
 
 def _pruned(
@@ -249,42 +205,3 @@ def _pruned(
         keep = max(trees_max, min(len(order) - 1, len(order) * 9 // 10))
         trees = [trees[place] for place in order[:keep]]
         carried, _ = shared.out(trees, rates)
-
-
-def _exchanged(
-    shared: _Shared,
-    trees: list[TreeEdges],
-    carried: _Floats,
-    rates: _Floats,
-    trees_max: int,
-    bound: float,
-) -> tuple[list[TreeEdges], _Floats]:
-    """Better trees of the same number: the one that the prices ask for comes in where leaving another out gains."""
-    draw = random.Random(0)  # the same inputs must give the same plan
-    failures = 0
-    for _ in range(EXCHANGES_MAX):
-        if carried.sum() >= bound * EXCHANGE_UNTIL:
-            break
-        _, prices = shared.out(trees, rates)
-        noise = PRICE_NOISE * failures * float(prices.max())
-        fresh, _ = shared.cheapest(np.array([price + noise * draw.random() for price in prices.tolist()]))
-        failures += 1
-        if fresh in trees:
-            continue
-        best_trees, best = _best_without_one(shared, [*trees, fresh], rates, trees_max)
-        if best.sum() > carried.sum() * (1 + 1e-6):
-            trees, carried, failures = best_trees, best, 0
-    return trees, carried
-
-
-def _best_without_one(
-    shared: _Shared, trees: list[TreeEdges], rates: _Floats, trees_max: int
-) -> tuple[list[TreeEdges], _Floats]:
-    """The best of these trees less one of the lightest; all of them if they are not too many."""
-    if len(trees) <= trees_max:
-        return trees, shared.out(trees, rates)[0]
-    weights, _ = shared.out(trees, rates)
-    lightest = sorted(range(len(trees)), key=lambda place: (weights[place], trees[place]))[:DROPS_TRIED]
-    tried = [trees[:place] + trees[place + 1 :] for place in lightest]
-    found = [(each, shared.out(each, rates)[0]) for each in tried]
-    return max(found, key=lambda pair: float(pair[1].sum()))

@@ -53,7 +53,7 @@ __all__ = [
 
 TREES_MAX = 8
 """Trees kept by `pack`. Measured on random overlays of 6 to 32 sites, rates over a factor 10, in the median: all of
-the bound at mean degree 4, 0.93 to 1.00 of it at degree 6 (worst 0.82)."""
+the bound up to mean degree 6 (worst 0.93)."""
 
 ROOT_DELAY_SHARE, ROOT_DELAY_S = 0.05, 0.001
 """A root may be so much further from the farthest site than the best one, in shares or in seconds."""

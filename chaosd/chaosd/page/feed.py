@@ -64,12 +64,12 @@ class Viewer:
         self.end()
         return False
 
-    def end(self, last: Message | None = None) -> None:
+    def end(self, *last: Message) -> None:
         """Nothing more comes but `last`."""
         while not self.queue.empty():
             self.queue.get_nowait()
-        if last is not None:
-            self.queue.put_nowait(last)
+        for told in last:
+            self.queue.put_nowait(told)
         self.queue.put_nowait(None)
 
 
@@ -117,7 +117,7 @@ class LiveFeed:
     async def close(self, reason: str) -> None:
         """The daemon ends: tell everybody why."""
         for viewer in self._viewers:
-            viewer.end(_message("end", msgspec.json.encode(reason)))
+            viewer.end(message("end", msgspec.json.encode(reason)))
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -149,23 +149,24 @@ class LiveFeed:
     def _metrics(self) -> Message:
         lines = self._source.metrics().decode().splitlines()
         kept = [line for line in lines if line[:1] != "#" and "_bucket{" not in line and "_created" not in line]
-        return _message("metrics", msgspec.json.encode("\n".join(kept)))
+        return message("metrics", msgspec.json.encode("\n".join(kept)))
 
     async def _workers(self, pid: int | None) -> Message:
         found = [] if pid is None else await asyncio.to_thread(lambda: list(self._groups()))
         mine = next((group for group in found if group.pid == pid), None)
-        return _message("workers", msgspec.json.encode(mine))
+        return message("workers", msgspec.json.encode(mine))
 
 
 def _status(status: Status) -> Message:
-    return _message("status", msgspec.json.encode(status))
+    return message("status", msgspec.json.encode(status))
 
 
 def _record(record: EventRecord) -> Message:
-    return _message("record", msgspec.json.encode(record), record.id)
+    return message("record", msgspec.json.encode(record), record.id)
 
 
-def _message(kind: str, data: bytes, number: int = 0) -> Message:
-    """JSON of msgspec holds no line ends, so it is one `data` line."""
+def message(kind: str, data: bytes, number: int = 0) -> Message:
+    """For the wire. `data`: JSON of msgspec, which holds no line ends, so it is one `data` line. `number`: the id of an
+    event; 0: it is none."""
     head = f"id: {number}\nevent: {kind}\ndata: " if number else f"event: {kind}\ndata: "
     return number, head.encode() + data + b"\n\n"

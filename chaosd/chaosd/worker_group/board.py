@@ -69,7 +69,7 @@ class Board:
     ) -> None:
         """Replace the file. A disk that is full keeps nobody from training."""
         now, plan, member = time.time(), machine.plan, machine.member
-        workers = []
+        workers, present = [], machine.present
         for worker, pid in sorted(pids.items()):
             share = None if plan is None else plan.shares.get(worker)
             layers = (
@@ -77,7 +77,7 @@ class Board:
                 if share is None or share.last_layer <= share.first_layer
                 else _layers(share.first_layer, share.last_layer)
             )
-            here = worker in machine.present
+            here = worker in present
             state = "starting" if not here else "trains" if layers else "waits for a place"
             before = self._states.get(worker, ("", now))
             since = before[1] if before[0] == state else now

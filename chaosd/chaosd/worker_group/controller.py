@@ -9,14 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
-import struct
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
-
-import msgspec
 
 from chaos_protocols.wire.versions import NEWEST, OLDEST
 from chaos_protocols.wire.worker import ResultApplied, WorkerHello
@@ -55,16 +51,20 @@ from chaos_protocols.worker_group.messages import (
     StoreGet,
     StoreSet,
     WorkerMessage,
-    encode,
-    frame_size,
-    from_worker,
 )
 from chaos_protocols.worker_group.settings import GroupSettings
 from chaos_protocols.worker_group.store import GroupStore
-from chaos_protocols.worker_group.suspicion import READ_INTERVAL_S, WAIT_TOGETHER_LIMIT_S, Reading, Suspicion
+from chaos_protocols.worker_group.suspicion import (
+    READ_INTERVAL_S,
+    WAIT_TOGETHER_LIMIT_S,
+    Reading,
+    Suspicion,
+    next_interval_s,
+)
 from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.history import Happened, RecoveryTimes, StepPaces
+from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
@@ -81,9 +81,6 @@ TURNS = 4
 
 LOOK_INTERVAL_S = 0.01
 """Between two looks at whether a worker is dying."""
-
-UNSENT_BYTES_MAX = 256 << 20
-"""Messages that a worker does not read; beyond this it is taken for dead."""
 
 
 class Controller:
@@ -122,7 +119,7 @@ class Controller:
         self._command, self._local, self._launch = list(command), workers + spares, launch
         self._suspicion = Suspicion(failure_timeout_s)
         self._store = GroupStore()
-        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
         self._exits: dict[int, str] = {}
         self._dying: set[int] = set()
         self._recovery, self._paces, self._feedback = RecoveryTimes(), StepPaces(), Feedback(planner)
@@ -147,7 +144,7 @@ class Controller:
             self._processes = WorkerProcesses(
                 self._command, environment, self._process_ended, self._memory.descriptor, self._launch
             )
-            server = await asyncio.start_unix_server(self._serve, path=path)
+            await self._lines.listen(Path(path))
             watching = asyncio.gather(
                 self._watch(), self._look(), self._show(Board(Path(folder), " ".join(self._command)))
             )
@@ -163,11 +160,9 @@ class Controller:
                 await self._processes.finish(0.0)
                 for timer in self._timers.values():
                     timer.cancel()
-                for writer in self._writers.values():
-                    writer.close()
+                self._lines.close()
                 if self._run is not None:
                     self._run.close()
-                server.close()
                 await asyncio.gather(watching, *self._thinking, return_exceptions=True)
                 self._processes.close()
                 self._memory.close()
@@ -191,6 +186,9 @@ class Controller:
         for effect in self._machine.handle(event, now_s=asyncio.get_running_loop().time()):
             self._execute(effect)
 
+    def _kill(self, worker: int) -> None:
+        self._processes.kill(worker)
+
     def _process_ended(self, worker: int, reason: str) -> None:
         """Its last words may still lie in its socket, whose end follows; a child of it may hold that open."""
         self._exits[worker] = reason
@@ -203,7 +201,7 @@ class Controller:
         self._keep(asyncio.get_running_loop().create_task(self._bury(worker, reason)))
 
     async def _bury(self, worker: int, reason: str) -> None:
-        if worker in self._writers:
+        if worker in self._lines:
             await asyncio.sleep(LAST_WORDS_S)
             for _ in range(TURNS):
                 await asyncio.sleep(0)
@@ -217,34 +215,15 @@ class Controller:
                 self._dying.add(worker)
                 self._is_gone(worker, "its process is being ended")
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        worker = -1
-        try:
-            if _uid_of(writer.get_extra_info("socket")) != os.getuid():
-                return
-            while True:
-                message = from_worker(await reader.readexactly(frame_size(await reader.readexactly(4))))
-                if worker < 0:
-                    if not isinstance(message, GroupHello) or not secrets.compare_digest(message.token, self._token):
-                        return
-                    worker = message.worker
-                    self._writers[worker] = writer
-                self._received(worker, message)
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError, msgspec.DecodeError) as error:
-            reason = "" if isinstance(error, asyncio.IncompleteReadError | ConnectionError) else str(error)
-            if worker >= 0 and self._writers.get(worker) is writer:
-                why = reason or self._exits.get(worker) or self._processes.exit_text(worker) or "its connection ended"
-                self._feed(WorkerGone(worker=worker, reason=why))
-                asyncio.get_running_loop().call_later(FINISH_S, self._processes.kill, worker)
-        finally:
-            if worker >= 0 and self._writers.get(worker) is writer:
-                del self._writers[worker]
-            writer.close()
+    def _line_ended(self, worker: int, reason: str) -> None:
+        why = reason or self._exits.get(worker) or self._processes.exit_text(worker) or "its connection ended"
+        self._feed(WorkerGone(worker=worker, reason=why))
+        asyncio.get_running_loop().call_later(FINISH_S, self._processes.kill, worker)
 
     def _received(self, worker: int, message: WorkerMessage) -> None:
         if isinstance(message, StoreSet | StoreGet):
             for each, answer in self._store.take(worker, message):
-                self._send(each, encode(answer))
+                self._lines.send(each, answer)
         else:
             if isinstance(message, GroupHello) and message.run is not None and not self._laid_out(message.run):
                 return
@@ -265,16 +244,17 @@ class Controller:
 
     async def _watch(self) -> None:
         """Reads the words of progress."""
-        told_together = False
+        loop, interval_s, told_together = asyncio.get_running_loop(), READ_INTERVAL_S, False
         while True:
-            await asyncio.sleep(READ_INTERVAL_S)
-            now_s = asyncio.get_running_loop().time()
-            for suspect in self._suspicion.observe(now_s, self._processes.readings()):
+            await asyncio.sleep(interval_s)
+            now_s = loop.time()
+            for suspect in self._suspicion.observe(now_s, self._processes.readings(), interval_s=interval_s):
                 self._feed(WorkerSuspected(worker=suspect.worker, reason=suspect.reason))
             together = self._machine.member is None and self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
             if together and not told_together:
                 self._record("all-wait", f"all workers have waited for {WAIT_TOGETHER_LIMIT_S:g} s; please report this")
             told_together = together
+            interval_s = next_interval_s(loop.time() - now_s)
 
     async def _show(self, board: Board) -> None:
         while True:
@@ -293,7 +273,7 @@ class Controller:
             case KillWorker(worker=worker):
                 self._processes.kill(worker)
             case TellWorker(worker=worker, message=message):
-                self._send(worker, encode(message))
+                self._lines.send(worker, message)
             case AskPlanner():
                 self._keep(loop.create_task(self._think(effect)))
             case PutPlanInForce(asked=asked):
@@ -377,14 +357,6 @@ class Controller:
         if self._run is not None:
             self._run.tell(message)
 
-    def _send(self, worker: int, frame: bytes) -> None:
-        writer = self._writers.get(worker)
-        if writer is None or writer.is_closing():
-            return
-        writer.write(frame)
-        if writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
-            self._processes.kill(worker)
-
     def _record(self, kind: str, reason: str, **fields: object) -> None:
         entry = Happened(at_s=asyncio.get_running_loop().time(), kind=kind, reason=reason, fields=fields)
         self._paces.take(entry)
@@ -392,9 +364,3 @@ class Controller:
         recovered = self._recovery.take(entry)
         if recovered is not None:
             self._happened(recovered)
-
-
-def _uid_of(connection: socket.socket) -> int:
-    """Of the process at the other end of a unix socket."""
-    _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)

@@ -31,6 +31,7 @@ from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.lower import lower
 
 LOOPBACK_RATE_BYTES_PER_S = 1e9
+LOOPBACK_LATENCY_S = 0.0
 """Between processes of one machine, where nothing was measured."""
 
 
@@ -62,7 +63,8 @@ class _Way:
 
 class SitePlanner:
     """`pipelines`, `stages`: the first plan's shape, 0 where the planner may choose. `policies`: what it may answer a
-    loss with. `mtbf_s`: mean time between failures that it weighs transitions against."""
+    loss with. `mtbf_s`: mean time between failures that it weighs transitions against. `rate_bytes_per_s`, `latency_s`:
+    between two workers."""
 
     def __init__(
         self,
@@ -73,9 +75,12 @@ class SitePlanner:
         first: ExecutionPlan | None = None,
         policies: frozenset[Policy] = frozenset(Policy),
         mtbf_s: float = math.inf,
+        rate_bytes_per_s: float = LOOPBACK_RATE_BYTES_PER_S,
+        latency_s: float = LOOPBACK_LATENCY_S,
     ) -> None:
         self._workers, self._dp, self._pp, self._first = workers, pipelines, stages, first
         self._policies, self._mtbf_s = policies, mtbf_s
+        self._rate_bytes_per_s, self._latency_s = rate_bytes_per_s, latency_s
         self._in_force: ExecutionPlan | None = None
         self._made: dict[int, ExecutionPlan] = {}
         self._prepared: dict[Situation, tuple[Plan, ExecutionPlan]] = {}
@@ -161,7 +166,12 @@ class SitePlanner:
             DeviceFacts(worker=worker, memory_bytes=hello.memory_bytes, speed=speeds.get(worker, 1.0))
             for worker in sorted(workers)
         )
-        cluster = ClusterFacts(devices=devices, rate_bytes_per_s=LOOPBACK_RATE_BYTES_PER_S, mtbf_s=self._mtbf_s)
+        cluster = ClusterFacts(
+            devices=devices,
+            rate_bytes_per_s=self._rate_bytes_per_s,
+            latency_s=self._latency_s,
+            mtbf_s=self._mtbf_s,
+        )
         return model if factors is None else factors.applied(model), cluster
 
     # ---- the first plan

@@ -170,10 +170,11 @@ class SchedulerClient:
 
     def may_lead(self, source: SiteId) -> bool:
         """Whether `source`, a site of the run, may be the leader: it has a vote, as far as is known here, or one that
-        has names it as the scheduler: one that was left behind itself, with an older roster, too. A learner, and
-        whoever was let in just now, would lead by saying so otherwise. To a newcomer the votes that it knows of may be
-        old ones."""
-        replica, voters = self._replica, self._replica.configuration.voters
+        has names it as the scheduler: one that was left behind itself, with an older roster, too. A change of the
+        voters that is not known to be committed takes no vote yet: who votes without it may have been elected. A
+        learner, and whoever was let in just now, would lead by saying so otherwise. To a newcomer the votes that it
+        knows of may be old ones."""
+        replica, voters = self._replica, self._replica.raft.voters_in_force
         if not replica.was_in_run or source in voters:
             return True
         return any(self._last_words.get(voter) == source for voter in voters)

@@ -49,6 +49,10 @@ class Plan:
     def orders(self, generation: Generation, step: Step, *, audit: bool) -> dict[int, PlanOrder]:
         """What each worker is told."""
         found: dict[int, PlanOrder] = {}
+        moves: dict[int, list[StateMove]] = {worker: [] for worker in self.shares}
+        for move in self.moves:
+            for worker in {move.source, move.target} & moves.keys():
+                moves[worker].append(move)
         taken: set[int] = set()
         for worker, share in sorted(self.shares.items()):
             layers = set(range(share.first_layer, share.last_layer))
@@ -56,7 +60,7 @@ class Plan:
                 generation=generation,
                 step=step,
                 share=share,
-                moves=tuple(move for move in self.moves if worker in (move.source, move.target)),
+                moves=tuple(moves[worker]),
                 lowest=tuple(sorted(layers - taken)),
                 audit=audit,
             )

@@ -5,8 +5,9 @@ waits for. A second thread of it, which only ever waits, counts as well (the bea
 its word within the limit of that kind of work; one that waits for a peer may wait for as long as the peer takes, but
 its beat must go on: waiting releases the interpreter's lock, so nothing but a stopped process can starve that thread.
 
-Driven by the controller, which reads the words every `READ_INTERVAL_S` and has the suspect killed: what is suspected is
-made certain. Source: FlashRecovery III-D (hangs); words instead of heartbeats are this project's.
+Driven by the controller, which reads the words every `READ_INTERVAL_S`, with thousands of workers more rarely, and has
+the suspect killed: what is suspected is made certain. Source: FlashRecovery III-D (hangs); words instead of heartbeats
+are this project's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 READ_INTERVAL_S = 0.05
+READ_INTERVAL_MAX_S = 0.5
+"""However many workers there are: a worker that stands still is found by so much later."""
+
+READ_SHARE = 0.1
+"""Of its time a controller reads words at most, up to `READ_INTERVAL_MAX_S`; the rest is for those who speak."""
+
 BEAT_INTERVAL_S = 0.1
 
 FIRST_LIMIT_S = 60.0
@@ -75,6 +82,11 @@ class _Seen:
     told: bool = False
 
 
+def next_interval_s(reading_s: float) -> float:
+    """Until the next reading, after one that took so long."""
+    return min(READ_INTERVAL_MAX_S, max(READ_INTERVAL_S, reading_s / READ_SHARE))
+
+
 class Suspicion:
     """Compares readings with the ones before."""
 
@@ -84,9 +96,12 @@ class Suspicion:
         self._longest_s: dict[Work, float] = {}
         self._read_s: float | None = None
 
-    def observe(self, now_s: float, readings: Mapping[int, Reading]) -> list[Suspect]:
-        """The suspects of this reading. A pause of the reader itself (a stopped machine) is no reason for suspicion."""
-        late_s = 0.0 if self._read_s is None else max(0.0, now_s - self._read_s - 2 * READ_INTERVAL_S)
+    def observe(
+        self, now_s: float, readings: Mapping[int, Reading], *, interval_s: float = READ_INTERVAL_S
+    ) -> list[Suspect]:
+        """The suspects of this reading, which was to follow the one before after `interval_s`. A pause of the reader
+        itself (a stopped machine) is no reason for suspicion."""
+        late_s = 0.0 if self._read_s is None else max(0.0, now_s - self._read_s - 2 * interval_s)
         self._read_s = now_s
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in readings}
         found: list[Suspect] = []

@@ -207,12 +207,21 @@ class Framework(Protocol):
         ...
 
     def optimizer_step(
-        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+        self,
+        round: int,
+        shares: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        lr_factor: float = 1.0,
     ) -> None:
         """The update from the gradients as they stand (none counts as zeros), then the gradients are cleared: the state
         becomes that of the end of `round`. `shares`, by optimizer: how much of the weight behind the average gave it
         gradients, above 0 to 1: they are divided by it. One that is not named does not step. None: all of them gave to
-        all. `metrics`: for the functions of the user."""
+        all. `metrics`: for the functions of the user. `lr_factor`: learning rates that the framework knows are
+        multiplied by it for this update."""
+        ...
+
+    def check_learning_rates(self) -> None:
+        """Raises ValueError where `lr_factor` could change nothing."""
         ...
 
     def gradients_as_they_come(self) -> GradientSource:

@@ -90,7 +90,11 @@ class NumpyFramework:
         return ("apply",)
 
     def optimizer_step(
-        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+        self,
+        round: int,
+        shares: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        lr_factor: float = 1.0,
     ) -> None:
         share = 1.0 if shares is None else shares.get("apply", 0.0)
         if share not in (0.0, 1.0):
@@ -105,6 +109,9 @@ class NumpyFramework:
     def run_apply(self, number: int) -> None:
         """The function of the user, on the gradients as they stand."""
         self._apply(self._averaged, number)
+
+    def check_learning_rates(self) -> None:
+        """`apply` has its own, and takes the factor from `Coordinator.lr_factor`."""
 
     def gradients_as_they_come(self) -> GradientSource:
         raise ValueError("EveryStep(overlap=True) follows the backward pass of torch; with numpy arrays leave it away")

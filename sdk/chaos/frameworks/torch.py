@@ -34,6 +34,7 @@ from chaos.frameworks.torch_buffers import ModelBuffer, checked, write_buffer
 from chaos.frameworks.torch_local import TorchLocalTraining
 from chaos.frameworks.torch_names import buffers_of, check_whole, parameters_of
 from chaos.frameworks.torch_pieces import GradientsAsTheyCome
+from chaos.frameworks.torch_rates import check_rates, multiplied_rates
 from chaos.frameworks.torch_state import (
     OptimizerState,
     TensorItem,
@@ -171,7 +172,11 @@ class TorchFramework:
     # ---- the update
 
     def optimizer_step(
-        self, round: int, shares: Mapping[str, float] | None = None, metrics: Mapping[str, float] | None = None
+        self,
+        round: int,
+        shares: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        lr_factor: float = 1.0,
     ) -> None:
         """The hook for the average, the optimizers, their schedulers, the hook for the update; then the gradients are
         cleared and the buffers committed. `shares`: see `Framework`."""
@@ -186,8 +191,9 @@ class TorchFramework:
             update = Update(round=round, optimizers=told, metrics=metrics or {})
             if self._on_average is not None:
                 self._on_average(update)
-            for name in stepping:
-                self._optimizers[name].step()
+            with multiplied_rates((self._optimizers[name] for name in stepping), lr_factor):
+                for name in stepping:
+                    self._optimizers[name].step()
             stepped = {id(self._optimizers[name]) for name in stepping}
             for scheduler in self._schedulers.values():
                 if id(getattr(scheduler, "optimizer", None)) in stepped or len(stepped) == len(self._optimizers):
@@ -198,6 +204,9 @@ class TorchFramework:
             with torch.no_grad():
                 for buffer in self._buffers:
                     buffer.commit()
+
+    def check_learning_rates(self) -> None:
+        check_rates(self._optimizers)
 
     def gradients_as_they_come(self) -> GradientsAsTheyCome:
         if self._coming is None:

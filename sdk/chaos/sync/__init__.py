@@ -8,8 +8,20 @@ from __future__ import annotations
 
 from chaos.sync.base import Due, Part, SyncMode, SyncSession
 from chaos.sync.every_step import EveryStep
+from chaos.sync.learning_rate import LearningRateRule
 from chaos.sync.local_session import LocalStepsSession
 from chaos.sync.local_steps import DiLoCo, LocalSGD
 from chaos.sync.outer import OuterSGD
 
-__all__ = ["DiLoCo", "Due", "EveryStep", "LocalSGD", "LocalStepsSession", "OuterSGD", "Part", "SyncMode", "SyncSession"]
+__all__ = [
+    "DiLoCo",
+    "Due",
+    "EveryStep",
+    "LearningRateRule",
+    "LocalSGD",
+    "LocalStepsSession",
+    "OuterSGD",
+    "Part",
+    "SyncMode",
+    "SyncSession",
+]

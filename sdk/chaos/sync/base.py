@@ -145,6 +145,10 @@ class SyncSession(Protocol):
         this site had computed for it is void."""
         ...
 
+    def averaged_over(self, weight: float) -> None:
+        """What was behind the round that was just applied or skipped; 0: this site does not know."""
+        ...
+
     def withheld(self) -> None:
         """What `contribute` wrote holds a number that is not finite, and is not given."""
         ...

@@ -15,6 +15,7 @@ import numpy as np
 
 from chaos.frameworks.base import Bytes, Framework, SlotKind, StateItem, What, by_name, fact_item
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
+from chaos.sync.learning_rate import LearningRateRule, LearningRates
 from chaos.sync.notes import Agreed, NotesLayout, Numbers, RoundNote, out_of_phase
 from chaos.sync.pieces import Pieces
 from chaos.sync.runs import Run, bounded_of, ready_order, runs_of, slot_at
@@ -28,27 +29,42 @@ class EveryStep:
     notes: rounds carry notes; `step(optimizers=...)`, `should_stop` and `report` need them. metrics:
     names of the figures that `report` may tell. Both must be the same on all sites; a site that has them otherwise is
     refused with the difference. overlap: the round begins while the backward pass still runs, within
-    `Coordinator.overlap`; torch only, and alike at all sites, whether they use that or not. Raises ValueError for
-    metrics without notes, or names that are none.
+    `Coordinator.overlap`; torch only, and alike at all sites, whether they use that or not. lr_rule: learning rates
+    follow the weight of the rounds (`LearningRateRule`), alike at all sites; rounds carry notes then. Raises ValueError
+    for metrics without notes, or names that are none.
     """
 
-    def __init__(self, *, notes: bool = False, metrics: Sequence[str] = (), overlap: bool = False) -> None:
-        if metrics and not notes:
+    def __init__(
+        self,
+        *,
+        notes: bool = False,
+        metrics: Sequence[str] = (),
+        overlap: bool = False,
+        lr_rule: LearningRateRule | None = None,
+    ) -> None:
+        if lr_rule is not None and not isinstance(lr_rule, LearningRateRule):
+            raise ValueError(
+                f'lr_rule = {lr_rule!r}: give chaos.LearningRateRule(kind="linear", reference=4), or leave it away'
+            )
+        if metrics and not notes and lr_rule is None:
             raise ValueError("metrics travel in the notes of a round: EveryStep(notes=True, metrics=...)")
         NotesLayout((), metrics)
-        self._notes, self._metrics, self._overlap = notes, tuple(metrics), overlap
+        self._notes, self._metrics, self._overlap = notes or lr_rule is not None, tuple(metrics), overlap
+        self._rule = lr_rule
 
     def facts(self) -> Sequence[str]:
         words = ["every step"]
         if self._notes:
             words = [f"every step, with notes; metrics {sorted(self._metrics)}"]
+        if self._rule is not None:
+            words.append(f"learning rates {self._rule}")
         if self._overlap:
             words.append("given while gradients are computed")
         return (MODE + "; ".join(words),) if words != ["every step"] else ()  # as sites of releases from before notes
 
     def start(self, framework: Framework, data: SharedData | None = None) -> EveryStepSession:
         layout = NotesLayout(framework.optimizers, self._metrics) if self._notes or data is not None else None
-        return EveryStepSession(framework, layout, self.facts(), data, overlap=self._overlap)
+        return EveryStepSession(framework, layout, self.facts(), data, overlap=self._overlap, rule=self._rule)
 
 
 class EveryStepSession:
@@ -63,19 +79,24 @@ class EveryStepSession:
         data: SharedData | None = None,
         *,
         overlap: bool = False,
+        rule: LearningRateRule | None = None,
     ) -> None:
-        """`data` needs `notes`. Raises ValueError for `overlap` with a framework that cannot do it."""
+        """`data` and `rule` need `notes`. Raises ValueError for `overlap` or `rule` with a training that cannot do
+        it."""
+        if rule is not None:
+            framework.check_learning_rates()
         self._framework = framework
-        self._notes, self._data = notes, data
+        self._notes, self._data, self._rates = notes, data, LearningRates(rule)
         self._notes_count = notes.count if notes is not None else 0
-        self._notes_bytes = 8 * (self._notes_count + (data.count if data is not None else 0))
+        self._data_at = self._notes_count + self._rates.count
+        self._notes_bytes = 8 * (self._data_at + (data.count if data is not None else 0))
         self._runs = runs_of(ready_order(framework.slots) if overlap else framework.slots, self._notes_bytes)
         self._part = Part()
         self._gave: RoundNote | None = None
         """To the round that is not applied yet."""
         self.agreed: Agreed | None = None
         self.notice = ""
-        shared = data.items if data is not None else ()
+        shared = [*self._rates.items, *(data.items if data is not None else ())]
         texts = (*facts, *(data.facts() if data is not None else ()))
         self.items: Sequence[StateItem] = [*framework.items, *shared, *(fact_item(fact(text)) for text in texts)]
         float64 = sum(slot.count for slot in framework.slots if slot.summed_as == "float64")
@@ -175,7 +196,16 @@ class EveryStepSession:
         self._gave = None
         for run in self._runs:
             self._framework.write(_what(run), run.slots, vector[run.start : run.stop])
-        self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
+        self._framework.optimizer_step(round, agreed.shares, agreed.metrics, self._rates.factor)
+
+    def averaged_over(self, weight: float) -> None:
+        """See `SyncSession`: learning rates may follow it."""
+        self._rates.averaged_over(weight)
+
+    @property
+    def lr_factor(self) -> float:
+        """See `Coordinator.lr_factor`."""
+        return self._rates.factor
 
     def skip(self, round: int) -> None:
         self._drop_pieces()
@@ -203,13 +233,15 @@ class EveryStepSession:
         numbers = np.zeros(self._notes_bytes // 8)
         self._say(self._note(self._part), numbers)
         self.agreed = agreed = self._learn(numbers)
-        self._framework.optimizer_step(round, agreed.shares, agreed.metrics)
+        self._framework.optimizer_step(round, agreed.shares, agreed.metrics, self._rates.factor)
+        self.averaged_over(self._part.samples)
         return True
 
     def reset(self, round: int) -> None:
         """Gradients belong to the step that is being computed: nothing is kept from round to round."""
         self._drop_pieces()
         self._gave, self.notice = None, ""
+        self._rates.averaged_over(0.0)
         self._framework.settle()
         if self._data is not None:
             self._data.resolve()
@@ -221,13 +253,15 @@ class EveryStepSession:
     def _say(self, note: RoundNote, numbers: Numbers) -> None:
         assert self._notes is not None
         self._notes.write(note, numbers[: self._notes_count])
+        self._rates.write(numbers[self._notes_count : self._data_at])
         if self._data is not None:
-            self._data.write(numbers[self._notes_count :])
+            self._data.write(numbers[self._data_at :])
 
     def _learn(self, numbers: Numbers) -> Agreed:
         assert self._notes is not None
+        self._rates.read(numbers[self._notes_count : self._data_at])
         if self._data is not None:
-            self._data.settle(numbers[self._notes_count :])
+            self._data.settle(numbers[self._data_at :])
         return self._notes.read(numbers[: self._notes_count])
 
     def _note(self, part: Part) -> RoundNote:

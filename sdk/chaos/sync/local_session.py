@@ -274,6 +274,9 @@ class LocalStepsSession:
             values += anchor.part(piece)
             self._fragments.write(self._framework, piece, live)
 
+    def averaged_over(self, weight: float) -> None:
+        """Nothing here follows it."""
+
     def skip(self, round: int) -> None:
         """`round`: the one that is void, or that begins again."""
         if self._under_way is None:

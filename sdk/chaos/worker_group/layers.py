@@ -150,6 +150,11 @@ class Layer(HeldPart):
         items = plain if self._framework is None else self._framework.items
         self._consists_of(items, sum(each.get().size for each in plain))
 
+    def optimizer_of(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        """One like the layer's own, for other parameters."""
+        assert self._make is not None
+        return self._make(parameters)
+
     def buffers(self) -> list[ModelBuffer]:
         """The persistent ones; to be written before an update, which makes them count."""
         found = buffers_of("layer", self.module)

@@ -20,10 +20,11 @@ REPEATS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerMeasure:
-    """One micro-batch through one layer."""
+    """One micro-batch through one layer, and one step of its optimizer."""
 
     forward_s: float
     backward_s: float
+    update_s: float
     kept_bytes: int
     output_bytes: int
 
@@ -92,6 +93,26 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
         backward_s.append(perf_counter() - began_s)
     size = left.numel() * left.element_size()
     measured = LayerMeasure(
-        forward_s=min(forward_s), backward_s=min(backward_s), kept_bytes=2 * size, output_bytes=size
+        forward_s=min(forward_s),
+        backward_s=min(backward_s),
+        update_s=_update_s(layer),
+        kept_bytes=2 * size,
+        output_bytes=size,
     )
     return left.detach(), measured
+
+
+def _update_s(layer: Layer) -> float:
+    """One step of the layer's optimizer, tried on copies of its parameters."""
+    copies = [torch.nn.Parameter(p.detach().clone()) for p in layer.parameters]
+    if not copies:
+        return 0.0
+    optimizer = layer.optimizer_of(copies)
+    took_s = []
+    for _ in range(REPEATS):  # the first one also makes what the optimizer keeps
+        for copy in copies:
+            copy.grad = torch.zeros_like(copy)
+        began_s = perf_counter()
+        optimizer.step()
+        took_s.append(perf_counter() - began_s)
+    return min(took_s)

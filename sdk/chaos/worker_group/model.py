@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from chaos import layers as known
 from chaos.conversation import Conversation
 from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
@@ -64,13 +65,10 @@ class ParallelModel:
         loss: Loss,
     ) -> None:
         """Raises ValueError on what cannot be trained by several workers, naming it."""
-        if layers is None and not isinstance(model, torch.nn.Sequential):
-            raise ValueError(
-                "parallelize() must know the model's layers: give layers=lambda m: [m.embed, *m.blocks, m.head], "
-                "modules that take one tensor and give one, in the order in which data passes them"
-            )
+        if layers is None:
+            layers = _children if isinstance(model, torch.nn.Sequential) else known.of
         self.module = model
-        self.layers: list[Layer] = chain(list(model.children()) if layers is None else list(layers(model)))
+        self.layers: list[Layer] = chain(list(layers(model)))
         _check_covered(model, self.layers)
         self._loss = loss
         self._make: MakeOptimizer | None = None
@@ -208,7 +206,7 @@ class ParallelModel:
                 name=layer.name[:200],
                 forward_s=seconds.forward_s,
                 backward_s=seconds.backward_s,
-                optimizer_step_s=0.0,
+                optimizer_step_s=seconds.update_s,
                 parameter_bytes=layer.parameter_bytes,
                 optimizer_bytes=layer.state_bytes - layer.parameter_bytes,
                 gradient_bytes=layer.gradient_size * layer.gradient_dtype.itemsize,
@@ -224,6 +222,10 @@ class ParallelModel:
         """No further step: tell the others, if the training is not over by itself."""
         if self._session is not None:
             self._session.close()
+
+
+def _children(model: torch.nn.Module) -> list[torch.nn.Module]:
+    return list(model.children())
 
 
 def _check_covered(model: torch.nn.Module, layers: Sequence[Layer]) -> None:

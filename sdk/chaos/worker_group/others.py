@@ -76,6 +76,9 @@ class LayersSession:
     def skip(self, round: int) -> None:
         self.given = None
 
+    def averaged_over(self, weight: float) -> None:
+        """Learning rates of stages follow no rule."""
+
     def withheld(self) -> None:
         """Nothing of it is kept."""
 

@@ -195,6 +195,9 @@ class SummedSession:
         self._session.skip(round)
         self.given = None
 
+    def averaged_over(self, weight: float) -> None:
+        self._session.averaged_over(weight)
+
     def withheld(self) -> None:
         self._session.withheld()
 

@@ -82,7 +82,7 @@ GUESTS = (
             Patch("chaos_protocols.agreement.raft.proof:_leads_from", "leader != led and not", "False and not"),
         ),
         breaks=(1, 2, 7, 11),
-        seeds=110,
+        seeds=240,
     ),
     Bug(
         name="others say when a site was started again",

@@ -110,3 +110,28 @@ def test_the_script_is_not_done_before_everybody_expected_trains(rig: tuple[Scri
     for _ in range(5):
         script.step()
     assert watch.incidents[0].outcome == "seen" and not script.done
+
+
+@pytest.mark.parametrize("rig", [[{"after_s": 60}]], indirect=True)
+def test_what_is_asked_for_comes_before_the_rest_of_the_script_and_is_marked(
+    rig: tuple[Script, Watch], clock: Clock
+) -> None:
+    script, watch = rig
+    watch.training_since_s, watch.round = clock.now_s, 1
+    script.ask(ActionSpec(do="join", site="b", say="started by the viewer"))
+    script.step()
+    script.step()
+    script.step()
+    (one,) = watch.incidents
+    assert (one.text, one.outcome, one.asked) == ("started by the viewer", "seen", "b") and not script.over
+
+
+@pytest.mark.parametrize("rig", [[{}]], indirect=True)
+def test_an_action_whose_site_was_killed_by_somebody_is_left_out(rig: tuple[Script, Watch], clock: Clock) -> None:
+    script, watch = rig
+    watch.training_since_s, watch.round = clock.now_s, 1
+    script.ask(ActionSpec(do="join", site="a"))
+    for _ in range(4):
+        script.step()
+    asked, left_out = watch.incidents
+    assert asked.outcome == "seen" and left_out.outcome == "not done: b does not run" and script.over

@@ -208,3 +208,16 @@ def test_a_long_path_for_temporary_files_does_not_make_sockets_impossible(
         assert len(str(processes.folder / "a" / "worker.sock")) <= 103
     finally:
         shutil.rmtree(processes.folder)
+
+
+def test_a_site_that_stays_killed_owes_no_report_and_what_a_viewer_did_is_not_judged_by_the_clock(watch: Watch) -> None:
+    gone = watch.processes.sites["b"]
+    gone.report_path.unlink()
+    assert any("b has written no report" in failure for failure in judge(watch).failures)
+    watch.processes.kill(gone, "both")
+    slow = Incident(at_s=1.0, text="b killed", duration_s=9.0, outcome="their next round 9000 ms after it", asked="b")
+    watch.incidents.append(slow)
+    watch.events.append(("a", event(cause="all its links are down")))
+    assert judge(watch).failures == []
+    slow.asked = ""
+    assert any("went on after 9.00 s" in failure for failure in judge(watch).failures)

@@ -73,6 +73,7 @@ def test_public_names_are_these() -> None:
         "DiLoCo",
         "EveryStep",
         "HalfAppliedStep",
+        "LearningRateRule",
         "LeftRun",
         "LocalSGD",
         "NoDaemon",

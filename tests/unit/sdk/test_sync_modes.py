@@ -75,6 +75,9 @@ class LocalStepsSession:
         vector.view(np.float64)[...] = self.anchor - self._live()
         return self._samples
 
+    def averaged_over(self, weight: float) -> None:
+        """Nothing hangs on it."""
+
     def withheld(self) -> None:
         """Nothing hangs on it."""
 

@@ -150,6 +150,13 @@ class RaftMachine:
         return self._core.log.configuration_index > self._core.commit_index
 
     @property
+    def voters_in_force(self) -> frozenset[SiteId]:
+        """Who votes by the newest configuration, and, while that one is not known to be committed, by the one before:
+        it may never be, and whoever is elected then has been so by the one before."""
+        in_force = self._core.log.in_force(self._core.commit_index)
+        return frozenset(site for _, configuration in in_force for site in configuration.voters)
+
+    @property
     def violation(self) -> str | None:
         return self._core.violation
 

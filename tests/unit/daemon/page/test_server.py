@@ -18,7 +18,8 @@ from chaosd.page import feed as feed_module
 from chaosd.page import server as server_module
 from chaosd.page.access import PageDoor
 from chaosd.page.feed import BACKLOG_MAX, QUEUE_MAX, VIEWERS_MAX, LiveFeed
-from chaosd.page.server import SECRET_HEADER, PageServer
+from chaosd.page.gate import SECRET_HEADER
+from chaosd.page.server import PageServer
 from chaosd.worker_group.board import GroupView
 
 

@@ -112,6 +112,16 @@ def test_the_first_plan_is_the_planners_where_no_shape_is_asked_for() -> None:
     assert len(plan.workers) == 4 and "shortest step" in plan.reason
 
 
+def test_slower_links_make_a_longer_step() -> None:
+    planners = (
+        SitePlanner(workers=4, pipelines=2, stages=2),
+        SitePlanner(workers=4, pipelines=2, stages=2, rate_bytes_per_s=1e5),
+        SitePlanner(workers=4, pipelines=2, stages=2, rate_bytes_per_s=1e5, latency_s=0.01),
+    )
+    fast, narrow, far = (begun(planner, range(4), greeting()).step_s for planner in planners)
+    assert fast < narrow < far
+
+
 def test_layers_that_are_spread_alike_are_closed_together_and_others_apart() -> None:
     """After a loss in 3 pipelines of 2 stages, one of the two peers has more of the lost micro-batches."""
     planner = SitePlanner(workers=6, pipelines=3, stages=2, policies=frozenset({Policy.REROUTE}))

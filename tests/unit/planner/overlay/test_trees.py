@@ -205,11 +205,11 @@ def test_the_packing_reaches_the_partition_bound_within_its_gap() -> None:
 
 
 def test_a_plan_of_few_trees_keeps_nearly_all_of_the_rate() -> None:
-    """The bars of the allreduce benchmark on sparse overlays: 0.99 of the bound in the median, 0.90 at worst."""
+    """0.99 of the bound in the median, 0.90 at worst, up to mean degree 6."""
     rng = random.Random(12)
     shares = []
-    for _ in range(20):
-        sites, links = random_overlay(rng, rng.randint(6, 16), rng.uniform(2.5, 4))
+    for _ in range(40):
+        sites, links = random_overlay(rng, rng.randint(6, 20), rng.uniform(2.5, 6))
         plan = pack(sites, links)
         assert len(plan.trees) <= TREES_MAX
         shares.append(plan_rate_bytes_per_s(plan, links) / pack(sites, links, num_trees_max=None).bound_bytes_per_s)
@@ -218,13 +218,13 @@ def test_a_plan_of_few_trees_keeps_nearly_all_of_the_rate() -> None:
 
 
 def test_dense_overlays_keep_most_of_the_rate_with_eight_trees_and_far_more_than_with_one() -> None:
-    """There eight trees cannot fill all links; the bar of 0.99 is for sparse ones."""
+    """There eight trees cannot fill all links."""
     rng = random.Random(14)
     for _ in range(2):
         sites, links = random_overlay(rng, 8, 6)
         bound = pack(sites, links, num_trees_max=None).bound_bytes_per_s
         rate = plan_rate_bytes_per_s(pack(sites, links), links)
-        assert rate >= 0.85 * bound
+        assert rate >= 0.9 * bound
         assert rate >= 1.5 * plan_rate_bytes_per_s(trees.tree(sites, links), links)
 
 

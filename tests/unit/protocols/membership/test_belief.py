@@ -25,7 +25,14 @@ from tests.unit.protocols.scheduler.scheduler_kit import alive
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import encode_roster
 from chaos_protocols.agreement.raft import Persist
-from chaos_protocols.agreement.raft.messages import Configuration, Snapshot, SnapshotRequest, TimeoutNow, VoteRequest
+from chaos_protocols.agreement.raft.messages import (
+    Configuration,
+    LogEntry,
+    Snapshot,
+    SnapshotRequest,
+    TimeoutNow,
+    VoteRequest,
+)
 from chaos_protocols.membership.scheduler_client import EPOCHS_AHEAD_MAX
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import (
@@ -267,6 +274,24 @@ def test_a_site_that_got_its_vote_meanwhile_is_named_by_a_voter_that_was_left_be
     bench.hear(C, heartbeat(epoch=EPOCH - 1, scheduler=A))
     bench.hear(D, RaftEnvelope(message=msgspec.structs.replace(append(term=10), leader=D)))
     assert bench.machine.raft.term == 9, "C has taken its word back"
+
+
+def test_a_change_that_takes_a_vote_takes_it_once_it_is_agreed() -> None:
+    """A has proposed that D votes no more, and gave up its role before a majority had that; those without it may elect
+    D. C, that is outside, still names A (seed 679, 3 sites)."""
+    without_d = Configuration(voters=(A, B), learners=(C, D))
+    proposed = LogEntry(index=EPOCH + 1, term=2, command=b"", configuration=without_d)
+    claim = RaftEnvelope(message=msgspec.structs.replace(append(term=3), leader=D))
+    for committed in (False, True):
+        bench = Bench(B, roster_of(A, B, C, D), voters=(A, B, D)).up(A, C, D)
+        bench.hear(A, RaftEnvelope(message=append(proposed)))
+        if committed:
+            heard = msgspec.structs.replace(append(), previous_index=EPOCH + 1, previous_term=2, commit_index=EPOCH + 1)
+            bench.hear(A, RaftEnvelope(message=heard))
+        bench.hear(C, heartbeat(epoch=EPOCH + 9, scheduler=A))
+        assert bench.machine.raft.configuration == without_d
+        bench.hear(D, claim)
+        assert (bench.machine.raft.leader == D) is not committed
 
 
 def test_a_neighbour_that_was_started_again_with_an_older_roster_takes_its_former_word_back() -> None:

@@ -6,7 +6,15 @@ import random
 
 import pytest
 
-from chaos_protocols.worker_group.suspicion import FIRST_LIMIT_S, Reading, Suspicion, Work
+from chaos_protocols.worker_group.suspicion import (
+    FIRST_LIMIT_S,
+    READ_INTERVAL_MAX_S,
+    READ_INTERVAL_S,
+    Reading,
+    Suspicion,
+    Work,
+    next_interval_s,
+)
 from chaos_protocols.worker_group.words import SLOT_BYTES, read_slot, write_beat, write_doing
 
 TIMEOUT_S = 1.0
@@ -55,6 +63,24 @@ def test_a_stopped_process_is_found_also_while_it_waits() -> None:
         lambda i: {0: progress(1, Work.WAITING, beat=20), 1: progress(1, Work.WAITING, beat=20 + i)},
     )
     assert len(found) == 1 and found[0].startswith("0: it waits, but its process has not run")
+
+
+def test_reading_takes_a_tenth_of_the_time_and_never_comes_too_rarely() -> None:
+    assert next_interval_s(0.001) == READ_INTERVAL_S
+    assert next_interval_s(0.03) == pytest.approx(0.3)
+    assert next_interval_s(1.0) == READ_INTERVAL_MAX_S
+
+
+@pytest.mark.parametrize("interval_s", [READ_INTERVAL_S, READ_INTERVAL_MAX_S])
+def test_a_worker_that_stands_still_is_found_one_reading_after_its_limit(interval_s: float) -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    found: list[float] = []
+    for index in range(round(8.0 / interval_s)):
+        now_s = (index + 1) * interval_s
+        beat = min(index, round(4.0 / interval_s))
+        readings = {0: progress(1, Work.WAITING, beat=beat)}
+        found += [now_s for _ in suspicion.observe(now_s, readings, interval_s=interval_s)]
+    assert len(found) == 1 and 4.0 + TIMEOUT_S < found[0] <= 4.0 + TIMEOUT_S + 2 * interval_s + 1e-9
 
 
 def test_the_time_before_its_hello_is_not_held_against_a_worker() -> None:

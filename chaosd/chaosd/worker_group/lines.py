@@ -1,0 +1,148 @@
+"""The controller's ends of its workers' lines: bytes in, messages out, and the other way.
+
+Who connects is a process of this user that knows the group's token, or is not listened to. A message is taken in the
+same turn of the loop in which its bytes are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from chaos_protocols.worker_group.messages import (
+    ControllerMessage,
+    GroupHello,
+    WorkerMessage,
+    encode,
+    frame_size,
+    from_worker,
+)
+
+UNSENT_BYTES_MAX = 256 << 20
+"""Messages that a worker does not read; beyond this it is taken for dead."""
+
+HEADER_BYTES = 4
+
+
+class WorkerLines:
+    """`said`: is told what a worker says. `ended`: is told once whose line is over, with the reason where the worker
+    is to blame. `unread`: whose messages pile up."""
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        said: Callable[[int, WorkerMessage], None],
+        ended: Callable[[int, str], None],
+        unread: Callable[[int], None],
+    ) -> None:
+        self.token, self.said, self.ended, self.unread = token, said, ended, unread
+        self.lines: dict[int, _Line] = {}
+        self._server: asyncio.Server | None = None
+        self._encoded: tuple[ControllerMessage, bytes] | None = None
+
+    async def listen(self, path: Path) -> None:
+        """Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Line(self), path=str(path))
+
+    def __contains__(self, worker: int) -> bool:
+        """Whether a worker is connected."""
+        return worker in self.lines
+
+    def send(self, worker: int, message: ControllerMessage) -> None:
+        """To a worker that may be gone. What is said to all in turn is put into bytes once."""
+        line = self.lines.get(worker)
+        if line is None:
+            return
+        if self._encoded is None or self._encoded[0] is not message:
+            self._encoded = message, encode(message)
+        if not line.write(self._encoded[1]):
+            self.unread(worker)
+
+    def close(self) -> None:
+        """Nobody is listened to any more."""
+        lines, self.lines = list(self.lines.values()), {}
+        for line in lines:
+            line.close()
+        if self._server is not None:
+            self._server.close()
+
+
+class _Line(asyncio.Protocol):
+    """One connection; of nobody, until it has said hello."""
+
+    def __init__(self, lines: WorkerLines) -> None:
+        self._lines = lines
+        self._worker = -1
+        self._unread = bytearray()
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        if _uid_of(transport.get_extra_info("socket")) != os.getuid():
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        try:
+            at = self._take_whole_frames()
+        except (ValueError, msgspec.DecodeError) as error:
+            self._over(str(error))
+            return
+        del self._unread[:at]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._over("")
+
+    def write(self, frame: bytes) -> bool:
+        """False where too much was not read yet."""
+        if self._transport is None or self._transport.is_closing():
+            return True
+        self._transport.write(frame)
+        return self._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX
+
+    def close(self) -> None:
+        """What was written is sent yet."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _take_whole_frames(self) -> int:
+        """Up to where they reach."""
+        unread, at = self._unread, 0
+        while len(unread) - at >= HEADER_BYTES and self._transport is not None and not self._transport.is_closing():
+            end = at + HEADER_BYTES + frame_size(bytes(unread[at : at + HEADER_BYTES]))
+            if end > len(unread):
+                break
+            self._heard(from_worker(bytes(unread[at + HEADER_BYTES : end])))
+            at = end
+        return at
+
+    def _heard(self, message: WorkerMessage) -> None:
+        if self._worker < 0:
+            if not isinstance(message, GroupHello) or not secrets.compare_digest(message.token, self._lines.token):
+                self.close()
+                return
+            self._worker = message.worker
+            self._lines.lines[self._worker] = self
+        self._lines.said(self._worker, message)
+
+    def _over(self, reason: str) -> None:
+        self.close()
+        if self._worker >= 0 and self._lines.lines.get(self._worker) is self:
+            del self._lines.lines[self._worker]
+            self._lines.ended(self._worker, reason)
+
+
+def _uid_of(connection: socket.socket) -> int:
+    """Of the process at the other end of a unix socket."""
+    _pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

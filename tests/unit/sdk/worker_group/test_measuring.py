@@ -1,0 +1,45 @@
+"""What the first micro-batch tells of the layers: times for the planner, and nothing of the training has changed."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from tests.integration.site_training import Points, make_model, make_optimizer
+
+from chaos.worker_group.data import Loader
+from chaos.worker_group.layers import chain
+from chaos.worker_group.measuring import measure
+
+SLOW_S = 0.02
+
+
+class SlowDescent(torch.optim.SGD):
+    """A step that takes its time."""
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        time.sleep(SLOW_S)
+        super().step()
+
+
+def loader() -> Loader:
+    return Loader(Points(), global_batch=20, micro_batch=4)
+
+
+def test_a_step_of_the_optimizer_is_measured_where_there_are_parameters() -> None:
+    modules = [*make_model(0.1).children(), torch.nn.Identity()]
+    layers = chain(modules)
+    for layer in layers:
+        layer.train_with(lambda parameters: SlowDescent(parameters, lr=0.1))
+    found = measure(layers, torch.nn.functional.cross_entropy, loader()).layers
+    for layer, measured in zip(layers, found, strict=True):
+        assert measured.update_s >= SLOW_S if layer.parameters else measured.update_s == 0.0
+
+
+def test_what_is_tried_leaves_parameters_optimizers_and_random_numbers_alone() -> None:
+    layers = chain(list(make_model(0.1).children()))
+    for layer in layers:
+        layer.train_with(make_optimizer)
+    before, drawn = [layer.digest() for layer in layers], torch.get_rng_state()
+    measure(layers, torch.nn.functional.cross_entropy, loader())
+    assert [layer.digest() for layer in layers] == before and torch.equal(torch.get_rng_state(), drawn)
