@@ -219,6 +219,7 @@ class Daemon:
             await driver.bulk.close()
             await self.transport.close()
             await driver.close()
+            driver.recorder.close()
 
     def _greet(self) -> None:
         config = self.config

@@ -145,13 +145,20 @@ class TrustList:
         if SITE_ID.fullmatch(text) and not pending_only:
             found = SiteId(text)
         if isinstance(found, Outcome):
-            return found
+            return (self._let_in_already(text) if pending_only else None) or found
         if found in self._changes.trusted(self.config):
             return _done(f"{found} was trusted already")
         if len(self._changes.trust) >= SITES_MAX:
             return _refused(f"{SITES_MAX} sites are trusted already")
         self._take(self._changes.with_trust(found), f"{self.called(found)} is trusted")
         return _done(f"{found} may connect from now on; it tries again by itself")
+
+    def _let_in_already(self, text: str) -> Outcome | None:
+        """Who accepts twice is told that it has worked."""
+        own = self._driver.machine.site
+        known = {*self._changes.trusted(self.config), *self._driver.machine.roster.site_ids()} - {own}
+        begin_so = [site for site in known if site.startswith(text)]
+        return _done(f"{self.called(begin_so[0])} may connect already") if len(begin_so) == 1 else None
 
     def accept(self, site: str) -> Outcome:
         """Let in one that has knocked. Nothing is raised."""

@@ -6,6 +6,8 @@ import math
 import os
 from importlib import metadata
 
+import msgspec
+
 from chaos_protocols.links.liveness import LinkPhase, Neighbour
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.encodings import FP32
@@ -267,6 +269,12 @@ def _transfer(driver: Driver) -> TransferStatus | None:
     )
 
 
+class Detail(msgspec.Struct, frozen=True):
+    """What `HistoryRecord.detail` may hold."""
+
+    times: int = 1
+
+
 def event_record(record: HistoryRecord) -> EventRecord:
     """A row of the history as the API shows it."""
     return EventRecord(
@@ -281,4 +289,13 @@ def event_record(record: HistoryRecord) -> EventRecord:
         round=record.round or 0,
         reason=record.reason,
         event_id=record.event_id,
+        times=_times(record),
     )
+
+
+def _times(record: HistoryRecord) -> int:
+    """A file that was changed by hand is no reason to show nothing."""
+    try:
+        return msgspec.json.decode(record.detail, type=Detail).times
+    except msgspec.DecodeError:
+        return 1

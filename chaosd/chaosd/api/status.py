@@ -215,6 +215,8 @@ class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     reason: str
     event_id: str
+    times: int = 1
+    """How many this entry stands for: what repeats itself is told a few times, then once a minute."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,5 +116,6 @@ def _read(text: str) -> tuple[str, float]:
     except ValueError:
         number = -1.0
     if name not in NAMES or not isfinite(number) or number < 0:
-        fail(f"{text!r}: must be NAME=NUMBER or NAME=off, with NAME one of {', '.join(NAMES)}", EXIT_USAGE)
+        names = ", ".join(NAMES)
+        fail(f"{text!r}: must be NAME=NUMBER (not negative) or NAME=off, with NAME one of {names}", EXIT_USAGE)
     return name, number

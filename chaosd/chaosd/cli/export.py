@@ -19,7 +19,7 @@ PAGE = 5000
 """Records that are asked for at a time; the daemon answers at most 10,000."""
 HISTORY_NAME = "history.sqlite"
 COLUMNS = (
-    "id", "at", "kind", "outcome", "subject", "cause", "reason", "duration_s", "epoch", "round", "event_id",
+    "id", "at", "kind", "outcome", "subject", "cause", "reason", "duration_s", "epoch", "round", "event_id", "times",
 )  # fmt: skip
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet would calculate what begins so, and names come from other sites."""

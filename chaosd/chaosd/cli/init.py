@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -22,17 +23,16 @@ NEXT = """\
 This site is {site}.
 Its key is {key} (keep it secret and keep a copy), its configuration {file}.
 
-To link it with a neighbour, put this into the neighbour's {file_name}:
+To start it:
 
-[[peers]]
-site = "{site}"
-address = "{address}"
-
-and the neighbour's id and address into this one's. Then:
-
-  chaosd doctor --config {file}
   chaosd start --config {file}
-"""
+
+To link it with a neighbour, at the neighbour, which dials this site from then on:
+
+  chaosd peer add {peer}
+
+and here, when that neighbour knocks: `chaosd accept ID --config {file}`. Or the other way round, with the neighbour's
+id and address. Where something does not work: chaosd doctor --config {file}"""
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +77,8 @@ def init(
     except OSError as error:
         fail(f"cannot write {directory / CONFIG_FILE_NAME}: {error.strerror}", EXIT_USAGE)
     key = directory / DATA_FOLDER / KEY_FILE
-    typer.echo(NEXT.format(site=site, key=key, file=path, file_name=CONFIG_FILE_NAME, address=config.advertise))
+    peer = shlex.quote(f"{config.name}={site}@{config.advertise}")
+    typer.echo(NEXT.format(site=site, key=key, file=path, peer=peer))
 
 
 def identify(

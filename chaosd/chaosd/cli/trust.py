@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,8 +21,11 @@ from chaosd.cli.options import (
     daemon,
     echo_list,
     fail,
+    selected,
     tell,
 )
+from chaosd.config.contexts import choose, remembered
+from chaosd.config.file import ConfigError
 
 if TYPE_CHECKING:
     from chaosd.api.status import PendingSite
@@ -58,8 +64,25 @@ def pending(
     with daemon(config, data_dir, api_socket) as client:
         found = client.pending()
     echo_list(found, _knock, "nobody knocks that is not trusted", as_json=json)
-    if found and not json:
+    if json:
+        return
+    if found:
         typer.echo("Does that institution read out the same words? Then: chaosd accept ID")
+    elif choose(config).guessed and data_dir is None and api_socket is None:
+        for path, count in _knocks_elsewhere():
+            who = "one does" if count == 1 else f"{count} do"
+            typer.echo(f"but at another site of this machine {who}: chaosd pending --config {path}")
+
+
+def _knocks_elsewhere() -> Iterator[tuple[Path, int]]:
+    """Other sites that were made here and run, and how many wait at each: several sites on one machine are how most
+    people begin, and the one made last is seldom the one that is knocked at."""
+    from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError, SocketUnusableError
+
+    for path in remembered():
+        with contextlib.suppress(ConfigError, NoDaemonError, RequestRefusedError, SocketUnusableError, OSError):
+            if path.is_file() and (found := LocalClient(selected(path, None, None)[1]).pending()):
+                yield path, len(found)
 
 
 def _beginning(text: str) -> str:

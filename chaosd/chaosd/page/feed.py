@@ -126,17 +126,21 @@ class LiveFeed:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            try:
-                status = self._source.status()
-                messages = self._news(status)
-                if self._ticks % METRICS_EVERY_TICKS == 0:
-                    messages.append(await self._workers(status.worker.pid))
-            except Exception:  # the pages stand still, and say so; the training goes on
-                log.exception("the open pages cannot be told")
-                continue
-            for viewer in list(self._viewers):
-                if not all(viewer.give(message) for message in messages):
-                    self._viewers.discard(viewer)
+            await self.tick()
+
+    async def tick(self) -> None:
+        """Tell every viewer what is new."""
+        try:
+            status = self._source.status()
+            messages = self._news(status)
+            if self._ticks % METRICS_EVERY_TICKS == 0:
+                messages.append(await self._workers(status.worker.pid))
+        except Exception:  # the pages stand still, and say so; the training goes on
+            log.exception("the open pages cannot be told")
+            return
+        for viewer in list(self._viewers):
+            if not all(viewer.give(message) for message in messages):
+                self._viewers.discard(viewer)
 
     def _news(self, status: Status) -> list[Message]:
         records = self._source.events(self._told_id, RECORDS_A_TICK_MAX)

@@ -57,7 +57,8 @@ class HistoryError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRecord:
-    """One event. `detail` is JSON text; `id` is 0 until the record is stored, then ascending and never used again."""
+    """One event. `detail` is JSON text: `times`, where one entry stands for several; `id` is 0 until the record is
+    stored, then ascending and never used again."""
 
     at_unix_s: float
     event_id: str

@@ -22,6 +22,7 @@ from chaos_protocols.wishes import BansChanged
 from chaosd.api.client import LocalClient, RequestRefusedError
 from chaosd.cli.app import app
 from chaosd.conduct import Conduct
+from chaosd.config import contexts
 from chaosd.config.changes import CHANGES_NAME, DialledPeer, read_changes
 from chaosd.config.file import ConfigError
 from chaosd.config.model import PeerConfig, SiteConfig
@@ -98,6 +99,8 @@ def test_who_knocked_is_shown_with_words_until_it_is_let_in_for_good(rig: Rig) -
     assert (one.site, one.times, one.words) == (B, 2, words_of(B))
     assert (one.first_unix_s, one.last_unix_s) == (1000.0 + begun_s, 1000.0 + begun_s + 5.0)
     assert rig.trust.trust(B[:8], pending_only=True).done and B in rig.trust and rig.pending() == []
+    again = rig.trust.trust(B[:8], pending_only=True)
+    assert again.done and "may connect already" in again.reason
     assert B in rig.again()
     assert (rig.config.data_dir / CHANGES_NAME).stat().st_mode & 0o777 == 0o600
     assert [one.reason for one in rig.driver.records] == [f"{B[:8]} is trusted"]
@@ -199,6 +202,32 @@ def test_the_commands_show_who_knocks_and_let_it_in(commands: tuple[Rig, Any]) -
                                        "it tries again by itself\n")  # fmt: skip
     assert run("pending") == (0, "nobody knocks that is not trusted\n")
     assert run("pending", "--json") == (0, "[]\n")
+
+
+def test_who_asks_the_wrong_one_of_several_sites_is_told_where_somebody_knocks(
+    commands: tuple[Rig, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, _ = commands
+    rig.knocks(B)
+    monkeypatch.delenv("CHAOS_CONFIG", raising=False)
+    monkeypatch.setattr(contexts, "sites_file", lambda: tmp_path / "sites")
+    monkeypatch.chdir(tmp_path)
+    with ShortFolder() as name:
+        quiet = Rig(Path(name))
+        for one in (rig, quiet):
+            one.config.data_dir.joinpath("chaosd.toml").write_text(f'data_dir = "{one.config.data_dir}"\n')
+            contexts.remember(one.config.data_dir / "chaosd.toml")
+        with served(Path(name) / "api.sock", FakeControl(), further=quiet.trust.local_routes()):
+            told = CliRunner().invoke(app, ["pending"], catch_exceptions=False)
+    assert told.exit_code == 0 and "nobody knocks" in told.output
+    there = rig.config.data_dir / "chaosd.toml"
+    assert f"at another site of this machine one does: chaosd pending --config {there}" in told.output
+
+
+def test_the_commands_show_who_is_trusted_and_take_one_off(commands: tuple[Rig, Any]) -> None:
+    rig, run = commands
+    rig.knocks(B)
+    assert run("accept", B[:4])[0] == 0
     assert run("trust", C)[0] == 0 and C in rig.trust, "the former form of `trust add`"
     code, text = run("trust", "list")
     assert code == 0 and "by command" in text and words_of(B) in text

@@ -231,7 +231,7 @@ def test_init_makes_a_key_and_a_file_that_start_accepts(run: Run, tmp_path: Path
     text = run(*words).output
     site = Identity.load(tmp_path / "hospital" / "data").site
     assert site in text
-    assert 'address = "127.0.0.1:7411"' in text
+    assert f"chaosd peer add 'Cle\"veland={site}@127.0.0.1:7411'" in text
     config = load_config(tmp_path / "hospital" / "chaosd.toml")
     assert (config.name, config.run, config.listen, config.bootstrap) == ('Cle"veland', "heart", "127.0.0.1:7411", True)
     assert config.data_dir == tmp_path / "hospital" / "data"

@@ -1,0 +1,51 @@
+"""What a site's machine records is in the history, and told to who follows; a repetition is counted, told at last."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos_protocols.effects import Record
+from chaosd.storage import recorder as module
+from chaosd.storage.history import History, HistoryRecord
+from chaosd.storage.recorder import Recorder
+from chaosd.storage.repeats import TOLD_EACH, WINDOW_S
+
+EMPTY = Record(kind="pause", subject="round 7", cause="all gave weight 0", outcome="", duration_s=None, reason="waits")
+MACHINE: Any = SimpleNamespace(
+    outbox=SimpleNamespace(event_id="e-1"), roster=SimpleNamespace(epoch=3), rounds=SimpleNamespace(completed_round=6)
+)
+
+
+async def test_a_repetition_is_counted_and_told_to_those_who_follow_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(module, "WINDOW_S", 0.01)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: 1.0, monotonic=lambda: now_s))
+    with History.open(tmp_path / "history.sqlite") as history:
+        recorder = Recorder(history, MACHINE)
+        follower: asyncio.Queue[HistoryRecord] = asyncio.Queue()
+        recorder.followers.add(follower)
+        for _ in range(TOLD_EACH + 20):
+            recorder.record(EMPTY)
+        now_s = WINDOW_S
+        each = [await asyncio.wait_for(follower.get(), 60) for _ in range(TOLD_EACH)]
+        assert {one.reason for one in each} == {"waits"}
+        summary = await asyncio.wait_for(follower.get(), 60)
+        assert summary.reason == "waits (20 times more in 60 s)" and summary.detail == '{"times": 20}'
+        assert [one.id for one in history.read()] == list(range(1, TOLD_EACH + 2))
+
+
+async def test_what_was_counted_is_in_the_history_when_the_daemon_ends(tmp_path: Path) -> None:
+    with History.open(tmp_path / "history.sqlite") as history:
+        recorder = Recorder(history, MACHINE)
+        for _ in range(TOLD_EACH + 1):
+            recorder.record(EMPTY)
+        recorder.close()
+        recorder.close()
+        assert "(once more in " in history.read()[-1].reason and len(history.read()) == TOLD_EACH + 1
