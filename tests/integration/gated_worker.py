@@ -1,6 +1,6 @@
 """A training script for tests: small, deterministic, and it waits at a gate where the test wants it to.
 
-`python gated_worker.py --site 2 --socket S --folder F [--gate N] --rounds R`: before it contributes to round N it
+`python gated_worker.py --site 2 [--socket S] --folder F [--gate N] --rounds R`: before it contributes to round N it
 waits until the file `go` is in the folder. `--nan N`: its gradient of round N holds one; `--evaluate N`: before that
 round it evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand.
 `--every N`: DiLoCo with N local steps, in `--fragments F` with `--delay D`; `--encoding E`: the rounds travel so, and
@@ -51,7 +51,7 @@ class Training:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--site", type=int, required=True)
-    parser.add_argument("--socket", required=True)
+    parser.add_argument("--socket", help="default: CHAOS_SOCKET, as `chaosd up` sets it")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--gate", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1_000_000)

@@ -15,7 +15,7 @@ WORKER = Path(__file__).parent / "gated_worker.py"
 
 
 def train(
-    site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pace_s: float = 0.02, extra: Sequence[str] = ()
+    site: Site, number: int, *, gate: int = 0, rounds: int = 1_000_000, pace_s: float = 0.05, extra: Sequence[str] = ()
 ) -> None:
     """Start the training process of a site; `number` is its weight, and what its gradients are drawn from. The report
     of its end has `rounds` and `digests`, those of the whole state after each round."""

@@ -103,13 +103,13 @@ def test_another_model_is_refused_with_the_first_tensor_that_differs(tmp_path: P
     with cluster_of(tmp_path, {"cleveland": "Cleveland", "hungary": "Hungary"}, min_sites=1) as cluster:
         host, other = cluster.sites
         host.start()
-        host.train()
+        train(host, 1)
         wait_for(lambda: host.round() > 3, "the host trains")
         other.start()
         script = tmp_path / "other.py"
         script.write_text(
             "import numpy as np, chaos\n"
-            "weights = {'weight': np.zeros(7)}\n"
+            "weights = {'momentum': np.zeros(7)}\n"
             "with chaos.Coordinator() as c:\n"
             "    c.register(arrays=weights, apply=lambda gradients, **_: None)\n"
         )
@@ -121,14 +121,14 @@ def test_another_model_is_refused_with_the_first_tensor_that_differs(tmp_path: P
             env={**environment(), "CHAOS_SOCKET": str(other.folder / "worker.sock")},
         )
         assert done.returncode != 0
-        assert "differs" in done.stderr and "weight" in done.stderr, done.stderr
+        assert "differs" in done.stderr and "momentum" in done.stderr, done.stderr
 
 
 def test_garbage_at_the_port_harms_nothing_and_memory_stays_bounded(tmp_path: Path) -> None:
     with cluster_of(tmp_path, {"cleveland": "Cleveland"}, min_sites=1) as cluster:
         site = cluster.sites[0]
         site.start()
-        train(site, 1, pace_s=0.0)
+        train(site, 1)
         wait_for(lambda: site.round() > 3, "it trains")
         assert site.daemon is not None
         process = psutil.Process(site.daemon.pid)

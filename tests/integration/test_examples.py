@@ -14,6 +14,7 @@ import nbformat
 import pytest
 import yaml
 from nbclient import NotebookClient
+from tests.integration.small_training import WORKER
 from tests.integration.test_first_minutes import answers, new_user
 from tests.rigs.site import ROOT, wait_for
 from tests.tidy.test_docs import check_chaosd
@@ -23,7 +24,6 @@ from chaosd.api.client import LocalClient
 
 DEPLOY = ROOT / "examples" / "deploy"
 NOTEBOOK = ROOT / "examples" / "notebook" / "three_sites.ipynb"
-SCRIPT = ROOT / "examples" / "numpy_minimal" / "train.py"
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,13 @@ def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytes
 
 def test_the_slurm_job_trains_with_a_member_and_leaves_at_slurms_signal(tmp_path: Path) -> None:
     with new_user(tmp_path) as user:
-        train = [sys.executable, str(SCRIPT), "--rounds", "100000000"]
+        folders = [tmp_path / "training-0", tmp_path / "training-1"]
+        for folder in folders:
+            folder.mkdir()
+        train, other = (
+            [sys.executable, str(WORKER), "--site", str(number), "--folder", str(folder), "--pace", "0.1"]
+            for number, folder in enumerate(folders, start=1)
+        )
         log = user.starts(
             "a", "-m", "chaosd", "up", "a", "--name", "A", "--listen", f"127.0.0.1:{free_port()}", "--", *train
         )
@@ -46,7 +52,7 @@ def test_the_slurm_job_trains_with_a_member_and_leaves_at_slurms_signal(tmp_path
         variables = {**user.variables, "PATH": path, "CHAOS_PORT": str(free_port()), "SLURM_CPUS_PER_TASK": "1"}
         with (tmp_path / "job.log").open("wb") as output:
             job = subprocess.Popen(
-                ["bash", str(DEPLOY / "slurm.sh"), str(tmp_path / "b"), peer, "--", *train, "--site", "1"],
+                ["bash", str(DEPLOY / "slurm.sh"), str(tmp_path / "b"), peer, "--", *other],
                 env=variables,
                 stdout=output,
                 stderr=output,

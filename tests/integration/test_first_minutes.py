@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.rigs.site import ROOT, environment, wait_for
+from tests.integration.small_training import WORKER
+from tests.rigs.site import environment, wait_for
 
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient, NoDaemonError
 
-SCRIPT = ROOT / "examples" / "numpy_minimal" / "train.py"
+PACE_S = 0.1
+"""Of a round: whoever trains leaves the processor to the commands."""
 
 
 class NewUser:
@@ -75,7 +77,10 @@ def new_user(folder: Path, kind: type[Person] = NewUser) -> Iterator[Person]:  #
 
 def site_made(user: NewUser, name: str, peer: str = "") -> str:
     """`chaosd up NAME ... -- python train.py`: one command makes a site, starts its daemon and trains. Its id."""
-    train = [sys.executable, str(SCRIPT), "--site", str(ord(name) - ord("a")), "--rounds", "100000000"]
+    folder = user.folder / f"training-{name}"
+    folder.mkdir()
+    train = [sys.executable, str(WORKER), "--site", str(ord(name) - ord("a") + 1), "--folder", str(folder)]
+    train += ["--pace", str(PACE_S)]
     where = ["--listen", f"127.0.0.1:{free_port()}", *(["--peer", peer] if peer else [])]
     log = user.starts(name, "-m", "chaosd", "up", name, "--name", name.upper(), *where, "--", *train)
     return wait_for(lambda: re.search(r"^site ([0-9a-f]{32}) of run", log.read_text(), re.MULTILINE), "its id")[1]

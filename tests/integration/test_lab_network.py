@@ -30,7 +30,7 @@ latency_ms = [1, 3]
 seed = 5
 [[sites]]
 name = "va"
-values = { hospital = "VA Long Beach" }
+values = { hospital = "VA Long Beach", number = "3" }
 uplink_mbit = 200
 [[links]]
 between = ["va", "cleveland"]

@@ -65,7 +65,7 @@ class Site(RunningSite):
         self.await_daemon(WAIT_S)
 
     def train(
-        self, *, rounds: int = 100_000, pace_s: float = 0.02, seed: int = 1, extra: list[str] | None = None
+        self, *, rounds: int = 100_000, pace_s: float = 0.05, seed: int = 1, extra: list[str] | None = None
     ) -> None:
         command = [sys.executable, str(HEART), "--hospital", self.hospital, "--rounds", str(rounds)]
         command += ["--seed", str(seed), "--socket", str(self.worker_socket), "--pace", str(pace_s)]

@@ -15,8 +15,8 @@ from tests.simulator.batch import attempt, sites_of
 from tests.simulator.faults import Trial, run_seed, run_trial
 from tests.simulator.strikes import STRIKES
 
-SEEDS = 60
-"""A quarter of a minute of two idle cores; `make seeds` runs 3,000, compiled, and `.ci/run` its first ones."""
+SEEDS = 36
+"""Ten seconds of two idle cores; `make seeds` runs 3,000, compiled, and `.ci/run` its first ones."""
 LOOKED_AT = 24
 """The first ones are run, and judged, by the test that looks at what struck in them."""
 BATCH = 6

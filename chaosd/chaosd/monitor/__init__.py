@@ -1,4 +1,8 @@
-"""Measures links. Membership is decided elsewhere."""
+"""Looks at what nobody brings: rates and round trips of links, a worker that stands still, gauges.
+
+Reports facts to the driver, which makes events of them; asked by the driver (`link_meter`) and by whoever reads metrics
+(`gauges`). Membership is decided elsewhere: nothing here takes a site or a link out of anything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Links to other sites: TLS, handshake, framing, bulk streams. Knows not what messages mean."""
+"""Links to other sites: TLS, handshake, framing, bulk streams. Knows not what messages mean.
+
+Decides who may come in (`admission`), which of two connections stays, and when bytes break the rules of framing.
+Driven by the sockets, and by the driver, which dials, sends and closes; what arrives goes to a `TransportEvents`.
+"""
 
 from __future__ import annotations
 

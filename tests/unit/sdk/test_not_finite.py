@@ -19,6 +19,7 @@ from chaos.testing import LocalRun
 from chaos_protocols.wire.state_spec import contribution_spec
 from chaos_protocols.wire.worker import (
     ApplyResult,
+    Dismissed,
     ResultApplied,
     RoundSkipped,
     TrainFrom,
@@ -146,6 +147,7 @@ def test_a_daemon_that_cannot_leave_a_site_out_is_given_nothing_and_the_script_i
         daemon.accept()
         daemon.send(WorkerWelcome(site="here", run="test", version=3), TrainFrom(round=1))
         daemon.expect_leave()
+        daemon.send(Dismissed(last_round=0, graceful=True, reason="left"))
 
     with ShortFolder() as folder, FakeDaemon(Path(folder) / "s", daemon):
         with Line(Path(folder) / "s") as line:
