@@ -87,29 +87,6 @@ def told(user: NewUser, name: str, pattern: str) -> str:
     return wait_for(lambda: re.search(pattern, log.read_text()), pattern)[1]
 
 
-def test_two_sites_train_after_three_commands_and_a_third_after_two_more_without_an_editor(tmp_path: Path) -> None:
-    with new_user(tmp_path) as user:
-        site_made(user, "a")
-        peer = told(user, "a", r"chaosd up --run default --peer (\S+)")
-        second = site_made(user, "b", peer)
-        words = told(user, "b", r"words, for the telephone: (.+)")
-        assert told(user, "b", r"waiting for the operator of (A \(\w+\)), who lets this site in with `chaosd accept")
-        assert told(user, "b", f"comparing the words of its id: ({words})")
-        told(user, "a", f"read.*out the same words.*({words})")
-        assert words in user.runs("pending", "--config", "a/chaosd.toml"), "both operators see the same words"
-        clients = {name: LocalClient(tmp_path / name / "data" / "api.sock") for name in "abc"}
-        assert clients["a"].status().round == 0, "the founder waits for the second"
-        assert "done" in user.runs("accept", second[:8], "--config", "a/chaosd.toml")
-        wait_for(lambda: all(clients[name].status().round >= 3 for name in "ab"), "common rounds")
-
-        third = site_made(user, "c", peer)
-        told(user, "c", r"(waiting for the operator of A)")
-        assert "done" in user.runs("accept", third[:8], "--config", "a/chaosd.toml")
-        wait_for(lambda: clients["c"].status().state == "member", "the third takes part")
-        wait_for(lambda: all(len(clients[name].status().sites) == 3 for name in "abc"), "everybody knows of all")
-        wait_for(lambda: clients["a"].pending() == [], "nobody waits")
-
-
 def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Path) -> None:
     with new_user(tmp_path) as user:
         for name in "ab":
