@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.rigs.site import ROOT, environment, wait_for
+from tests.rigs.site import environment, wait_for
 
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient, NoDaemonError
-
-SCRIPT = ROOT / "examples" / "numpy_minimal" / "train.py"
 
 
 class NewUser:
@@ -71,14 +69,6 @@ Person = TypeVar("Person", bound=NewUser)
 def new_user(folder: Path, kind: type[Person] = NewUser) -> Iterator[Person]:  # type: ignore[assignment]
     with ExitStack() as stack:
         yield kind(folder, stack)
-
-
-def site_made(user: NewUser, name: str, peer: str = "") -> str:
-    """`chaosd up NAME ... -- python train.py`: one command makes a site, starts its daemon and trains. Its id."""
-    train = [sys.executable, str(SCRIPT), "--site", str(ord(name) - ord("a")), "--rounds", "100000000"]
-    where = ["--listen", f"127.0.0.1:{free_port()}", *(["--peer", peer] if peer else [])]
-    log = user.starts(name, "-m", "chaosd", "up", name, "--name", name.upper(), *where, "--", *train)
-    return wait_for(lambda: re.search(r"^site ([0-9a-f]{32}) of run", log.read_text(), re.MULTILINE), "its id")[1]
 
 
 def told(user: NewUser, name: str, pattern: str) -> str:
