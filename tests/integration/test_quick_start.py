@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
 from tests.integration.test_first_minutes import NewUser, answers, new_user
 from tests.rigs.site import ROOT, wait_for
 from tests.tidy.test_docs import BY_HAND, FENCE, blocks
@@ -135,6 +136,7 @@ class ByHand(NewUser):
         wait_for(lambda: all(one.status().round > before for one in sites), f"{names} train")
 
 
+@pytest.mark.timeout(900)  # twenty commands, each a process
 def test_every_line_and_file_of_the_run_by_hand_does_what_the_page_says(tmp_path: Path) -> None:
     (script,) = blocks(QUICK_START, "python")
     (tmp_path / "train.py").write_text(script, encoding="utf-8")
