@@ -43,12 +43,13 @@ class Overlapping(ABC):
         until `step`: clip the average (`on_average`), and have no `GradScaler`; else `step` raises ChangedOutside. What
         was given cannot be taken back: if the block fails, `step(skip=True)` follows, or a gradient is not finite, the
         round is void, for all sites, and this one gives its next parts whole. Raises ValueError for a mode without it,
-        and where `step` is missing."""
+        where `step` is missing, and where this process has a `GradScaler` that is enabled."""
         session = self._registered()
         if not isinstance(session, EveryStepSession) or session.pieces is None:
             raise ValueError("overlap() needs sync=EveryStep(overlap=True), at all sites, and a torch model")
         if self._begun is not None:
             raise ValueError("coordinator.step() is missing after overlap(); step(skip=True) gives nothing")
+        session.pieces.check()
         conversation = self._conversation
         if conversation is not None and not self.left:
             conversation.make_ready()

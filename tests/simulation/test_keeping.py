@@ -207,6 +207,28 @@ def test_a_run_that_is_lost_in_its_first_rounds_begins_anew_by_itself_and_says_s
     assert world.run_until(lambda: world.oracles.rounds_done > 20, limit_s=20.0)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_run_that_is_lost_before_any_checkpoint_was_whole_begins_anew_by_itself(whole: bool) -> None:
+    """However many rounds a slow disk takes. Once one was whole, though it is gone, an operator decides."""
+    world = three_sites(CheckpointSettings(), rounds=0)
+    for node in world.nodes.values():
+        node.keeper.disk_range_s = (60.0, 60.0)
+    if whole:
+        world.node("b").keeper.disk_range_s = (0.5, 0.5)
+    assert world.run_until(lambda: world.oracles.rounds_done > 60, limit_s=30.0)
+    assert bool(world.node("b").keeper.files) is whole
+    for node in world.nodes.values():
+        node.kill()
+        node.keeper.files = {}
+    told_before = len(world.story)
+    revive(world)
+    assert world.run_until(lambda: all_are_members(world), limit_s=60.0) is not whole
+    adopted = told(world, "restore-point", since=told_before)
+    assert [("the run begins anew" in one, "rounds 1 to" in one) for one in adopted] == (
+        [] if whole else [(True, True)]
+    )
+
+
 def test_a_run_that_begins_anew_has_its_first_checkpoint_as_soon_as_any_other() -> None:
     """It counted the rounds since the last checkpoint of the history that was given up: until it had come further than
     that one, it kept none."""

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from tests.simulator.world import World
 
 CHECKPOINTS_KEPT = 3
+SLOW_DISKS_SHARE = 0.25
+"""Of the runs that keep something: many rounds are done before the first checkpoint is whole."""
 TORN = "torn"
 Snapshot = tuple[int, str]
 
 
 def keep_at_random(world: World, rng: random.Random) -> None:
-    """All sites keep mirrors, checkpoints, both or neither; copies are fast or slow; contributions small, or so large
-    that few results fit into the memory for them. To be called before the sites start."""
+    """All sites keep mirrors, checkpoints, both or neither; copies are fast or slow, disks too; contributions small, or
+    so large that few results fit into the memory for them. To be called before the sites start."""
     keep = CheckpointSettings(
         memory_checkpoint_every_rounds=rng.choice((0, 1, 2, 7)),
         checkpoint=rng.choice(("off", "auto", "auto", "fixed")),
@@ -35,8 +37,11 @@ def keep_at_random(world: World, rng: random.Random) -> None:
     )
     world.settings = replace(world.settings, keep=keep)
     copy_range_s: tuple[float, float] = rng.choice(((0.0, 0.03), (0.05, 0.4)))
+    slow = random.Random(f"disks/{world.seed}").random() < SLOW_DISKS_SHARE
+    disk_range_s = (1.0, 20.0) if slow else (0.01, 0.3)
     for node in world.nodes.values():
         node.keeper.copy_range_s = copy_range_s
+        node.keeper.disk_range_s = disk_range_s
         node.contribution_bytes = rng.choice((0, RESULTS_BYTES_MAX // 6))
 
 
@@ -48,6 +53,8 @@ class Keeper:
         self._rng = random.Random(f"keeper/{node.world.seed}/{node.site}")
         self.memory: Snapshot | None = None
         self.files: dict[CheckpointFacts, Snapshot | None] = {}
+        self.wrote: set[int] = set()
+        """Lineages of which a checkpoint was whole here once, whatever has become of it."""
         self.restored: list[str] = []
         self.copy_range_s = (0.0, 0.03)
         self.disk_range_s = (0.01, 0.3)
@@ -118,6 +125,7 @@ class Keeper:
         if state is None or state[0] != checkpoint.round or state[1] == TORN:
             node.world.oracles.fail(4, f"{node.name} writes {state} as its checkpoint of round {checkpoint.round}")
         self.files[checkpoint] = state
+        self.wrote.add(checkpoint.lineage)
         for old in sorted(self.files)[:-CHECKPOINTS_KEPT]:
             del self.files[old]
         node.handle(events.CheckpointWritten(checkpoint=checkpoint, size_bytes=1 << 20, took_s=0.1))

@@ -3,7 +3,7 @@
 Judged when the run takes over a state: what every site of the run really has then, on its disk or in a worker that
 lives, whether its daemon does or not. A state counts if it belongs to the run's history as it stood; one round is no
 loss (spec 13.4). Beginning anew takes an operator's word, too, but for a run of ANEW_ROUNDS_MAX rounds (decision 0018),
-and one more that its sites may not have noted yet.
+and one more that its sites may not have noted yet; and for one of which no checkpoint was ever whole.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RestoreOracle:
         done = max(history.newest, history.resolved_round)
         if not command.round and done:
             self.began_anew = True
-            if done > ANEW_ROUNDS_MAX + 1:
+            if done > ANEW_ROUNDS_MAX + 1 and self._was_saved(before):
                 self._fail(10, f"entry {index} begins anew after round {done}, and nobody decided that")
         chosen = self._worth(command)
         for node in self._members(before):
@@ -56,6 +56,13 @@ class RestoreOracle:
                         f"entry {index} goes back to round {command.round} of {command.record.site}, and nobody "
                         f"decided that; {node.name} has the state of round {number}",
                     )
+
+    def _was_saved(self, before: Roster) -> bool:
+        """A checkpoint of the run's history was whole once, or some site keeps none."""
+        return any(
+            node.world.settings.keep.checkpoint == "off" or max(node.keeper.wrote, default=0) >= before.restore_epoch
+            for node in self._members(before)
+        )
 
     def _state(self, number: int) -> str | None:
         """Of the run's history as it stands. A round that was resolved by sites that had all forgotten it may still be

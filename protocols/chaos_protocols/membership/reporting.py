@@ -62,6 +62,7 @@ class Reporting:
             rates=self._network.rates,
             bans=self._client.bans,
             bounds=self._client.bounds_wanted,
+            unsaved=self._reached.is_unsaved(roster) and not state.files.is_writing,
         )
 
     def round_status(self) -> RoundStatusReply:

@@ -4,7 +4,8 @@ A note says: in this history of the run (*lineage*: the epoch in which it last t
 here, and this site's worker trained, or did not. Notes are made with the first round of a history and then at most
 every NOTE_EVERY_S, so they may lag behind by the rounds of that time; nothing is promised to anybody by them. Two
 things in a note are exact. The first: whether the run has come beyond its first ANEW_ROUNDS_MAX rounds, which are
-noted each. The second: that the worker trains. It is taken back, durably, before this site gives to a round without
+noted each; and, of a site that was there in these, whether a checkpoint of that history may have been whole on its
+disk. The second: that the worker trains. It is taken back, durably, before this site gives to a round without
 its worker. So where a note says so, and the worker outlives its daemon, nobody has a state that is more than a round
 newer: no round is done without its part.
 
@@ -32,6 +33,10 @@ ANEW_ROUNDS_MAX = 3
 """A run of which no more rounds were done begins anew by itself when nobody has a state of it: that is before any
 checkpoint can be whole. These rounds, and the one after them, are noted each (decision 0018)."""
 
+FIRST_CHECKPOINT_S_MAX = 3600.0
+"""A run whose first checkpoint is not whole after that begins anew on an operator's word only: what was trained since
+is worth a look at why none is."""
+
 
 class ReachedRound:
     """See the module."""
@@ -42,6 +47,8 @@ class ReachedRound:
         self._outbox = outbox
         self._rounds = rounds
         self._noted_s = float("-inf")
+        self._unsaved_s = outbox.now_s
+        """Since when this daemon knows that there is no checkpoint yet."""
         self._outlived = noted if noted.active else None
         """What was noted of a worker that trained until the daemon before this one ended; None: nothing, or a round was
         done since."""
@@ -74,9 +81,31 @@ class ReachedRound:
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
         if news or round_number <= ANEW_ROUNDS_MAX + 1 or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
             lineage, held = roster.restore_epoch, self.held
-            self.noted = Reached(lineage=lineage, round=round_number, active=active, held=held, rules=self.noted.rules)
+            unsaved, rules = self._still_unsaved(lineage, round_number), self.noted.rules
+            self.noted = Reached(
+                lineage=lineage, round=round_number, active=active, held=held, rules=rules, unsaved=unsaved
+            )
             self._noted_s = outbox.now_s
             outbox.emit([NoteReached(reached=self.noted)])
+
+    def _still_unsaved(self, lineage: int, round_number: int) -> bool:
+        """Whether the history of this round has no checkpoint here yet, and this site was there from its first rounds
+        on. Where none is kept that says nothing."""
+        outbox = self._outbox
+        if lineage != self.noted.lineage:
+            self._unsaved_s = outbox.now_s
+            return round_number <= ANEW_ROUNDS_MAX and outbox.settings.keep.checkpoint != "off"
+        return self.noted.unsaved and outbox.now_s - self._unsaved_s <= FIRST_CHECKPOINT_S_MAX
+
+    def is_unsaved(self, roster: Roster) -> bool:
+        """No checkpoint of the roster's history was ever whole on this site's disk, since its first rounds."""
+        return self.noted.unsaved and self.noted.lineage == roster.restore_epoch
+
+    def checkpoint_ended(self) -> None:
+        """A checkpoint is whole, or could not be written: from now on this is a run like any other."""
+        if self.noted.unsaved:
+            self.noted = msgspec.structs.replace(self.noted, unsaved=False)
+            self._outbox.emit([NoteReached(reached=self.noted)])
 
     def before_effects(self, roster: Roster) -> None:
         """At the end of every event. A round is open here, and this site's worker does not train: that is noted before

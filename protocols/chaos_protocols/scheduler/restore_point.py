@@ -185,7 +185,7 @@ class RestorePoint:
         here = {one.record.site for one in offered}
         stood_s = self._stood_s(now_s)
         awaited = self._awaited.than(best.age if best else None, here=here, now_s=now_s, stood_s=stood_s)
-        if best is None and not awaited and reached <= ANEW_ROUNDS_MAX:
+        if best is None and not awaited and (reached <= ANEW_ROUNDS_MAX or self._reports.is_unsaved()):
             best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
             strangers = [one for one in offered if one not in candidates]

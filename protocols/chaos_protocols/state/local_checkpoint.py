@@ -164,6 +164,11 @@ class CheckpointFiles:
     def enabled(self) -> bool:
         return self._settings.checkpoint != "off"
 
+    @property
+    def is_writing(self) -> bool:
+        """A file is being written, which may be whole soon."""
+        return self._writing is not None
+
     def interval_s(self, pause_s: float | None) -> float:
         """Between two checkpoints; 0: as often as rounds and disk allow. FlashRecovery, equation (3): t* =
         sqrt(2 d k0 / m), where k0 is `pause_s`, what a worker's copy costs, and d / m the mean time between failures.

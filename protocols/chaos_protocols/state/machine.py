@@ -301,6 +301,7 @@ class WorkerState:
 
     def checkpoint_written(self, event: events.CheckpointWritten) -> None:
         """It is on disk, or could not be written."""
+        self._reached.checkpoint_ended()
         self.files.written(event, self.memory.pause_s)
 
     def restored(self, attempt: int) -> StateComes:

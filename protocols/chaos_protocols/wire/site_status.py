@@ -62,3 +62,6 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Since version 5: whom its operator wants out of the run."""
     bounds: Bounds | None = None
     """Since version 6: what its operator wants a site to be allowed to give; None: what it is."""
+    unsaved: bool = False
+    """As its journal knows, it was there in the first rounds of the present lineage, and no checkpoint of that was
+    whole on its disk yet. Not said by releases that do not note it."""

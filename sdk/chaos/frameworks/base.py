@@ -161,6 +161,11 @@ class LocalTraining(Protocol):
 class GradientSource(Protocol):
     """Gradients one by one, while a backward pass computes them (`frameworks.torch_pieces`)."""
 
+    def begins(self) -> None:
+        """A backward pass whose gradients are to be followed is about to begin. Raises ValueError where they are not
+        what is to be averaged."""
+        ...
+
     def follow(self, came: Callable[[Slot], None] | None) -> None:
         """Call it for each parameter whose gradient is complete, in the thread that computes it, from now on; None: no
         more."""

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from chaos.frameworks.base import Bytes, Slot
+from chaos.frameworks.torch_scaling import refuse_scaled_losses
 
 Came = Callable[[Slot], None]
 
@@ -26,6 +27,13 @@ class GradientsAsTheyCome:
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         self._came: Came | None = None
         self._seen: dict[str, tuple[torch.Tensor, int]] = {}
+        self._looked_for_scaling = False
+
+    def begins(self) -> None:
+        """Looks for scaled losses, once: whether a gradient was scaled it does not show."""
+        if not self._looked_for_scaling:
+            refuse_scaled_losses("overlap() gives gradients as they come, before anything could unscale them")
+            self._looked_for_scaling = True
 
     def follow(self, came: Came | None) -> None:
         """Call it for each gradient that is complete, from now on; None: no more."""

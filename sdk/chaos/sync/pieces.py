@@ -63,6 +63,10 @@ class Pieces:
         """Whether the part of this round may be given in pieces."""
         return round > self._whole_until
 
+    def check(self) -> None:
+        """Raises ValueError for a script whose gradients must not be given as they come."""
+        self._source.begins()
+
     def begin(
         self, vector: Bytes, zeroed: frozenset[str], lead: Callable[[], None], tell: Callable[[int], None]
     ) -> None:

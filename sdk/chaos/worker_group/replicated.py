@@ -13,6 +13,7 @@ import torch
 
 from chaos.conversation import Conversation
 from chaos.frameworks.base import Framework
+from chaos.frameworks.torch_scaling import refuse_scaled_losses
 from chaos.sync import SyncSession
 from chaos.sync.every_step import EveryStep, EveryStepSession
 from chaos.worker_group.data import Loader
@@ -28,7 +29,6 @@ from chaos.worker_group.replicas import (
     SummedSession,
     WholeTraining,
 )
-from chaos.worker_group.scaling import refuse_scaled_losses
 from chaos.worker_group.seeding import seed_of
 from chaos.worker_group.whole import WholeModel, WholeVectors
 from chaos_protocols.worker_group.messages import GroupHello, LayerReport
@@ -132,7 +132,7 @@ class Replicated:
             )
         if not self._looked_for_scaling:
             self._looked_for_scaling = True
-            refuse_scaled_losses()
+            refuse_scaled_losses("replicate() sums gradients of losses as they are")
         if self._drawn is not None:
             torch.set_rng_state(self._drawn)
         loss, self._loss, self._dealt, self._drawn = self._loss, float("nan"), None, None

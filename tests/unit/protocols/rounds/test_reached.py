@@ -9,14 +9,20 @@ from tests.simulator.faults import begin
 from tests.simulator.world import World
 
 from chaos_protocols import effects
+from chaos_protocols.events import CheckpointWritten
+from chaos_protocols.rounds import reached
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX, NOTE_EVERY_S
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
 from chaos_protocols.wire.plans import Reached
 
 
-def three_sites(rounds: int = 20) -> tuple[World, dict[str, list[tuple[float, Reached]]]]:
-    world = World(1, settings=SiteSettings(keep=CheckpointSettings(checkpoint="off")))
-    noted: dict[str, list[tuple[float, Reached]]] = {"a": [], "b": [], "c": []}
+def three_sites(
+    rounds: int = 20, *, checkpoint: str = "off", disk_s: float = 0.1
+) -> tuple[World, dict[str, list[tuple[float, Reached]]]]:
+    """`disk_s`: what it takes to write a checkpoint at a, and at the others a thousand times that."""
+    keep = CheckpointSettings(checkpoint=checkpoint)  # type: ignore[arg-type]
+    world = World(1, settings=SiteSettings(keep=keep))
+    noted: dict[str, list[tuple[float, Reached]]] = {"a": [], "b": [], "c": [], "d": []}
     executed = world.oracles.executed
 
     def watch(node: object, effect: object) -> None:
@@ -28,6 +34,7 @@ def three_sites(rounds: int = 20) -> tuple[World, dict[str, list[tuple[float, Re
     for name, peers in (("a", ()), ("b", ("a",)), ("c", ("a", "b"))):
         world.add(name, founder=name == "a", peers=peers, min_sites=3)
     for node in world.nodes.values():
+        node.keeper.disk_range_s = (disk_s, disk_s) if node.name == "a" else (1000 * disk_s, 1000 * disk_s)
         begin(node)
     assert world.run_until(lambda: world.oracles.rounds_done > rounds, limit_s=60.0)
     return world, noted
@@ -36,7 +43,8 @@ def three_sites(rounds: int = 20) -> tuple[World, dict[str, list[tuple[float, Re
 def test_the_first_rounds_are_noted_each_and_others_once_in_a_while() -> None:
     world, noted = three_sites(rounds=200)
     assert {*range(1, ANEW_ROUNDS_MAX + 2)} <= {note.round for _, note in noted["a"]}
-    for name, notes in noted.items():
+    for name in "abc":
+        notes = noted[name]
         assert notes[0][1].round <= 3, name
         later_ones = [one for one in notes if one[1].round > ANEW_ROUNDS_MAX]
         gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(later_ones)]
@@ -63,6 +71,38 @@ def test_that_a_worker_is_gone_is_noted_before_anything_is_given_without_it() ->
     assert noted["b"][-1][1].active is False
     node.start_worker()
     assert world.run_until(lambda: node.disk.reached.active, limit_s=10.0)
+
+
+def test_that_no_checkpoint_is_whole_yet_is_noted_from_the_first_rounds_until_one_ends() -> None:
+    world, noted = three_sites(rounds=60, checkpoint="auto", disk_s=2.0)
+    (written,) = world.node("a").keeper.files
+    said = [note.unsaved for _, note in noted["a"] if note.round]
+    assert said == sorted(said, reverse=True) and {*said} == {True, False}, "once it is whole it is never said again"
+    assert all(note.unsaved for _, note in noted["b"] if note.round)
+    b = world.node("b").machine
+    assert b is not None and b.participation.reached.is_unsaved(b.roster)
+    assert not b.participation.reporting.status().unsaved, "a file is being written, and may be whole soon"
+    b.handle(CheckpointWritten(checkpoint=written, size_bytes=0, took_s=1.0, reason="disk full"), now_s=world.now_s)
+    assert not b.participation.reached.noted.unsaved
+
+
+def test_who_came_later_or_keeps_none_does_not_say_that_no_checkpoint_is_whole() -> None:
+    world, noted = three_sites(rounds=10, checkpoint="auto", disk_s=60.0)
+    late = world.add("d", peers=("a",), min_sites=3)
+    begin(late)
+    done = world.oracles.rounds_done
+    assert world.run_until(lambda: world.oracles.rounds_done > done + 60, limit_s=60.0)
+    assert noted["d"] and not any(note.unsaved for _, note in noted["d"])
+    _, kept_by_nobody = three_sites()
+    assert not any(note.unsaved for _, note in kept_by_nobody["a"])
+
+
+def test_after_an_hour_without_a_checkpoint_a_run_is_none_of_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reached, "FIRST_CHECKPOINT_S_MAX", 2.0)
+    _, noted = three_sites(rounds=60, checkpoint="auto", disk_s=60.0)
+    began_s = next(at_s for at_s, note in noted["a"] if note.unsaved)
+    assert {note.unsaved for at_s, note in noted["a"] if note.round and at_s < began_s + 2.0} == {True}
+    assert not any(note.unsaved for at_s, note in noted["a"] if at_s > began_s + 2.0)
 
 
 @pytest.mark.parametrize("alive", [True, False])

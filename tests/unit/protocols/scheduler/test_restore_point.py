@@ -16,7 +16,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
 from chaos_protocols.wire.control import JoinRequest, StateRequest
-from chaos_protocols.wire.plans import CheckpointFacts
+from chaos_protocols.wire.plans import CheckpointFacts, Reached
 
 LATEST = 7
 """The newest round that anybody has reported."""
@@ -146,6 +146,30 @@ def test_a_run_whose_first_rounds_nobody_has_begins_anew_by_itself(done: int) ->
     assert adopted(bench) == (A, 0)
     told = records(bench.out, "restore-point")[-1].reason
     assert "begins anew" in told and ("round 1 is" if done == 1 else f"rounds 1 to {done} are") in told
+
+
+@pytest.mark.parametrize("saved", ["", "a", "b", "failed", "left"])
+def test_a_run_of_which_no_checkpoint_was_ever_whole_begins_anew_by_itself(saved: str) -> None:
+    """With a slow disk many rounds are done before the first one is (decision 0018). Each member has to say so, and
+    nobody may be outside that may have one."""
+    gone = Departure(site=C, incarnation=0, last_round=30, cause="failed", reason="", newest_round=30, lineage=1)
+    if saved == "left":
+        gone = Departure(site=C, incarnation=0, last_round=30, cause="left", reason="")
+    bench = without_state(B, done=40, restore_epoch=1, departed=(gone,) if saved in ("failed", "left") else ())
+    reached = bench.machine.participation.reached
+    reached.noted = Reached(lineage=1, round=40, unsaved=saved != "a")
+    hello(bench)
+    asks(bench, B)
+    if saved == "failed":
+        joins(bench, C)  # it has lost what it had
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False), known_round=40, unsaved=saved != "b"))
+    patience(bench, B)
+    if saved:
+        assert adopted(bench) is None
+        assert "no site has another one" in bench.machine.scheduler.term.restore_point.waiting
+    else:
+        assert adopted(bench) == (A, 0)
+        assert "rounds 1 to 40 are" in records(bench.out, "restore-point")[-1].reason
 
 
 def test_a_run_of_few_rounds_does_not_begin_anew_while_a_checkpoint_or_a_site_is_away_that_may_have_them() -> None:

@@ -7,8 +7,8 @@ import gc
 import torch
 
 
-def refuse_scaled_losses() -> None:
-    """Raises ValueError where this process has a GradScaler that is enabled.
+def refuse_scaled_losses(why: str) -> None:
+    """Raises ValueError, with `why` and what to write instead, where this process has a GradScaler that is enabled.
 
     Its loss is multiplied by a number that each process changes by itself, when one of its gradients is not finite. A
     gradient does not show whether that was done, so its maker is looked for, once: all objects of the process, some ten
@@ -19,9 +19,9 @@ def refuse_scaled_losses() -> None:
     gc.collect()  # one that nobody has any more may be among them
     if _scales():
         raise ValueError(
-            "replicate() sums gradients of losses as they are, and this script has a GradScaler that is enabled: each "
-            "worker would scale by a number of its own. Leave it out: loss.backward(), then coordinator.step(); "
-            "torch.autocast with bfloat16 needs no scaling (GradScaler(enabled=False) may stay)"
+            f"{why}, and this script has a GradScaler that is enabled: each process would scale by a number of its "
+            "own. Leave it out: loss.backward(), then coordinator.step(); torch.autocast with bfloat16 needs no "
+            "scaling (GradScaler(enabled=False) may stay)"
         )
 
 
