@@ -11,14 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.integration.small_training import WORKER
 from tests.rigs.site import environment, wait_for
 
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient, NoDaemonError
-
-PACE_S = 0.1
-"""Of a round: whoever trains leaves the processor to the commands."""
 
 
 class NewUser:
@@ -75,44 +71,10 @@ def new_user(folder: Path, kind: type[Person] = NewUser) -> Iterator[Person]:  #
         yield kind(folder, stack)
 
 
-def site_made(user: NewUser, name: str, peer: str = "") -> str:
-    """`chaosd up NAME ... -- python train.py`: one command makes a site, starts its daemon and trains. Its id."""
-    folder = user.folder / f"training-{name}"
-    folder.mkdir()
-    train = [sys.executable, str(WORKER), "--site", str(ord(name) - ord("a") + 1), "--folder", str(folder)]
-    train += ["--pace", str(PACE_S)]
-    where = ["--listen", f"127.0.0.1:{free_port()}", *(["--peer", peer] if peer else [])]
-    log = user.starts(name, "-m", "chaosd", "up", name, "--name", name.upper(), *where, "--", *train)
-    return wait_for(lambda: re.search(r"^site ([0-9a-f]{32}) of run", log.read_text(), re.MULTILINE), "its id")[1]
-
-
 def told(user: NewUser, name: str, pattern: str) -> str:
     """What the daemon of a site has printed."""
     log = user.folder / f"{name}.log"
     return wait_for(lambda: re.search(pattern, log.read_text()), pattern)[1]
-
-
-def test_two_sites_train_after_three_commands_and_a_third_after_two_more_without_an_editor(tmp_path: Path) -> None:
-    with new_user(tmp_path) as user:
-        site_made(user, "a")
-        peer = told(user, "a", r"chaosd up --run default --peer (\S+)")
-        second = site_made(user, "b", peer)
-        words = told(user, "b", r"words, for the telephone: (.+)")
-        assert told(user, "b", r"waiting for the operator of (A \(\w+\)), who lets this site in with `chaosd accept")
-        assert told(user, "b", f"comparing the words of its id: ({words})")
-        told(user, "a", f"read.*out the same words.*({words})")
-        assert words in user.runs("pending", "--config", "a/chaosd.toml"), "both operators see the same words"
-        clients = {name: LocalClient(tmp_path / name / "data" / "api.sock") for name in "abc"}
-        assert clients["a"].status().round == 0, "the founder waits for the second"
-        assert "done" in user.runs("accept", second[:8], "--config", "a/chaosd.toml")
-        wait_for(lambda: all(clients[name].status().round >= 3 for name in "ab"), "common rounds")
-
-        third = site_made(user, "c", peer)
-        told(user, "c", r"(waiting for the operator of A)")
-        assert "done" in user.runs("accept", third[:8], "--config", "a/chaosd.toml")
-        wait_for(lambda: clients["c"].status().state == "member", "the third takes part")
-        wait_for(lambda: all(len(clients[name].status().sites) == 3 for name in "abc"), "everybody knows of all")
-        wait_for(lambda: clients["a"].pending() == [], "nobody waits")
 
 
 def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Path) -> None:

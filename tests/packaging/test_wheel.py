@@ -144,8 +144,9 @@ def test_the_lab_is_a_plug_in_of_the_command_line(installed: Path) -> None:
 
 
 def test_what_is_no_module_is_shipped_too(installed: Path) -> None:
-    """The page with its scripts and style, the files for those who watch a site, the example of the demo."""
-    for package, source in (("chaosd", "chaosd/chaosd"), ("chaos_lab/heart", "examples/heart")):
+    """The pages with their scripts and style, the files for those who watch a site, the example of the demo."""
+    sources = {"chaosd": "chaosd/chaosd", "chaos_lab": "chaosd/chaos_lab", "chaos_lab/heart": "examples/heart"}
+    for package, source in sources.items():
         files = {path.relative_to(ROOT / source) for path in (ROOT / source).rglob("*") if path.is_file()}
         wanted = {
             one for one in files if one.suffix in (".js", ".css", ".html", ".svg", ".yml", ".json", ".csv", ".toml")

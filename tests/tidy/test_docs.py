@@ -23,6 +23,7 @@ from chaosd.cli.app import app
 from chaosd.config.model import SiteConfig, load_config
 
 README = ROOT / "README.md"
+BY_HAND = ROOT / "docs" / "how-to" / "by-hand.md"
 OPERATING = ROOT / "docs" / "operating.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -60,8 +61,8 @@ def test_the_first_commands_of_the_readme_are_demo_and_test() -> None:
     assert blocks(README, "")[0].splitlines() == ["make demo", "make test"]
 
 
-def test_the_readme_shows_the_commands_of_a_first_run() -> None:
-    shown = {" ".join(words[:2]) for page, words in COMMANDS if page == README}
+def test_the_readme_and_the_page_by_hand_show_the_commands_of_a_first_run() -> None:
+    shown = {" ".join(words[:2]) for page, words in COMMANDS if page in (README, BY_HAND)}
     wanted = "init start status events link leave doctor lab plan simulate"
     assert {f"chaosd {name}" for name in wanted.split()} <= shown
 
@@ -132,8 +133,8 @@ def test_every_anchor_of_the_same_page_is_a_heading(page: Path) -> None:
     assert {target[1:] for target in LINK.findall(text) if target.startswith("#")} <= headings
 
 
-def test_every_configuration_file_in_the_readme_can_be_used(tmp_path: Path) -> None:
-    shown = blocks(README, "toml")
+def test_every_configuration_file_of_the_run_by_hand_can_be_used(tmp_path: Path) -> None:
+    shown = blocks(BY_HAND, "toml")
     assert len(shown) == 2
     configs = []
     for number, text in enumerate(shown):
