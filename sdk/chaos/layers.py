@@ -4,7 +4,8 @@ A layer takes one tensor and gives one. Hugging Face's models compute more besid
 All of it follows from the shape of what enters, so each layer here computes its own, and a micro-batch is full
 sequences without padding. Every list is tried before it is given: a short sequence through the layers must come to what
 the model itself makes of it, so that a model that was changed, or a library that was, is refused and not trained
-wrongly.
+wrongly. That shows no dropout and no rare case, so only families are listed whose forward passes have nothing else
+between the layers.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def of(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The layers of a model of Hugging Face: embedding, blocks, head. Token numbers (batch, length) enter it, and
     logits leave it.
 
-    Known: causal language models of GPT-2, Llama, Mistral and Qwen2; BERT for masked words and for classes of
-    sequences. The modules are the model's own, so its state keeps its names. Raises ValueError for other models, and
-    for one whose head shares the embedding's weights (see `untie`).
+    Known: causal language models of GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Phi3 and Olmo2; BERT for masked words
+    and for classes of sequences. The modules are the model's own, so its state keeps its names. Raises ValueError for
+    other models, and for one whose head shares the embedding's weights (see `untie`).
     """
     name = _known_name(model)
     if name is None:
@@ -160,6 +161,10 @@ _KNOWN: Mapping[str, Callable[[Any], list[torch.nn.Module]]] = {
     "LlamaForCausalLM": _decoder,
     "MistralForCausalLM": _decoder,
     "Qwen2ForCausalLM": _decoder,
+    "Qwen3ForCausalLM": _decoder,
+    "GemmaForCausalLM": _decoder,
+    "Phi3ForCausalLM": _decoder,
+    "Olmo2ForCausalLM": _decoder,
     "BertForMaskedLM": _bert_masked,
     "BertForSequenceClassification": _bert_classes,
 }

@@ -49,6 +49,22 @@ def qwen2() -> Any:
     return transformers.Qwen2ForCausalLM(config)
 
 
+def qwen3() -> Any:
+    return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**DECODER, **SPECIAL, head_dim=4))
+
+
+def gemma() -> Any:
+    return transformers.GemmaForCausalLM(transformers.GemmaConfig(**DECODER, **SPECIAL, head_dim=4))
+
+
+def phi3() -> Any:
+    return transformers.Phi3ForCausalLM(transformers.Phi3Config(**DECODER, **SPECIAL))
+
+
+def olmo2() -> Any:
+    return transformers.Olmo2ForCausalLM(transformers.Olmo2Config(**DECODER, **SPECIAL))
+
+
 def bert_masked() -> Any:
     model = transformers.BertForMaskedLM(transformers.BertConfig(**SIZES))
     layers.untie(model)
@@ -59,7 +75,7 @@ def bert_classes() -> Any:
     return transformers.BertForSequenceClassification(transformers.BertConfig(**SIZES, num_labels=VOCABULARY))
 
 
-MODELS = [gpt2, llama, mistral, qwen2, bert_masked, bert_classes]
+MODELS = [gpt2, llama, mistral, qwen2, qwen3, gemma, phi3, olmo2, bert_masked, bert_classes]
 Make = Callable[[], Any]
 
 
