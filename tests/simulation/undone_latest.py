@@ -187,4 +187,20 @@ LATEST = (
         ),
         test="test_missing_state:test_a_transfer_ends_when_its_sources_were_started_again",
     ),
+    Undone(
+        row=88,
+        patches=(
+            Patch(
+                "chaos_protocols.links.naming:RunNaming.may_go",
+                "self._versions.neighbour_lacks",
+                "self._versions.lacks",
+            ),
+            Patch(
+                "chaos_protocols.links.site_versions:SiteVersions.heard",
+                "met[0] == incarnation",
+                "False",
+            ),
+        ),
+        test="test_naming:test_what_a_third_site_reports_of_a_neighbour_does_not_outweigh_its_handshake",
+    ),
 )

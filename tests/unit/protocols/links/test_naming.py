@@ -274,6 +274,19 @@ def test_a_neighbour_of_the_former_release_is_sent_no_word_that_it_would_take_fo
     assert not [one for one in said if one.run]
 
 
+def test_what_a_third_site_reports_of_a_neighbour_does_not_outweigh_its_handshake() -> None:
+    """Be it of the start that was met, or of one that never was (seed 101, 7 sites)."""
+    guest = SiteId("e" * 32)
+    for start in (1, 2):
+        bench = at_c()
+        bench.handle(events.LinkUp(site=guest, incarnation=1, address="", versions=FORMER))
+        lie = msgspec.structs.replace(report(B, guest), incarnation=start)
+        brought(bench, B, lie, by=B, run=RUN)
+        bench.taken()
+        found = brought(bench, A, report(A, B), by=B, run=RUN)
+        assert {to for to, _ in envelopes(found, LinkStateAdvertisement)} == {D}
+
+
 def test_who_asks_to_join_with_the_former_release_hears_why_not() -> None:
     """Over a neighbour, which does not read the run's name either; and nothing else follows from what it said."""
     guest = SiteId("e" * 32)

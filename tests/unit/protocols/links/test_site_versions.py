@@ -28,3 +28,15 @@ def test_a_newer_start_replaces_what_was_known_and_an_older_one_changes_nothing(
     assert versions.of(B) == FORMER and versions.software_of(B) == "0.2.0"
     versions.heard(B, 6, SPOKEN, "")
     assert versions.of(B) == SPOKEN and versions.software_of(B) == ""
+
+
+def test_no_report_changes_what_a_start_has_said_in_its_own_handshake() -> None:
+    versions = SiteVersions(A, 1, SPOKEN)
+    versions.met(B, 5, FORMER, "0.2.0")
+    versions.heard(B, 5, SPOKEN, "")
+    assert versions.of(B) == FORMER and versions.neighbour_lacks(B, SPOKEN.newest)
+    versions.heard(B, 6, SPOKEN, "0.3.0")
+    assert versions.of(B) == SPOKEN, "it was started again, as others say"
+    assert versions.neighbour_lacks(B, SPOKEN.newest), "which the link to it has not shown yet"
+    versions.met(B, 6, SPOKEN, "0.3.0")
+    assert not versions.neighbour_lacks(B, SPOKEN.newest)
