@@ -203,4 +203,15 @@ LATEST = (
         ),
         test="test_naming:test_what_a_third_site_reports_of_a_neighbour_does_not_outweigh_its_handshake",
     ),
+    Undone(
+        row=89,
+        patches=(
+            Patch(
+                "chaos_protocols.inbound:Inbound.received",
+                "isinstance(ours.message, messages.JoinRequest)",
+                "False",
+            ),
+        ),
+        test="test_naming:test_who_asks_after_an_upgrade_is_answered_in_words_that_it_takes",
+    ),
 )

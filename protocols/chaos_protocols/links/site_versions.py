@@ -54,8 +54,8 @@ class SiteVersions:
         return known is not None and known[1].newest < version
 
     def neighbour_lacks(self, neighbour: SiteId, version: int) -> bool:
-        """Whether a neighbour does not speak it, by the handshake of its newest link; reports of others may be lies, also
-        on starts that never were."""
+        """Whether a neighbour does not speak it, by the handshake of its newest link; reports of others may be lies,
+        also on starts that never were."""
         met = self._met.get(neighbour)
         return met is not None and met[1].newest < version
 

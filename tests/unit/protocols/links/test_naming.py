@@ -299,6 +299,16 @@ def test_who_asks_to_join_with_the_former_release_hears_why_not() -> None:
     assert bench.machine.network.router._guard.incarnation == before
 
 
+def test_who_asks_after_an_upgrade_is_answered_in_words_that_it_takes() -> None:
+    """All that this site was told before is of its former release (seed 2104, 6 sites)."""
+    guest = SiteId("e" * 32)
+    bench = schedules()
+    brought(bench, B, report(B, guest, FORMER), by=B, run=RUN)
+    upgraded = msgspec.structs.replace(request(SPOKEN), incarnation=2)
+    ((_, answer),) = envelopes(brought(bench, guest, upgraded, by=B, run=RUN), JoinAnswer)
+    assert answer.run == RUN
+
+
 def test_a_site_that_can_name_the_run_is_not_refused_for_what_it_asked_of_another_one() -> None:
     """It may be asking this run, too, and be sent away by an answer to the other request (seed 1172, 4 sites)."""
     guest = SiteId("e" * 32)
