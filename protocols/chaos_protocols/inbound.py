@@ -81,16 +81,14 @@ class Inbound:
         if ours.source != neighbour and type(ours.message) in OF_THE_LINK:
             self.rejected += 1
             return []
+        network.naming.heard_from(ours.source, ours.run)
         if ours.run and not network.naming.named and self._participation.client.is_of_run(ours.source):
             network.naming.saw_named(ours.run)
             network.name_runs(self._participation.client.is_of_run)
         if ours.event_id:
             outbox.caused_by(ours.event_id)
-        if network.naming.takes(neighbour, ours):
-            if self._participation.client.is_trusted(ours.source):
-                network.saw_incarnation(ours.source, ours.incarnation)  # its own word: it made the envelope
-            if isinstance(ours.message, messages.JoinRequest):  # who reported of its former start may not be here now
-                network.versions.heard(ours.source, ours.message.incarnation, ours.message.versions, "")
+        if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):
+            network.saw_incarnation(ours.source, ours.incarnation)  # its own word: it made the envelope
         return self.deliver(ours.source, ours.message)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:

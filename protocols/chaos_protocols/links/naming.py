@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from chaos_protocols.agreement.roster import RunId
 from chaos_protocols.links.site_versions import SiteVersions
-from chaos_protocols.names import SiteId
+from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.wire.control import Envelope, JoinRequest
 from chaos_protocols.wire.versions import NAMES_SINCE
 
@@ -25,11 +25,22 @@ class RunNaming:
         """What others bring of a third site counts only if it names that run."""
         self.shown: RunId = ""
         """The run that a site of it has named in a word that others handed on."""
+        self._readers: dict[SiteId, None] = {}
+        """Who has named the run in its own newest word for this site, so that it can read one that does, whatever
+        others report of it; the newest SITES_MAX of them."""
         self._versions = versions
 
     def saw_named(self, run: RunId) -> None:
         """A site of the run has named it in a word that others handed on."""
         self.shown = run
+
+    def heard_from(self, source: SiteId, run: RunId) -> None:
+        """A word of `source` has come for this site, or for everybody; it names this run, or none."""
+        self._readers.pop(source, None)
+        if run:
+            self._readers[source] = None
+            if len(self._readers) > SITES_MAX:
+                del self._readers[next(iter(self._readers))]
 
     def settle(self, run: RunId, *, named: bool, required: bool) -> bool:
         """What is known now. True: this site's words name a run that they did not name before, so what it has said of
@@ -41,7 +52,8 @@ class RunNaming:
     def of_word_to(self, destination: SiteId) -> RunId:
         """What a word for `destination` names that others hand on; empty: nothing. Who asks to join with an older
         release could not read it, and has to hear why that is refused."""
-        return self.run if self.named and not self._versions.lacks(destination, NAMES_SINCE) else ""
+        reads = destination in self._readers or not self._versions.lacks(destination, NAMES_SINCE)
+        return self.run if self.named and reads else ""
 
     def may_go(self, neighbour: SiteId, envelope: Envelope) -> bool:
         """Whether a neighbour can read it: one of an older release would take its signature for a wrong one."""
