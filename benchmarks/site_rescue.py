@@ -83,6 +83,7 @@ class Rescue:
     def __init__(self, site: Site, fast: Path) -> None:
         self.lost_s = self.loaded_s = 0.0
         self.received_bytes = 0.0
+        self.state_bytes = 0
         self._site, self._fast = site, fast
 
     def watch(self, _: Controller, entry: Happened) -> None:
@@ -91,6 +92,8 @@ class Rescue:
         elif entry.kind == "state-loaded" and self.lost_s and not self.loaded_s:
             self.loaded_s = entry.at_s
             self.received_bytes += self._received()
+            told = "\n".join(each.reason for each in self._site.events("transfer"))
+            self.state_bytes = max(int(n.replace(",", "")) for n in re.findall(r"([\d,]+) bytes of round", told))
             self._fast.touch()
 
     def _received(self) -> float:
@@ -120,8 +123,7 @@ def _rounds(site: Site) -> Rounds:
     return {step: (at_s, digests) for step, at_s, digests in map(json.loads, lines)}
 
 
-async def _play(folder: Path, width: int) -> tuple[Ran, Rescue, list[Rounds], int]:
-    """Also the bytes of the whole state."""
+async def _play(folder: Path, width: int) -> tuple[Ran, Rescue, list[Rounds]]:
     fast = folder / "fast"
     with cluster_of(folder, dict.fromkeys((*OUTSIDE, "many"), ""), min_sites=3) as cluster:
         *outside, many = cluster.sites
@@ -142,12 +144,7 @@ async def _play(folder: Path, width: int) -> tuple[Ran, Rescue, list[Rounds], in
         async with asyncio.timeout(LIMIT_S):
             for process in processes:
                 await asyncio.to_thread(process.wait)
-        state_bytes = max(int(n.replace(",", "")) for n in re.findall(r"([\d,]+) bytes of round", _reasons(many)))
-        return ran, rescue, [_rounds(site) for site in outside], state_bytes
-
-
-def _reasons(site: Site) -> str:
-    return "\n".join(each.reason for each in site.events("transfer"))
+        return ran, rescue, [_rounds(site) for site in outside]
 
 
 def _lost_layers(ran: Ran) -> range:
@@ -161,18 +158,18 @@ def run(*, short: bool, seed: int) -> Figures:
     """`seed`: not drawn from."""
     width = WIDTH_SHORT if short else WIDTH
     with tempfile.TemporaryDirectory() as folder:
-        ran, rescue, others, state_bytes = asyncio.run(_play(Path(folder), width))
+        ran, rescue, others = asyncio.run(_play(Path(folder), width))
     if ran.failed or not rescue.loaded_s:
         raise RuntimeError(f"the training did not come to its end: {ran.failed}; {ran.happened[-5:]}")
     lost = bytes_of_layers(width, _lost_layers(ran))
-    came = int(rescue.received_bytes) + HASH_BYTES * -(-state_bytes // CELL_BYTES)
+    came = int(rescue.received_bytes) + HASH_BYTES * -(-rescue.state_bytes // CELL_BYTES)
     before, meanwhile = _gaps(others, rescue)
     steps: list[Any] = [each.fields for each in ran.of("step")]
     group = {int(fields["step"]): list(fields["digests"]) for fields in steps}
     common = others[0].keys() & others[1].keys()
     return {
         "lost_bytes": lost,
-        "state_bytes": state_bytes,
+        "state_bytes": rescue.state_bytes,
         "received_bytes": came,
         "over_lost_layers": came / lost,
         "seconds": rescue.loaded_s - rescue.lost_s,
