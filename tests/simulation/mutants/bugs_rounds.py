@@ -165,7 +165,9 @@ ROUNDS = (
         name="promoted before it is level",
         patches=(
             Patch(
-                "chaos_protocols.membership.catch_up:CatchUp.report", "caught_up = rounds.caught_up", "caught_up = True"
+                "chaos_protocols.membership.catch_up:CatchUp.report",
+                "self._membership, self._rounds.caught_up",
+                "self._membership, True",
             ),
             # The second fence: whoever is promoted trains only when its worker has applied all that is here.
             Patch(f"{DELIVERY}.next", "if self._queue:", "if self._queue and not self.active:"),
@@ -178,8 +180,8 @@ ROUNDS = (
         patches=(
             Patch(
                 "tests.simulator.node:Node._snapshot",
-                "or worker.updating or worker.round < due",
-                "or worker.round + worker.updating < due",
+                "or worker.updating or worker.reached < due",
+                "or worker.reached + worker.updating < due",
             ),
             Patch(
                 "tests.simulator.node:Node._apply",
@@ -198,8 +200,8 @@ ROUNDS = (
                 "",
             ),
             # The second fence: the worker takes it after the round that it was asked for.
-            Patch("tests.simulator.node:Node._snapshot", "or worker.round < due", ""),
-            Patch("tests.simulator.node:Node._snapshot", "round=due))", "round=worker.round))"),
+            Patch("tests.simulator.node:Node._snapshot", "or worker.reached < due", ""),
+            Patch("tests.simulator.node:Node._snapshot", "round=due))", "round=worker.reached))"),
         ),
         breaks=(4,),
     ),
