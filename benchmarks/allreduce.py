@@ -29,6 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import psutil
+from tests.rigs.counters import counted, samples
 
 from benchmarks.gloo_ring import GlooRounds, gloo_rounds
 from benchmarks.measure import Figures, spread
@@ -161,10 +162,9 @@ def _window(cluster: WanCluster, sites: int, rounds: int) -> Measured:
     seconds, other = whole_rounds(first.rounds(), sites, after_s=began_s)
     done = max(len(seconds) + other, 1)
     turns = [
-        float(line.split()[1])
+        sample.value
         for site in cluster.sites.values()
-        for line in site.client.metrics().splitlines()
-        if line.startswith("chaosd_loop_lag_longest_seconds ")
+        for sample in samples(site.client.metrics(), "chaosd_loop_lag_longest_seconds")
     ]
     silent = [event for site in cluster.sites.values() for event in site.events("link-down") if SILENT in event.cause]
     return Measured(
@@ -185,9 +185,8 @@ def _cpu_s(pids: list[int]) -> float:
 
 def _sent_bytes(cluster: WanCluster) -> float:
     """By all sites, in rounds."""
-    lines = [line for site in cluster.sites.values() for line in site.client.metrics().splitlines()]
-    rounds = [one for one in lines if one.startswith("chaosd_bulk_bytes_total") and 'kind="averaging"' in one]
-    return sum(float(one.split()[-1]) for one in rounds if 'direction="sent"' in one)
+    told = [site.client.metrics() for site in cluster.sites.values()]
+    return sum(counted(one, "chaosd_bulk_bytes_total", kind="averaging", direction="sent") for one in told)
 
 
 def _faults(pids: list[int]) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
+from tests.rigs.counters import samples
 
 from benchmarks.measure import REPEATS_MIN, Figures, spread
 from benchmarks.wan import BenchmarkError, Loopback, WanCluster, join
@@ -65,12 +65,7 @@ def one_join(state_bytes: int) -> dict[str, float]:
 
 def state_phases(metrics: str) -> dict[str, float]:
     """Seconds by phase of the last state that a worker got, out of what its daemon counts. Raises BenchmarkError."""
-    found = {
-        sample.labels["phase"]: sample.value
-        for family in text_string_to_metric_families(metrics)
-        for sample in family.samples
-        if sample.name == "chaosd_state_phase_seconds"
-    }
+    found = {sample.labels["phase"]: sample.value for sample in samples(metrics, "chaosd_state_phase_seconds")}
     if missing := [name for name in PHASES if name not in found]:
         raise BenchmarkError(f"the newcomer's daemon timed no {', '.join(missing)}")
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from tests.rigs.counters import counted
 from tests.rigs.site import Cluster, wait_for
 
 from benchmarks.failover import FAULTS, measure
@@ -53,9 +54,7 @@ def _control_bytes(cluster: Cluster) -> float:
     """That the first site's daemon sends, for each round, while nothing happens."""
 
     def sent() -> float:
-        lines = cluster.sites[0].client.metrics().splitlines()
-        name = "chaosd_control_bytes_total{"
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and '"sent"' in line)
+        return counted(cluster.sites[0].client.metrics(), "chaosd_control_bytes_total", direction="sent")
 
     bytes_before, round_before = sent(), cluster.sites[0].round()
     time.sleep(CALM_S)

@@ -26,6 +26,7 @@ from typing import Any
 
 from tests.integration import site_training
 from tests.integration.worker_group_child import worker
+from tests.rigs.counters import counted
 from tests.rigs.site import Site, cluster_of
 from tests.rigs.worker_group import Forked, Ran, _context, train
 
@@ -41,7 +42,6 @@ LOST_AT = 4
 PACE_S = 0.5
 """Between two rounds until the state is whole again, so that there are rounds meanwhile."""
 LIMIT_S = 240.0
-RECEIVED = re.compile(r'^chaosd_bulk_bytes_total\{direction="received",kind="state"\} (\S+)$', re.MULTILINE)
 OUTSIDE = ("one", "two")
 SEEDS = {"one": 7, "two": 11, "many": 13}
 
@@ -97,8 +97,7 @@ class Rescue:
             self._fast.touch()
 
     def _received(self) -> float:
-        found = RECEIVED.search(self._site.client.metrics())
-        return float(found[1]) if found else 0.0
+        return counted(self._site.client.metrics(), "chaosd_bulk_bytes_total", direction="received", kind="state")
 
 
 def _arguments(name: str, width: int, fast: Path, told: Path | None) -> dict[str, str]:

@@ -186,17 +186,7 @@ def _virtual(setting: Setting, batch: int) -> _Seconds:
         torch="none",
         model="00",
         layers=tuple(
-            LayerReport(
-                name=layer.name,
-                forward_s=layer.forward_s,
-                backward_s=layer.backward_s,
-                optimizer_step_s=layer.optimizer_step_s,
-                parameter_bytes=layer.parameter_bytes,
-                optimizer_bytes=layer.optimizer_bytes,
-                gradient_bytes=layer.gradient_bytes,
-                activation_bytes=layer.activation_bytes,
-                output_bytes=layer.output_bytes,
-            )
+            LayerReport(**{name: getattr(layer, name) for name in LayerReport.__struct_fields__})
             for layer in exact.layers
         ),
         micro_batches=batch,

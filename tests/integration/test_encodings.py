@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.small_training import train
+from tests.rigs.counters import samples
 from tests.rigs.site import Cluster, Site, cluster_of, end_level, wait_for
 
 from chaos_protocols.wire.encodings import FORMS, FP32
@@ -23,10 +24,8 @@ def in_encoding(name: str) -> list[str]:
 
 def averaged_bytes(site: Site) -> float:
     """Payload that it has sent on the streams of averaging."""
-    for line in site.client.metrics().splitlines():
-        if line.startswith("chaosd_bulk_bytes_total") and 'kind="averaging"' in line and 'direction="sent"' in line:
-            return float(line.split()[-1])
-    raise AssertionError("no such figure")
+    (found,) = samples(site.client.metrics(), "chaosd_bulk_bytes_total", kind="averaging", direction="sent")
+    return float(found.value)
 
 
 def all_train(cluster: Cluster, name: str) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
+
 from chaos_planner.pipelines.costs.durations import Costs
 from chaos_planner.pipelines.estimates.evaluate import evaluate
 from chaos_planner.pipelines.facts.site import ClusterFacts, DeviceFacts, LayerFacts, ModelProfile
@@ -278,18 +280,7 @@ def _named(plan: ExecutionPlan | None) -> frozenset[int]:
 def profile_of(hello: GroupHello) -> ModelProfile:
     """What a worker has measured, as the planner's facts."""
     layers = tuple(
-        LayerFacts(
-            name=layer.name[:200] or "layer",
-            forward_s=layer.forward_s,
-            backward_s=layer.backward_s,
-            parameter_bytes=layer.parameter_bytes,
-            optimizer_bytes=layer.optimizer_bytes,
-            gradient_bytes=layer.gradient_bytes,
-            activation_bytes=layer.activation_bytes,
-            output_bytes=layer.output_bytes,
-            optimizer_step_s=layer.optimizer_step_s,
-        )
-        for layer in hello.layers
+        LayerFacts(**{**msgspec.structs.asdict(layer), "name": layer.name[:200] or "layer"}) for layer in hello.layers
     )
     return ModelProfile(
         name="model", layers=layers, micro_batch_size=hello.micro_batch_size, global_micro_batches=hello.micro_batches
