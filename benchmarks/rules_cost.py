@@ -46,8 +46,7 @@ def _has_agreed(cluster: Cluster) -> bool:
 
 
 def _journal_bytes(cluster: Cluster) -> list[int]:
-    folders = [site.folder / "data" / "journal" for site in cluster.sites]
-    return [sum(path.stat().st_size for path in [folder, *folder.rglob("*")] if path.is_file()) for folder in folders]
+    return [(site.folder / "journal").stat().st_size for site in cluster.sites]
 
 
 def _control_bytes(cluster: Cluster) -> float:
