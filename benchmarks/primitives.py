@@ -10,10 +10,12 @@ from __future__ import annotations
 import signal
 import statistics
 import time
+from functools import partial
 
 from tests.rigs.site import Cluster, Site, wait_for
 
 from benchmarks.sites import longest_gap_s, training_cluster
+from chaosd.api.status import Outcome
 
 Figure = float | int | bool | str | dict[str, float]
 
@@ -65,11 +67,18 @@ def _change_links(cluster: Cluster, count: int) -> tuple[list[float], list[float
     removed: list[float] = []
     for _ in range(count):
         for times, add in ((removed, False), (added, True)):
-            outcome = one.client.change_link(other.identity.site, add=add)
+            outcome = wait_for(partial(_changed, one, other, add=add), "no other change of the link runs")
             assert outcome.done, outcome.reason
             times.append(outcome.duration_s)
             time.sleep(0.05)
     return added, removed
+
+
+def _changed(one: Site, other: Site, *, add: bool) -> Outcome | None:
+    """None: the scheduler is busy with a change of this link that nobody asked for here (it looked dead for a moment on
+    a machine with much else to do), so it has to be asked again."""
+    outcome = one.client.change_link(other.identity.site, add=add)
+    return outcome if outcome.done or "under way" not in outcome.reason else None
 
 
 def _leave_and_return(cluster: Cluster) -> float:
