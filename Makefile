@@ -71,8 +71,9 @@ COMPILED := --compiled
 attack: $(VENV)/.project  ## a hostile guest against sites that train: rounds a second with and without, memory (4 minutes)
 	@$(BIN)/python -m benchmarks attack --short
 
-soak: $(VENV)/.check  ## real processes under fire for 10 minutes, 50 power cuts, 5,000 rounds of the engine, 100,000 seeds (2 and a half hours)
+soak: $(VENV)/.check  ## real processes under fire for 10 minutes, a site's workers for an hour, 50 power cuts, 5,000 rounds of the engine, 100,000 seeds (4 hours)
 	@$(BIN)/python -m tests.soak
+	@$(BIN)/python -m tests.soak.workers
 	@CHAOS_POWER_CUTS=0:50 $(BIN)/python -m pytest -q tests/integration/test_power_cut.py
 	@CHAOS_RANDOM_ROUNDS=0:1000 $(BIN)/python -m pytest -q tests/integration/test_bulk_engines_random.py
 	@$(BIN)/python -m tests.simulator $(COMPILED) --seeds 0:100000

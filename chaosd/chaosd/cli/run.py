@@ -61,7 +61,7 @@ def run(
       $ chaosd run --nproc 8 --spares 1 --restarts 3 --events events.jsonl train.py --epochs 3
 
     Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
-    the end, 1 could not go on, 2 wrong usage.
+    the end, or left its run, 1 could not go on, 2 wrong usage, 130 ended by Ctrl+C before (143: by SIGTERM).
     """
     if sys.platform != "linux":
         fail("chaosd run needs Linux (pidfd, memfd, /proc); on other systems start the script alone", EXIT_USAGE)
@@ -79,7 +79,11 @@ def run(
     import asyncio  # here: the other commands start without it
 
     site = {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
-    failed = asyncio.run(_run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site))
+    failed, ended_by = asyncio.run(
+        _run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site)
+    )
+    if failed and ended_by is not None:
+        fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
     if failed:
         fail(f"the training could not go on: {failed}", EXIT_FAILED)
 
@@ -121,7 +125,8 @@ async def _run(
     failure_timeout_s: float,
     audit: bool,
     site: dict[str, Any],
-) -> str:
+) -> tuple[str, signal.Signals | None]:
+    """Why it could not go on, or empty; by which signal it was asked to end."""
     from chaos_planner.pipelines.plans.layout import Policy
     from chaosd.worker_group.controller import Controller
     from chaosd.worker_group.history import Happened
@@ -152,26 +157,29 @@ async def _run(
             **site,
             happened=happened,
         )
-        _on_signals(controller.end)
-        return await controller.run()
+        asked = _on_signals(controller.end)
+        failed = await controller.run()
+        return failed, asked[0] if asked else None
     finally:
         if out is not None:
             out.close()
 
 
-def _on_signals(end: Callable[[str], None]) -> None:
-    """The first one asks, the second one is not caught any more."""
+def _on_signals(end: Callable[[str], None]) -> list[signal.Signals]:
+    """The first one asks, the second one is not caught any more. Who has asked stands in the list, once it has."""
     import asyncio
 
-    loop = asyncio.get_running_loop()
+    loop, came = asyncio.get_running_loop(), list[signal.Signals]()
 
     def asked(number: signal.Signals) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(each)
+        came.append(number)
         end(f"ended by {number.name}")
 
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, asked, each)
+    return came
 
 
 def _line(kind: str, reason: str, fields: dict[str, Any]) -> str:

@@ -248,7 +248,9 @@ class Controller:
         while True:
             await asyncio.sleep(interval_s)
             now_s = loop.time()
-            for suspect in self._suspicion.observe(now_s, self._processes.readings(), interval_s=interval_s):
+            stopped = self._processes.stopped(self._suspicion.still(now_s))
+            readings = self._processes.readings()
+            for suspect in self._suspicion.observe(now_s, readings, stopped=stopped, interval_s=interval_s):
                 self._feed(WorkerSuspected(worker=suspect.worker, reason=suspect.reason))
             together = self._machine.member is None and self._suspicion.waiting_s(now_s) > WAIT_TOGETHER_LIMIT_S
             if together and not told_together:

@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from chaos_protocols.worker_group.suspicion import Reading
@@ -124,6 +125,10 @@ class WorkerProcesses:
         """What the running workers say that they are at."""
         return {worker: read_slot(self._view, worker) for worker in self._running}
 
+    def stopped(self, workers: Iterable[int]) -> frozenset[int]:
+        """Those of them that the system calls stopped: SIGSTOP, or a debugger."""
+        return frozenset(one for one in workers if one in self._running and _is_stopped(self._running[one].pid))
+
     def exit_text(self, worker: int) -> str:
         """How a worker ended, if the kernel says so already; else empty."""
         process = self._running.get(worker)
@@ -164,6 +169,15 @@ def _memory_is_gone(statm: int) -> bool:
         return os.pread(statm, 2, 0) == b"0 "
     except ProcessLookupError:
         return True
+
+
+def _is_stopped(pid: int) -> bool:
+    """By the kernel's word on the state of a process, which follows its name in brackets."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False  # it has ended
+    return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def _text(code: int) -> str:

@@ -25,6 +25,8 @@ class Crew:
         """Started, no hello yet."""
         self.present: set[int] = set()
         """Said hello and not gone."""
+        self._offered: frozenset[int] = frozenset()
+        """Those that were here when the planner was asked last."""
         self.done: set[int] = set()
         """Asks for no further step; gone or not."""
         self.hello: GroupHello | None = None
@@ -65,6 +67,16 @@ class Crew:
                 "process (torch.manual_seed(...) before the model is made)"
             )
         return ""
+
+    def offered(self, held: frozenset[int]) -> frozenset[int]:
+        """The planner is asked: who is here beside those that the plan in force holds."""
+        self._offered = frozenset(self.present)
+        return self._offered - held
+
+    def not_offered(self) -> frozenset[int]:
+        """Who came since the planner was asked. Whom it had and gave no place it has no use for: to ask again after
+        every step would cost each of them a stop."""
+        return frozenset(self.present - self._offered)
 
     def let_in(self, worker: int, hello: GroupHello) -> None:
         """It is here."""

@@ -196,8 +196,8 @@ class WorkerGroupMachine:
                 member.state_lost(Kept.NOTHING)
         elif member is not None and part and not member.settles:
             member.state_lost(Kept.PART)
-        held = self._crew.present if self._in_force is None else self._in_force.workers
-        idle = frozenset(self._crew.present - held)
+        held = self.present if self._in_force is None else self._in_force.workers
+        idle = self._crew.offered(held)
         self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh, part=part))
 
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
@@ -245,9 +245,9 @@ class WorkerGroupMachine:
 
     def _want_more(self) -> None:
         """Another plan from the next step boundary on, if a worker is here that this one could do with."""
-        waiting = self._crew.present - self.training
-        if waiting and len(self.training) < self._settings.workers:
-            self._plan_wanted = f"worker {min(waiting)} is here"
+        came = self._crew.not_offered()
+        if came and len(self.training) < self._settings.workers:
+            self._plan_wanted = f"worker {min(came)} is here"
 
     # ---- steps
 

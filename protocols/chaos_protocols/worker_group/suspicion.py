@@ -4,6 +4,7 @@ Each worker writes what it does before it does it (`Reading`): a count that grow
 waits for. A second thread of it, which only ever waits, counts as well (the beat). A worker that computes must change
 its word within the limit of that kind of work; one that waits for a peer may wait for as long as the peer takes, but
 its beat must go on: waiting releases the interpreter's lock, so nothing but a stopped process can starve that thread.
+A process that the system itself calls stopped (SIGSTOP) has the failure timeout, whatever it was at.
 
 Driven by the controller, which reads the words every `READ_INTERVAL_S`, with thousands of workers more rarely, and has
 the suspect killed: what is suspected is made certain. Source: FlashRecovery III-D (hangs); words instead of heartbeats
@@ -12,7 +13,7 @@ are this project's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -30,6 +31,9 @@ FIRST_LIMIT_S = 60.0
 
 LONGER_THAN_EVER = 4.0
 """Work may take so many times as long as the longest of its kind so far."""
+
+STILL_SHARE = 0.5
+"""Of the failure timeout: after so much without a new word the system is asked about a worker's process."""
 
 WAIT_TOGETHER_LIMIT_S = 60.0
 """All workers waiting for so long without a change: a defect of ours, not of a worker."""
@@ -79,6 +83,7 @@ class _Seen:
     progress: Reading
     since_s: float
     beat_since_s: float
+    stopped_since_s: float | None = None
     told: bool = False
 
 
@@ -97,10 +102,16 @@ class Suspicion:
         self._read_s: float | None = None
 
     def observe(
-        self, now_s: float, readings: Mapping[int, Reading], *, interval_s: float = READ_INTERVAL_S
+        self,
+        now_s: float,
+        readings: Mapping[int, Reading],
+        *,
+        stopped: Collection[int] = (),
+        interval_s: float = READ_INTERVAL_S,
     ) -> list[Suspect]:
-        """The suspects of this reading, which was to follow the one before after `interval_s`. A pause of the reader
-        itself (a stopped machine) is no reason for suspicion."""
+        """The suspects of this reading, which was to follow the one before after `interval_s`. `stopped`: of those that
+        were `still`, whose process the system calls stopped. A pause of the reader itself (a stopped machine) is no
+        reason for suspicion."""
         late_s = 0.0 if self._read_s is None else max(0.0, now_s - self._read_s - 2 * interval_s)
         self._read_s = now_s
         self._seen = {worker: seen for worker, seen in self._seen.items() if worker in readings}
@@ -112,12 +123,27 @@ class Suspicion:
                 continue
             seen.since_s += late_s
             seen.beat_since_s += late_s
+            if worker not in stopped:
+                seen.stopped_since_s = None
+            elif seen.stopped_since_s is None:
+                seen.stopped_since_s = now_s
+            else:
+                seen.stopped_since_s += late_s
             self._note(seen, progress, now_s)
             reason = self._judge(seen, now_s)
             if reason and not seen.told:
                 seen.told = True
                 found.append(Suspect(worker=worker, reason=reason))
         return found
+
+    def still(self, now_s: float) -> list[int]:
+        """Workers without a new word for so long that a look at their process is worth its time. One that waits for a
+        peer is told by its beats."""
+        return [
+            worker
+            for worker, seen in self._seen.items()
+            if seen.progress.work is not Work.WAITING and now_s - seen.since_s > STILL_SHARE * self._timeout_s
+        ]
 
     def waiting_s(self, now_s: float) -> float:
         """For how long all workers together have been waiting without a change; 0 while one works."""
@@ -143,6 +169,8 @@ class Suspicion:
 
     def _judge(self, seen: _Seen, now_s: float) -> str:
         work = seen.progress.work
+        if seen.stopped_since_s is not None and now_s - seen.stopped_since_s > (1 - STILL_SHARE) * self._timeout_s:
+            return f"its process is stopped, and has done nothing for {now_s - seen.since_s:.1f} s"
         if work in UNTIMED:
             return ""
         if work is Work.WAITING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
@@ -42,3 +43,22 @@ def test_a_dying_worker_is_found_though_each_look_is_at_a_part_of_them(monkeypat
     found = asyncio.run(run())
     assert [worker for each in found for worker in each] == [3], "once, within the looks that all of them take"
     assert [3] in found[:3]
+
+
+def test_a_stopped_process_is_told_from_one_that_sleeps() -> None:
+    async def run() -> None:
+        memory = os.memfd_create("nothing")
+        group = WorkerProcesses(["sleep", "infinity"], {}, lambda worker, reason: None, memory, _sleeps)
+        for worker in range(2):
+            group.start(worker)
+        os.kill(group.pid(1), signal.SIGSTOP)
+        os.waitid(os.P_PID, group.pid(1), os.WSTOPPED | os.WNOWAIT)  # noqa: ASYNC222  a moment
+        assert group.stopped([0, 1, 7]) == {1}
+        os.kill(group.pid(1), signal.SIGCONT)
+        os.waitid(os.P_PID, group.pid(1), os.WCONTINUED)  # noqa: ASYNC222
+        assert group.stopped([0, 1]) == frozenset()
+        await group.finish(0.0)
+        group.close()
+        os.close(memory)
+
+    asyncio.run(run())

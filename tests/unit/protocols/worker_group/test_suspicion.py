@@ -65,6 +65,27 @@ def test_a_stopped_process_is_found_also_while_it_waits() -> None:
     assert len(found) == 1 and found[0].startswith("0: it waits, but its process has not run")
 
 
+@pytest.mark.parametrize("work", [Work.OUTSIDE, Work.FORWARD, Work.BUILDING, Work.STARTING])
+def test_a_process_that_the_system_calls_stopped_has_the_failure_timeout_whatever_it_was_at(work: Work) -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    found, now_s = [], 0.0
+    while not found and now_s < 3.0:
+        now_s += READ_INTERVAL_S
+        readings = {0: progress(7, work), 1: progress(7, work)}
+        stopped = {0} & set(suspicion.still(now_s))
+        found = suspicion.observe(now_s, readings, stopped=stopped)
+    assert [each.worker for each in found] == [0] and "is stopped" in found[0].reason
+    assert TIMEOUT_S <= now_s <= TIMEOUT_S + 0.5
+
+
+def test_a_process_that_was_stopped_for_a_moment_is_left_alone() -> None:
+    suspicion = Suspicion(TIMEOUT_S)
+    for turn in range(200):
+        now_s = (turn + 1) * READ_INTERVAL_S
+        stopped = {0} if turn % 10 < 8 else set[int]()
+        assert suspicion.observe(now_s, {0: progress(7, Work.OUTSIDE)}, stopped=stopped) == []
+
+
 def test_reading_takes_a_tenth_of_the_time_and_never_comes_too_rarely() -> None:
     assert next_interval_s(0.001) == READ_INTERVAL_S
     assert next_interval_s(0.03) == pytest.approx(0.3)

@@ -241,6 +241,36 @@ def test_a_restarted_worker_takes_its_place_at_the_next_step_boundary() -> None:
     assert (asked.lost, asked.idle) == (frozenset(), {4})
 
 
+def test_a_worker_that_the_planner_has_no_place_for_is_offered_once() -> None:
+    bench = GroupBench(restarts=2)
+    bench.train()
+    bench.lose(3)
+    for worker in (0, 1, 2):
+        bench.stopped(worker, 0)
+    bench.plan((0, 1, 2))
+    bench.ready()
+    bench.say(4, hello(4))
+    _next_step(bench, 0)
+    assert bench.phase is GroupPhase.STOPPING, "who came is offered"
+    for worker in (0, 1, 2):
+        bench.stopped(worker, 1)
+    assert bench.taken(ev.AskPlanner)[-1].idle == {4}
+    bench.plan((0, 1, 2))
+    bench.ready()
+    _next_step(bench, 1)
+    assert bench.phase is GroupPhase.TRAINING, "the planner had it and did not want it; nothing has changed since"
+    bench.lose(2)
+    for worker in (0, 1, 4):
+        bench.stopped(worker, 2)
+    assert bench.taken(ev.AskPlanner)[-1].idle == {4}, "after a loss it is offered again"
+
+
+def _next_step(bench: GroupBench, step: int) -> None:
+    assert bench.machine.step == step
+    bench.reduce(0, 1, 2)
+    bench.stepped(0, 1, 2)
+
+
 def test_restarts_are_counted() -> None:
     bench = GroupBench(restarts=1)
     bench.train()
