@@ -188,6 +188,9 @@ class _Site:
     def run_id(self) -> str:
         return ""
 
+    def run_rules(self) -> int:
+        return 0
+
     def newest_start(self, site: SiteId) -> int:
         return 0
 

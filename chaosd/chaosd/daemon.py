@@ -298,6 +298,9 @@ class Daemon:
     def run_id(self) -> str:
         return self.driver.machine.roster.run_id
 
+    def run_rules(self) -> int:
+        return self.driver.machine.replica.rules
+
     def newest_start(self, site: SiteId) -> int:
         record = self.driver.machine.roster.record(site)
         return record.incarnation if record is not None else 0

@@ -9,7 +9,7 @@ import pytest
 from tests.rigs.transport import LOOPS, Site, close, run, start, until
 
 from chaos_protocols.causes import Cause
-from chaos_protocols.wire.versions import Versions
+from chaos_protocols.wire.versions import STARTS_SINCE, Versions
 from chaosd.transport import DialError
 from chaosd.transport.starts import Start
 
@@ -110,6 +110,56 @@ def test_a_neighbours_bare_word_ends_nobody(loop_kind: str, tmp_path: Path) -> N
         b.transport._starts._newest[a.id] = Start(incarnation=9, signature=b.identity.sign(signed))
         assert await cause_of(a, b) is Cause.OLDER_START
         await close(a, b)
+
+    run(loop_kind, main)
+
+
+def test_a_start_that_was_signed_in_another_run_ends_nobody(loop_kind: str, tmp_path: Path) -> None:
+    """A key may take part in two runs. Who is in both has the proof of a newer start from the one, and shows it in the
+    other: it counts only while the runs have not agreed to be named in it."""
+
+    async def main() -> None:
+        here, b = Site(tmp_path, "a", incarnation=5), Site(tmp_path, "b")
+        there, c = Site(tmp_path, "a", incarnation=9), Site(tmp_path, "c")
+        here.events.run = b.events.run = ONE
+        there.events.run = c.events.run = OTHER
+        await start(here, b, there, c)
+        for rules, told in ((0, Cause.KEY_ELSEWHERE), (STARTS_SINCE, Cause.OLDER_START)):
+            for site in (here, b, there, c):
+                site.events.rules = rules
+            await there.dial(c)
+            b.transport._starts._newest[here.id] = c.transport._starts.newest(there.id)
+            assert await cause_of(here, b) is told, f"rules {rules}"
+            there.transport.close_link(c.id, "the test")
+            await until(lambda: not there.neighbours and not c.neighbours)
+            c.transport._starts._newest.clear()
+        await close(here, b, there, c)
+
+    run(loop_kind, main)
+
+
+def test_a_start_of_this_run_ends_the_older_daemon_when_the_run_is_named_in_it(loop_kind: str, tmp_path: Path) -> None:
+    """Whether either knows already that the run has agreed on it, or not: one may have been away."""
+
+    async def main() -> None:
+        original, b = Site(tmp_path, "a", incarnation=5), Site(tmp_path, "b")
+        copy = Site(tmp_path, "a", incarnation=9)
+        await start(original, b, copy)
+        for site in (original, b, copy):
+            site.events.run = ONE
+        await copy.dial(b)
+        known = b.transport._starts.newest(copy.id)
+        assert known.signature and known.named, "a former release reads the one without a run"
+        copy.events.rules = STARTS_SINCE
+        copy.transport.close_link(b.id, "the test")
+        await until(lambda: not copy.neighbours and not b.neighbours)
+        b.transport._starts._newest.clear()
+        await copy.dial(b)
+        assert not b.transport._starts.newest(copy.id).signature, "what names no run is not signed any more"
+        for rules in (0, STARTS_SINCE):
+            original.events.rules = rules
+            assert await cause_of(original, b) is Cause.KEY_ELSEWHERE, f"rules {rules}"
+        await close(original, b, copy)
 
     run(loop_kind, main)
 

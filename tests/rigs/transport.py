@@ -75,11 +75,14 @@ class Recorder:
         self.bulk_losses: list[tuple[int, str]] = []
         self.asked: list[tuple[SiteId, str]] = []
         self.buffers: dict[bytes, memoryview] = {}
-        self.run, self.agreed = "", 0
+        self.run, self.agreed, self.rules = "", 0, 0
         self.refusals: list[tuple[SiteId, Why]] = []
 
     def run_id(self) -> str:
         return self.run
+
+    def run_rules(self) -> int:
+        return self.rules
 
     def newest_start(self, site: SiteId) -> int:
         return self.agreed

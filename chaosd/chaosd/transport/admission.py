@@ -98,6 +98,7 @@ def judge(site: SiteId, hello: Hello, facts: AdmissionFacts) -> tuple[Verdict, s
         software=own.software,
         run_id=facts.own_run_id,
         start=facts.own_start.signature,
+        run_start=facts.own_start.named,
     )
     if hello.purpose == PURPOSE_CONTROL:
         if hello.session.dialer != site:
@@ -132,7 +133,13 @@ def _against_control(site: SiteId, hello: Hello, facts: AdmissionFacts) -> Verdi
         newest = Start(incarnation=link.incarnation)
     if hello.incarnation < newest.incarnation:
         reason = f"start {hello.incarnation} of the dialing daemon is older than start {newest.incarnation}"
-        return Verdict(code=REFUSED_STALE, reason=reason, newest=newest.incarnation, newest_start=newest.signature)
+        return Verdict(
+            code=REFUSED_STALE,
+            reason=reason,
+            newest=newest.incarnation,
+            newest_start=newest.signature,
+            newest_run_start=newest.named,
+        )
     if link is not None and hello.incarnation == link.incarnation:
         if link.session.dialer != site:
             if hello.known != link.session:

@@ -39,7 +39,7 @@ from chaosd.transport.errors import DialError, PeerProtocolError
 from chaosd.transport.handshake import DialerHandshake, Speaker
 from chaosd.transport.settings import TransportSettings
 from chaosd.transport.sockets import SocketOptions
-from chaosd.transport.starts import Start, Starts
+from chaosd.transport.starts import Start, Starts, start_of
 from chaosd.transport.tls import TlsChannel
 
 
@@ -227,10 +227,10 @@ class Attempt:
     def _why_refused(self, verdict: Verdict) -> Why:
         """What a refusal means for this site."""
         context, site = self._context, short(self.site)
-        newest = Start(incarnation=verdict.newest, signature=verdict.newest_start)
+        newest = Start(incarnation=verdict.newest, signature=verdict.newest_start, named=verdict.newest_run_start)
         if context.starts.is_replaced(newest):
             return Cause.KEY_ELSEWHERE.told(site=site)
-        if verdict.newest > context.starts.own.incarnation:
+        if verdict.newest > context.starts.incarnation:
             return Cause.OLDER_START.told(site=site, reason=verdict.reason)
         match verdict.code:
             case code if code == REFUSED:
@@ -246,17 +246,18 @@ class Attempt:
 
     def hello(self, connection: PeerConnection, stream: int | None) -> Hello:
         """What we state on this connection."""
-        context = self._context
+        context, start = self._context, self._context.starts.own()
         return Hello(
             version=context.own.versions.newest,
             oldest=context.own.versions.oldest,
             software=context.own.software,
             run=context.run,
             run_id=context.run_id(),
-            start=context.starts.own.signature,
+            start=start.signature,
+            run_start=start.named,
             site=context.identity.site,
             public_key=context.identity.public_key,
-            incarnation=context.starts.own.incarnation,
+            incarnation=start.incarnation,
             purpose=PURPOSE_CONTROL if stream is None else PURPOSE_BULK,
             stream=stream or 0,
             streams=self.streams,
@@ -268,8 +269,7 @@ class Attempt:
 
     def saw_start(self, public_key: bytes, verdict: Verdict) -> None:
         """The listener says which start of its daemon it is."""
-        start = Start(incarnation=verdict.incarnation, signature=verdict.start)
-        self._context.starts.saw(self.site, public_key, start)
+        self._context.starts.saw(self.site, public_key, start_of(verdict), verdict.run_id)
 
     @property
     def options(self) -> SocketOptions:

@@ -163,6 +163,9 @@ class TransportEvents(Protocol):
     def run_id(self) -> str:
         """Which run this site is or was in; "" = none that has an id."""
 
+    def run_rules(self) -> int:
+        """The version whose rules that run has agreed on, as far as this site has ever known; 0 = none."""
+
     def newest_start(self, site: SiteId) -> int:
         """The newest start of that site's daemon that the run has agreed on; 0 = none."""
 

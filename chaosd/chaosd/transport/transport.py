@@ -35,7 +35,7 @@ from chaosd.transport.settings import (
     TransportEvents,
     TransportSettings,
 )
-from chaosd.transport.starts import Start, Starts
+from chaosd.transport.starts import Starts, start_of
 from chaosd.transport.stream_scaling import Widening
 from chaosd.transport.tls import client_context
 
@@ -62,7 +62,7 @@ class Transport:
         self._events = events
         self._settings = settings
         self._own = Speaker(versions=settings.versions, software=settings.software)
-        self._starts = Starts(identity, incarnation)
+        self._starts = Starts(identity, incarnation, events)
         self._listener = Listener(identity, settings, self, self._track)
         self._dialer = DialerContext(
             identity=identity,
@@ -217,7 +217,7 @@ class Transport:
             own_address=self._listener.address_seen_from(connection),
             own=self._own,
             own_run_id=self._events.run_id(),
-            own_start=self._starts.own,
+            own_start=self._starts.own(),
             newest=self._starts.newest(site, self._events.newest_start(site)),
             kept_out=self._events.keeps_out(site, hello.purpose),
             link=link.standing if link is not None else None,
@@ -225,7 +225,7 @@ class Transport:
         )
         verdict, reason = admission.judge(site, hello, facts)
         if verdict.code == ACCEPTED:
-            self._starts.saw(site, hello.public_key, Start(incarnation=hello.incarnation, signature=hello.start))
+            self._starts.saw(site, hello.public_key, start_of(hello), hello.run_id)
         elif (why := admission.why_refused(site, hello, facts, verdict, connection.peer_host)) is not None:
             self._tell(self._events.refused, site, why)
         return verdict, reason

@@ -113,7 +113,10 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId = ""
     """Which run the dialer is or was in, as its roster says; empty: in none, or its release does not say."""
     start: StartSignature = b""
-    """The dialer's signature of its start number (`chaosd.transport.starts`); empty: its release gives none."""
+    """The dialer's signature of its start number (`chaosd.transport.starts`); empty: its release gives none, or its run
+    has agreed to be named in it."""
+    run_start: StartSignature = b""
+    """The same with the name of the run `run_id` (since version 9); empty: it is in none, or its release gives none."""
 
     @property
     def versions(self) -> Versions:
@@ -147,11 +150,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     run_id: RunId = ""
     """Which run the listener is or was in; told to whom it trusts."""
     start: StartSignature = b""
-    """The listener's signature of its start number."""
+    """The listener's signature of its start number; `run_start`: the same with the name of the run `run_id`."""
+    run_start: StartSignature = b""
     newest: Counter = 0
     """The newest start of the dialer that the listener knows, where that is why it refuses; 0: it is not."""
     newest_start: StartSignature = b""
-    """The dialer's own signature of it; empty: the listener has it from others."""
+    """The dialer's own signature of it, and the one that names the run; empty: the listener has it from others."""
+    newest_run_start: StartSignature = b""
 
 
 FIXED_REFUSAL = Verdict(code=REFUSED)

@@ -16,7 +16,7 @@ UNNEGOTIATED = 1
 OLDEST = 2
 """The oldest version that this software still speaks. Raised only when no institution runs an older one any more."""
 
-NEWEST = 8
+NEWEST = 9
 """The newest one. What is new with each is listed in docs/decisions/0015."""
 
 PROOFS_SINCE = 7
@@ -29,7 +29,11 @@ NAMES_SINCE = 8
 """From this version on a word that others hand on names the run that it was said in, once a run has agreed on it
 (spec 4.19)."""
 
-RULED = (PROOFS_SINCE, NAMES_SINCE)
+STARTS_SINCE = 9
+"""From this version on a start number is signed for the run that it was told in, once a run has agreed on it
+(spec 2.14)."""
+
+RULED = (PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE)
 """Versions that brought rules which a run agrees on; each holds those before it, too (spec 6.12)."""
 
 Version = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
