@@ -1,6 +1,6 @@
-"""The reduce engine over random rounds, in each encoding: other trees in each, links that break, rounds that begin
-again under another plan, sites without weight, parts in turn, given at once or in pieces, some of which break off. All
-sites hold the same bytes, near the mean.
+"""The reduce engine over random rounds, in each encoding: other trees in each, cut finely or not, links that break,
+rounds that begin again under another plan, sites without weight, parts in turn, given at once or in pieces, some of
+which break off. All sites hold the same bytes, near the mean.
 
 CHAOS_RANDOM_ROUNDS=0:200 plays so many for each encoding (`make soak`); a failure names its seed.
 """
@@ -17,6 +17,7 @@ import pytest
 from tests.rigs.reduce import SITES, SPEC, Driver, Rig
 
 from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.reduce import chunk_bytes_for, layout
 from chaos_protocols.wire.encodings import FORMS, FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 
@@ -30,14 +31,14 @@ ERROR = {FP32: 1e-5, "bf16": 0.02, "fp16": 0.004, "int8": 0.12, "int4": 1.6}
 
 
 def random_plan(rng: random.Random) -> SyncPlan:
-    """One to three random trees over all sites."""
+    """One to three random trees over all sites, for a vector that is cut finely or not."""
     count = rng.randint(1, 3)
     trees = []
     for _ in range(count):
         order: list[SiteId] = rng.sample(FOUR, len(FOUR))
         parent = tuple(sorted((site, rng.choice(order[:at])) for at, site in enumerate(order) if at))
         trees.append(Tree(weight=1 / count, root=order[0], parent=parent))
-    return SyncPlan(trees=tuple(trees), reason="random")
+    return SyncPlan(trees=tuple(trees), reason="random", fine=rng.random() < 0.3)
 
 
 async def finished(rig: Rig, tag: Tag) -> None:
@@ -121,7 +122,9 @@ async def play(name: str, rig: Rig, rng: random.Random, number: int) -> None:
 
 @pytest.mark.timeout(0 if STOP - FIRST > 20 else 300)
 @pytest.mark.parametrize("name", FORMS)
-async def test_in_random_rounds_all_sites_hold_the_same_bytes(name: str) -> None:
+async def test_in_random_rounds_all_sites_hold_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MIN", 4 << 10)  # so that the two cuts differ
+    assert chunk_bytes_for(SPEC.size_bytes, fine=True) < chunk_bytes_for(SPEC.size_bytes)
     rng = random.Random(f"{name}/{FIRST}")
     rig = Rig(FOUR)
     for at, one in enumerate(FOUR):

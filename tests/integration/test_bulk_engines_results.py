@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import numpy as np
 import pytest
 from tests.rigs.reduce import CHAIN, SITES, SPEC, Rig
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
+from chaos_protocols.rounds.reduce import layout
 from chaos_protocols.wire.bulk import BlockGone, ChunkDown, ChunkUp, encode_bulk_header
+from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import SyncPlan, Tag, Tree
 from chaos_protocols.wire.state_spec import contribution_spec
 
@@ -46,6 +49,44 @@ async def test_a_result_is_fetched_from_whoever_has_it_and_a_wrong_one_is_refuse
     third.fetched.clear()
     third.engine.fetch_result(1, digest, [])
     await rig.until(lambda: third.fetched == {1: digest})
+    await rig.close()
+
+
+@pytest.mark.parametrize("name", [FP32, "int8"])
+async def test_a_result_is_fetched_however_it_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who fetches it knows no plan of it: its holder says how it is cut. One that says the wrong thing is refuted, and
+    the next one goes on from the start. Results that are cut otherwise are served as they are."""
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MIN", 4 << 10)  # so that the two cuts differ
+    rig = Rig(SITES[:3])
+    plan = SyncPlan(trees=(Tree(weight=1.0, root=SITES[0], parent=((SITES[1], SITES[0]),)),), reason="a pair")
+    rig.connect(plan)
+    first, second, third = rig.drivers.values()
+    for driver in (first, second, third):
+        driver.configure(msgspec.structs.replace(SPEC, encoding=name))
+    digests = {}
+    for number in (1, 2, 3):
+        tag = Tag(epoch=number, round=number)
+        for driver in (first, second):
+            driver.fill(number)
+            driver.engine.open(tag, msgspec.structs.replace(plan, fine=number > 1), [], True)
+            driver.engine.contribute(tag, 1.0, True)
+        await rig.until(lambda tag=tag: tag in first.finished, lambda tag=tag: tag in second.finished)
+        digests[number] = first.finished[tag][0]
+    rig.network.connect(first.site, third.site)
+    for number in (1, 2):
+        third.engine.fetch_result(number, digests[number], [first.site])
+        await rig.until(lambda number=number: number in third.fetched)
+        assert bytes(third.engine.result(number) or b"") == bytes(second.engine.result(number) or b"")
+    first.engine._exchange.hold(3, digests[3], 10, fine=False)
+    third.engine.fetch_result(3, digests[3], [first.site])
+    await rig.until(lambda: third.broken)
+    assert {one for one, _ in third.broken} == {first.site}
+    rig.network.cut(first.site, third.site)
+    rig.network.connect(second.site, third.site)
+    await rig.until(lambda: 3 in third.fetched)
+    assert bytes(third.engine.result(3) or b"") == bytes(second.engine.result(3) or b"")
+    assert {one for one, _ in third.broken} == {first.site}
+    third.broken.clear()
     await rig.close()
 
 

@@ -1,5 +1,9 @@
 """Frames on their way out on one bulk stream: in order for each link, without ever blocking the loop.
 
+Frames of one `turn` that wait one behind the other go by rank, so that the chunks of a round leave in the order of the
+vector, whatever their trees: else the chunks of one tree would hold up all others, and links beyond would stand idle.
+Frames of different turns never change places.
+
 Driven by the bulk engines. A link that is not up takes nothing: whoever has something to say says it again when the
 link comes up. A frame holds its buffer until the kernel has the bytes.
 """
@@ -7,6 +11,7 @@ link comes up. A frame holds its buffer until the kernel has the bytes.
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +25,9 @@ from chaosd.transport.errors import LinkClosed
 
 FRAMES_QUEUED_MAX = 1 << 17
 """For one link: several whole results of 8 GiB. Only a neighbour that asks without taking gets there."""
+
+FIRST = -1
+"""The rank of what goes before all chunks of its turn."""
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +49,15 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Frame(Generic[K]):
-    """`key`: what it belongs to, for `SendQueue.drop`. `buffer`: held until the frame is sent or dropped."""
+    """`key`: what it belongs to, for `SendQueue.drop`. `buffer`: held until the frame is sent or dropped. Among frames
+    of one `turn` the lower `rank` goes first, and of equals who came first; None: a turn of its own."""
 
     key: K
     header: BulkHeader
     payload: memoryview | bytes = b""
     buffer: Buffer | None = None
+    turn: object = None
+    rank: int = 0
 
     def release(self) -> None:
         self.payload = b""
@@ -56,13 +67,51 @@ class Frame(Generic[K]):
 
 
 @dataclass(slots=True)
+class _Turn(Generic[K]):
+    """Frames of one turn that follow each other: a heap of (rank, number, frame)."""
+
+    turn: object
+    frames: list[tuple[int, int, Frame[K]]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Lane(Generic[K]):
     """One connection's queue. A new connection gets a new lane, so that an old sender cannot touch its frames."""
 
     site: SiteId
-    frames: deque[Frame[K]] = field(default_factory=deque)
+    turns: deque[_Turn[K]] = field(default_factory=deque)
+    waiting: int = 0
     task: asyncio.Task[None] | None = None
     up: bool = True
+    _put: int = 0
+
+    def put(self, frame: Frame[K]) -> None:
+        if frame.turn is None or not self.turns or self.turns[-1].turn != frame.turn:
+            self.turns.append(_Turn(frame.turn))
+        heapq.heappush(self.turns[-1].frames, (frame.rank, self._put, frame))
+        self._put += 1
+        self.waiting += 1
+
+    def take(self) -> Frame[K]:
+        """The next one; there is one."""
+        _, _, frame = heapq.heappop(self.turns[0].frames)
+        if not self.turns[0].frames:
+            self.turns.popleft()
+        self.waiting -= 1
+        return frame
+
+    def drop(self, unwanted: Callable[[K], bool]) -> None:
+        kept: deque[_Turn[K]] = deque()
+        for turn in self.turns:
+            for _, _, frame in turn.frames:
+                if unwanted(frame.key):
+                    frame.release()
+                    self.waiting -= 1
+            turn.frames = [one for one in turn.frames if not unwanted(one[2].key)]
+            if turn.frames:
+                heapq.heapify(turn.frames)
+                kept.append(turn)
+        self.turns = kept
 
 
 class SendQueue(Generic[K]):
@@ -88,17 +137,17 @@ class SendQueue(Generic[K]):
         return site in self._lanes
 
     def put(self, site: SiteId, frame: Frame[K]) -> None:
-        """Send it after those before. Without a link it is dropped."""
+        """Send it after those before, but for its rank. Without a link it is dropped."""
         lane = self._lanes.get(site)
         if lane is None or not lane.up:
             frame.release()
             return
-        if len(lane.frames) >= FRAMES_QUEUED_MAX:
+        if lane.waiting >= FRAMES_QUEUED_MAX:
             frame.release()
             self._end(lane)
             self._overflow(site)
             return
-        lane.frames.append(frame)
+        lane.put(frame)
         if lane.task is None:
             lane.task = asyncio.get_running_loop().create_task(self._send(lane), name=f"bulk to {short(site)}")
             self._tasks.add(lane.task)
@@ -107,13 +156,7 @@ class SendQueue(Generic[K]):
     def drop(self, unwanted: Callable[[K], bool]) -> None:
         """Forget frames that wait and whose key is unwanted."""
         for lane in self._lanes.values():
-            kept: deque[Frame[K]] = deque()
-            for frame in lane.frames:
-                if unwanted(frame.key):
-                    frame.release()
-                else:
-                    kept.append(frame)
-            lane.frames = kept
+            lane.drop(unwanted)
 
     async def close(self) -> None:
         """Drop everything; returns when no sender is left."""
@@ -126,8 +169,8 @@ class SendQueue(Generic[K]):
 
     async def _send(self, lane: _Lane[K]) -> None:
         try:
-            while lane.frames:
-                frame = lane.frames.popleft()
+            while lane.waiting:
+                frame = lane.take()
                 try:
                     header = encode_bulk_header(frame.header)
                     await self._sender.send_bulk(lane.site, self._stream, header, frame.payload)
@@ -140,8 +183,7 @@ class SendQueue(Generic[K]):
 
     def _end(self, lane: _Lane[K]) -> None:
         lane.up = False
-        while lane.frames:
-            lane.frames.popleft().release()
+        lane.drop(lambda key: True)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -19,6 +19,7 @@ from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX,
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.handshake import Session
 from chaosd.transport.admission import StandingLink
+from chaosd.transport.ahead import Ahead
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import LinkClosed, LinkUsageError
 from chaosd.transport.framing import BULK_PREFIX, CONTROL_PREFIX
@@ -85,6 +86,7 @@ class Stream:
         self._turn = asyncio.Lock()
         self._finishing: asyncio.Task[None] | None = None
         self._piece_s = 0.0
+        self._ahead = Ahead(connection.channel) if connection.stream == STREAM_AVERAGING else None
 
     async def send(self, header: bytes, payload: memoryview) -> None:
         """Returns when the last byte was handed over, so that the payload may change. Raises LinkClosed.
@@ -140,6 +142,8 @@ class Stream:
                 await self.write_next(pieces)
                 self._piece_s = loop.time() - begun_s
             else:
+                if self._ahead is not None:
+                    self._ahead.keep(loop.time())
                 await self.write_next(pieces)
 
     async def write_next(self, pieces: deque[bytes | memoryview]) -> None:

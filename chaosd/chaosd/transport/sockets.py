@@ -44,6 +44,7 @@ _SO_NWRITE = 0x1024  # <sys/socket.h> of macOS: bytes in the send buffer
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # <asm-generic/socket.h>; not in the socket module
 _TCP_INFO_BYTES, _TCP_INFO_RTT = 104, 68  # <linux/tcp.h>: tcpi_rtt in microseconds
 _TCP_INFO_RETRANSMITTED = 100  # tcpi_total_retrans
+_TCP_INFO_LONG_BYTES, _TCP_INFO_DELIVERY = 168, 160  # tcpi_delivery_rate: bytes per second, since Linux 4.9
 
 _log = logging.getLogger("chaosd.transport")
 _told: set[str] = set()
@@ -77,7 +78,7 @@ def tune(transport_socket: Any, *, bulk: bool, options: SocketOptions = DEFAULT_
         return ""
     local = _is_local(transport_socket)
     if not local:
-        _try(transport_socket, socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), UNSENT_BYTES_MAX)
+        keep_unsent(transport_socket, UNSENT_BYTES_MAX)
         _enlarge(transport_socket)
     if options.congestion != AUTO or not local:  # loopback loses nothing; BBR's pacing would only cost there
         _choose_congestion(transport_socket, options.congestion)
@@ -110,6 +111,28 @@ def round_trip_s(transport_socket: Any) -> float:
         (microseconds,) = struct.unpack_from("=I", info, _TCP_INFO_RTT)
         return float(microseconds) / 1e6
     return 0.0
+
+
+def delivery_bytes_per_s(transport_socket: Any) -> float:
+    """The kernel's newest measurement of what this connection's path takes; 0 where it has none, and on loopback."""
+    if sys.platform == "linux" and not _is_local(transport_socket):
+        with contextlib.suppress(OSError, AttributeError, struct.error):
+            info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LONG_BYTES)
+            (bytes_per_s,) = struct.unpack_from("=Q", info, _TCP_INFO_DELIVERY)
+            return float(bytes_per_s)
+    return 0.0
+
+
+def keep_unsent(transport_socket: Any, size_bytes: int) -> bool:
+    """In the kernel and not under way yet at most about so many bytes. False: this system cannot."""
+    option = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
+    if option is None:
+        return False
+    try:
+        transport_socket.setsockopt(socket.IPPROTO_TCP, option, size_bytes)
+    except (OSError, AttributeError):
+        return False
+    return True
 
 
 def retransmitted_segments(transport_socket: Any) -> int:

@@ -160,6 +160,11 @@ class TlsChannel(asyncio.BufferedProtocol):
         if self._phase is not _Phase.OPEN:
             raise LinkClosed((self._reason or ("the connection is not open", False))[0])
 
+    def keep_waiting(self, size_bytes: int) -> None:
+        """From now on a sender waits as soon as more than so many encrypted bytes wait for the kernel."""
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=size_bytes)
+
     def set_reading(self, reading: bool) -> None:
         """Stop or resume reading from the socket; while stopped, an end-of-file is not noticed either."""
         if reading == self._reading or self._transport is None or self._phase is _Phase.CLOSED:

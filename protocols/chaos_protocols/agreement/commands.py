@@ -36,7 +36,7 @@ from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
-from chaos_protocols.wire.versions import BEFORE, NEWEST, PROOFS_SINCE, RULED, Version, Versions
+from chaos_protocols.wire.versions import BEFORE, CUTS_SINCE, NEWEST, PROOFS_SINCE, RULED, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
@@ -191,6 +191,7 @@ COMMANDS_SINCE: dict[type[Stored], int] = {SetBounds: BOUNDS_SINCE, SetRules: PR
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
     (ReplicationPlan, "hold_s"): HOLDS_SINCE,
     (SyncPlan, "several"): TREES_SINCE,
+    (SyncPlan, "fine"): CUTS_SINCE,
     (AddLink, "more"): TREES_SINCE,
     (ModelFacts, "encoding"): ENCODINGS_SINCE,
     (SetRestorePoint, "operator"): 4,

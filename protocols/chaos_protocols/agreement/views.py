@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from chaos_protocols.agreement.roster import LinkRecord, Roster, View, component_of
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.plans import TREES_SINCE, ReplicationPlan, SyncPlan
-from chaos_protocols.wire.versions import NEWEST, UNNEGOTIATED
+from chaos_protocols.wire.versions import CUTS_SINCE, NEWEST, UNNEGOTIATED
 
 LinkKey = tuple[SiteId, SiteId]
 
@@ -121,6 +123,7 @@ def changed_views(
         listeners=listeners,
         links=links,
         version=min(version, roster.version()),
+        rules=roster.rules,
     )
     kept = [view for view in roster.views if view.first_round < first_round]
     while len(kept) > 1 and kept[1].first_round <= done - 1:
@@ -155,6 +158,7 @@ def resolved_views(roster: Roster, planner: Planner, *, first_round: int) -> tup
                 listeners=(left & set(base.listeners)) - set(members),
                 links=roster.links,
                 version=roster.version(),
+                rules=roster.rules,
             )
         )
     return tuple(made)
@@ -168,9 +172,12 @@ def make_view(
     listeners: Iterable[SiteId],
     links: Iterable[LinkRecord],
     version: int = UNNEGOTIATED,
+    rules: int = 0,
 ) -> View:
     """A new view; its epoch is filled in when the command is applied. `version`: the newest that all its sites are
-    known to speak."""
+    known to speak. `rules`: those that the run has agreed on."""
     ordered, listening = tuple(sorted(members)), tuple(sorted(listeners))
     plan = planner.sync(ordered, listening, {link.key: link for link in links}, several=version >= TREES_SINCE)
+    if rules >= CUTS_SINCE:
+        plan = msgspec.structs.replace(plan, fine=True)
     return View(epoch=0, first_round=first_round, members=ordered, listeners=listening, plan=plan)

@@ -2,7 +2,8 @@
 
 Every site reports what its links carry. The plan in force and the best plan are both judged at these rates; when the
 best one is clearly better, again and again, the new rates are committed and the views planned anew from a coming round
-on. Rates of links that nobody uses stay as they were measured. Driven by `SchedulerMachine`; decides, changes nothing.
+on. Rates of links that nobody uses stay as they were measured. Once the run has agreed that vectors are cut into more
+chunks (spec 9.7), the views are planned anew for that alone. Driven by `SchedulerMachine`; decides, changes nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.wire.plans import TREES_SINCE
+from chaos_protocols.wire.versions import CUTS_SINCE
 
 LOOKS_KEPT, LOOKS_WANTED = 5, 3
 """Of the last looks so many must have found a better plan: a rate that swings is no reason."""
@@ -61,17 +63,32 @@ class Replanning:
         gain = facts.planner.rate_bytes_per_s(best, by_key) / present if present > 0 else GAIN_MIN
         self._better.append(gain >= GAIN_MIN)
         changed = tuple(link for link in links if link not in roster.links)[:SITES_MAX]
+        if self._cut_is_due():
+            cause = "vectors are cut into more chunks"
+            return self._proposed(changed or roster.links[:1], links, now_s, cause=cause, told=best.reason)
         if sum(self._better) < LOOKS_WANTED or not self._better[-1] or not changed or not self._may(now_s):
             return None
+        told = f"{gain:.2f} times as fast at the rates that the rounds show; {best.reason}"
+        return self._proposed(changed, links, now_s, cause="links drifted", told=told)
+
+    def _proposed(
+        self, changed: tuple[LinkRecord, ...], links: tuple[LinkRecord, ...], now_s: float, *, cause: str, told: str
+    ) -> Decision:
+        """The views planned anew over these links, of which some have other figures than in the roster."""
+        facts, roster = self._facts, self._facts.roster
         first_round = self._pace.first_round(facts)
         views = changed_views(roster, facts.planner, first_round=first_round, done=facts.done_round, links=links)
         self._begin_anew(now_s)
-        told = f"{gain:.2f} times as fast at the rates that the rounds show; {best.reason}"
         return Decision(
-            reason="the links have changed",
+            reason=cause,
             proposal=Proposal(command=AddLink(link=changed[0], more=changed[1:], views=views), first_round=first_round),
-            note=Note(kind="plan", subject="averaging", cause="links drifted", outcome="done", reason=told),
+            note=Note(kind="plan", subject="averaging", cause=cause, outcome="done", reason=told),
         )
+
+    def _cut_is_due(self) -> bool:
+        """The newest view is from before the run agreed on how it cuts vectors."""
+        roster = self._facts.roster
+        return roster.rules >= CUTS_SINCE and not roster.views[-1].plan.fine and len(roster.links) > 0
 
     def _may(self, now_s: float) -> bool:
         rounds = self._facts.done_round - self._planned_round

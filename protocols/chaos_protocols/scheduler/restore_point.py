@@ -130,6 +130,7 @@ class RestorePoint:
             listeners=(),
             links=links,
             version=version,
+            rules=roster.rules,
         )
 
     def _restore_decision(self, chosen: Candidate, view: View) -> Decision:

@@ -25,7 +25,7 @@ RULES_VOTERS_MIN = 3
 WHAT_RULES_BRING = {
     PROOFS_SINCE: "whoever schedules shows its votes",
     NAMES_SINCE: "what sites hand on for others counts only if it was said in this run",
-    STARTS_SINCE: "a daemon ends for a newer start of its key in this run only",
+    STARTS_SINCE: "a daemon ends for a newer start of its key in this run only; vectors are cut into more chunks",
 }
 
 

@@ -119,10 +119,11 @@ class ResultWant(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class ResultHeld(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.held"):
-    """It lies here."""
+    """It lies here. `fine`: it is cut into more chunks, as the plan of its round said (since version 9)."""
 
     round: Round
     digest: Digest
+    fine: bool = False
 
 
 class ResultPull(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result.pull"):

@@ -40,11 +40,13 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
 class SyncPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Weighted trees (weights sum to 1) along which a round is reduced to the root and broadcast from it; and why
-    these. `several`: there is more than one, so that a site must know how chunks are spread over them (spec 9.25)."""
+    these. `several`: there is more than one, so that a site must know how chunks are spread over them (spec 9.25).
+    `fine`: the vector is cut into more chunks (spec 9.7)."""
 
     trees: Annotated[tuple[Tree, ...], msgspec.Meta(max_length=TREES_MAX)]
     reason: Annotated[str, msgspec.Meta(max_length=1024)]
     several: bool = False
+    fine: bool = False
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True, order=True):

@@ -33,6 +33,9 @@ STARTS_SINCE = 9
 """From this version on a start number is signed for the run that it was told in, once a run has agreed on it
 (spec 2.14)."""
 
+CUTS_SINCE = 9
+"""From this version on the vectors of rounds are cut into more chunks, once a run has agreed on it (spec 9.7)."""
+
 RULED = (PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE)
 """Versions that brought rules which a run agrees on; each holds those before it, too (spec 6.12)."""
 

@@ -69,6 +69,11 @@ class CodedVector:
         """This site goes on after that round in a history that it may not share: nothing is owed."""
         self.begin(round_number + 1, member=False)
 
+    def rest(self) -> None:
+        """Rounds are cut otherwise from now on: nothing is owed, and nothing is kept for it."""
+        for owed in self._owed if self._codec is not None else ():
+            owed.rest()
+
     def _owed_in(self, round_number: int) -> _Owed:
         """Of the part that this round carries."""
         return self._owed[(round_number - 1) % len(self._owed)]
@@ -144,8 +149,14 @@ class _Owed:
 
     def __init__(self, part: int, parts: int, chunk_count: int, count: int) -> None:
         self._first, self._parts = part + 1, parts
+        self._count = count
         self.residuals = Residuals(chunk_count)
-        self.lost = tuple(np.zeros(count, dtype=np.float32) for _ in range(2))
+        self.rest()
+
+    def rest(self) -> None:
+        """Nothing is owed; memory that has just been asked for is none yet."""
+        self.residuals.void_after(0)
+        self.lost = tuple(np.zeros(self._count, dtype=np.float32) for _ in range(2))
 
     def turns(self, round_number: int) -> int:
         """Rounds of this part, up to that one."""
@@ -176,10 +187,11 @@ def owed_bytes(spec: ContributionSpec) -> int:
 
 
 def coded_bytes(spec: ContributionSpec) -> int:
-    """Of a result as it is held and sent."""
+    """Of a result as it is held and sent, however it is cut."""
     if spec.encoding == FP32:
         return spec.size_bytes
-    return _places(spec.encoding, cut(spec, chunk_bytes_for(spec.size_bytes)))[1]
+    cuts = [cut(spec, chunk_bytes_for(spec.size_bytes, fine=fine)) for fine in (False, True)]
+    return max(_places(spec.encoding, chunks)[1] for chunks in cuts)
 
 
 def _count(chunk: Chunk) -> int:

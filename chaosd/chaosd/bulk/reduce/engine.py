@@ -60,10 +60,11 @@ from chaos_protocols.wire.plans import SyncPlan, Tag
 from chaos_protocols.wire.worker import ContributionSpec
 from chaosd.bulk.reduce.deferred import Deferred
 from chaosd.bulk.reduce.events import ReduceEvents
-from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory, VectorMemory
+from chaosd.bulk.reduce.memory import Arrivals, FetchMemory, RoundMemory
 from chaosd.bulk.reduce.own_part import OwnPart
 from chaosd.bulk.reduce.results import Findings, Result
-from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
+from chaosd.bulk.reduce.vectors import VectorMemory
+from chaosd.bulk.send_queue import FIRST, BulkSender, Frame, SendQueue
 from chaosd.bulk.vector import vector_digest
 
 
@@ -183,7 +184,11 @@ class ReduceEngine:
         if (wanted := self._fetching) is None or (wanted.result.round, wanted.digest) != (round_number, digest):
             self._end_fetch()
             self._fetching = vectors.new_fetch(round_number, digest, self.bounds)
-        self._run(self._exchange.fetch(round_number, digest, chunk_count=len(vectors.chunks), holders=holders))
+        counts = (vectors.chunk_count(fine=False), vectors.chunk_count(fine=True))
+        effects = self._exchange.fetch(
+            round_number, digest, chunk_count=counts[0], fine_count=counts[1], holders=holders
+        )
+        self._run(effects)
 
     # -- links and frames ----------------------------------------------------------------------------------------------
 
@@ -305,17 +310,13 @@ class ReduceEngine:
         if reference is None:
             # What is said about a tag that was stopped need not go out any more; an answer about results must.
             tag = header.tag if isinstance(header, ChunkGrant | ChunkWant | ChunkUp) else None
-            self._outbox.put(effect.site, Frame(key=tag, header=header))
+            self._outbox.put(effect.site, Frame(key=tag, header=header, turn=tag, rank=FIRST))
             return
-        key: Tag | None = None
         if memory is not None and not isinstance(reference, HeldRef) and reference.tag == memory.tag:
-            key = memory.tag
-            header, (buffer, view) = memory.with_hash(header, reference), memory.payload(reference)
+            self._outbox.put(effect.site, memory.frame(header, reference))
         else:
             assert not isinstance(reference, PartialRef)
-            vectors = self._all()
-            header, (buffer, view) = vectors.with_hash(header, reference), vectors.payload(reference)
-        self._outbox.put(effect.site, Frame(key=key, header=header, payload=view, buffer=buffer))
+            self._outbox.put(effect.site, self._all().frame(header, reference))
 
     def _round_finished(self, effect: RoundReduced) -> None:
         memory = self._open_memory(effect.tag)
@@ -345,7 +346,8 @@ class ReduceEngine:
         if self._fetching is not None and self._fetching.result.round == result.round:
             self._end_fetch()
         self._forget(vectors, vectors.hold(result))
-        self._run(self._exchange.hold(result.round, result.digest, len(vectors.chunks)))
+        count, fine = len(result.coded.chunks), vectors.is_fine(result.coded)
+        self._run(self._exchange.hold(result.round, result.digest, count, fine=fine))
 
     def _forget(self, vectors: VectorMemory, rounds: list[int]) -> None:
         for one in rounds:

@@ -5,56 +5,34 @@ Driven by `ReduceEngine`, which executes the effects of the reduce machines with
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace
 
 from chaos_protocols.errors import LocalProtocolError, RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.rounds.reduce import (
-    CHUNKS_IN_FLIGHT_MAX,
-    RESULTS_KEPT,
     Chunk,
     ChunkLayout,
     Combine,
     FetchedRef,
     Finalise,
-    HeldRef,
     PartialRef,
     Place,
     ReleasePartials,
     ResultRef,
-    chunk_bytes_for,
-    cut,
-    lay_out,
     whole_chunks,
 )
-from chaos_protocols.state.result_log import results_max
-from chaos_protocols.wire.bounds import Bounds
 from chaos_protocols.wire.bulk import ChunkDown, ChunkUp, ReduceHeader, ResultData
-from chaos_protocols.wire.encodings import FP32
-from chaos_protocols.wire.plans import SyncPlan, Tag
-from chaos_protocols.wire.worker import ContributionSpec
-from chaosd.bulk.reduce.bounds import NormLimit, RoundBounds, norm_limit
-from chaosd.bulk.reduce.centre import Centre
-from chaosd.bulk.reduce.coded import CodedVector
-from chaosd.bulk.reduce.results import Result, Results
+from chaos_protocols.wire.plans import Tag
+from chaosd.bulk.reduce.bounds import RoundBounds
+from chaosd.bulk.reduce.results import Result, result_frame
+from chaosd.bulk.send_queue import Frame
 from chaosd.bulk.vector import Buffer, BufferPool, Bytes, Numbers, divide, is_finite, weighted_sum
-
-SCRATCH_BYTES_MAX = 64 << 20
-"""For chunks under way in all trees together; a round over more trees and children has fewer chunks in flight."""
 
 DataHeader = ChunkUp | ChunkDown | ResultData
 """Of a frame with a chunk."""
-
-CHUNKS_IN_FLIGHT_MIN = 2
-"""One that is summed, one that arrives."""
-
-RESULTS_BYTES_KEPT = 64 << 20
-RESULTS_KEPT_MAX = 16
-"""Small results are kept longer than two rounds, so that a listener behind a slow link is not lost at once."""
 
 
 @dataclass(slots=True)
@@ -127,19 +105,14 @@ class RoundMemory:
         self._scratch[place.tree, place.chunk, place.child] = buffer
         return b""
 
-    def with_hash(self, header: ReduceHeader, reference: PartialRef | ResultRef) -> ReduceHeader:
-        """The header of a chunk that is sent, with the hash of its bytes where it is one of the result."""
-        if not isinstance(header, ChunkDown):
-            return header
-        return replace(header, hash=self.result.hashes[self.layout.index(reference.tree, reference.chunk)])
-
-    def payload(self, reference: PartialRef | ResultRef) -> tuple[Buffer, memoryview]:
-        """The bytes to send; the buffer is held for the sender."""
-        chunk = self.placed(reference.tree, reference.chunk)
+    def frame(self, header: ReduceHeader, reference: PartialRef | ResultRef) -> Frame[Tag | None]:
+        """Of a chunk that is sent, with the hash of its bytes where it is one of the result; its buffer is held."""
+        index = self.layout.index(reference.tree, reference.chunk)
         if isinstance(reference, ResultRef):
-            return self.result.buffer.retain(), self.result.buffer.view(chunk.start, chunk.stop)
-        buffer = self._partials[reference.tree, reference.chunk]
-        return buffer.retain(), buffer.view(0, chunk.size_bytes)
+            return result_frame(self.result, header, index, turn=self.tag, key=self.tag)
+        buffer, chunk = self._partials[reference.tree, reference.chunk].retain(), self.result.coded.places[index]
+        view = buffer.view(0, chunk.size_bytes)
+        return Frame(key=self.tag, header=header, payload=view, buffer=buffer, turn=self.tag, rank=index)
 
     def combine(self, effect: Combine) -> None:
         index = self.layout.index(effect.tree, effect.chunk)
@@ -219,9 +192,15 @@ class FetchMemory:
 
     digest: str
     result: Result
+    made: Callable[[bool], Result]
+    """Another one, cut finely or not: which it is, its holder says."""
+    fine: bool = False
 
     def size_bytes(self, place: Place) -> int:
         assert isinstance(place, FetchedRef)
+        if place.fine != self.fine:
+            self.result.buffer.release()
+            self.result, self.fine = self.made(place.fine), place.fine
         return self.result.coded.places[place.index].size_bytes
 
     def destination(self, place: Place) -> tuple[Buffer, memoryview]:
@@ -234,7 +213,7 @@ class FetchMemory:
         """The chunk is there; takes over the receiver's hold. Its hash; the whole is compared with its digest, and
         judged, at the end."""
         assert isinstance(place, FetchedRef)
-        found = self.result.look(place.index)
+        found = self.result.look(place.index) if place.fine == self.fine else b""
         buffer.release()
         return found
 
@@ -282,115 +261,3 @@ class Arrivals:
         """Its link is gone."""
         if (incoming := self._incoming.pop(site, None)) is not None:
             incoming.buffer.release()
-
-
-class VectorMemory:
-    """All memory for vectors of one contribution spec: the pools, and the finished results."""
-
-    def __init__(self, spec: ContributionSpec) -> None:
-        self.spec = spec
-        self.chunks = cut(spec, chunk_bytes_for(spec.size_bytes))
-        self.coded = CodedVector(spec, self.chunks)
-        size = self.coded.size_bytes
-        self.results_kept = max(RESULTS_KEPT, min(RESULTS_KEPT_MAX, RESULTS_BYTES_KEPT // max(size, 1)))
-        self.results = Results(kept_min=self.results_kept, count_max=results_max(size) + 1)
-        chunk_bytes = chunk_bytes_for(spec.size_bytes)
-        self.scratch = BufferPool(chunk_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
-        self._coded_pool = self.scratch
-        if spec.encoding != FP32:
-            coded_bytes = max(1, *(place.size_bytes for place in self.coded.places))
-            self._coded_pool = BufferPool(coded_bytes, SCRATCH_BYTES_MAX // chunk_bytes)
-        self.vectors = BufferPool(size, RESULTS_KEPT)
-        self._layouts: dict[Tag, ChunkLayout] = {}
-        self._last: Bytes | None = None
-
-    def new_round(
-        self, site: SiteId, tag: Tag, plan: SyncPlan, member: bool, bounds: Bounds, centred: bool
-    ) -> RoundMemory:
-        """For a tag that opens. `centred`: where parts are clipped, they are around the result of the round before."""
-        layout = lay_out(self.chunks, [tree.weight for tree in plan.trees])
-        self._layouts = {one: kept for one, kept in self._layouts.items() if one.round != tag.round}
-        centre = None
-        if bounds.clip_radius:
-            last = centred and self.spec.parts == 1  # else the round before averaged something else
-            centre = self._centre(bounds, tag.round - 1) if last else Centre(bounds.clip_radius, self.spec)
-        kept = RoundBounds(bounds, self.spec, centre)
-        result = self._new_result(tag.round, kept.limit)
-        self.coded.begin(tag.round, member=member)
-        return RoundMemory(
-            tag=tag,
-            layout=layout,
-            scratch_pool=self.scratch,
-            coded_pool=self._coded_pool,
-            result=result,
-            site=site,
-            bounds=kept,
-        )
-
-    def new_fetch(self, round_number: int, digest: str, bounds: Bounds) -> FetchMemory:
-        """For a result that is fetched."""
-        return FetchMemory(digest=digest, result=self._new_result(round_number, norm_limit(bounds, self.spec)))
-
-    def finished(self, memory: RoundMemory) -> None:
-        """The chunks of the tag can be asked for by their places in its trees."""
-        self._layouts[memory.tag] = memory.layout
-
-    def hold(self, result: Result) -> list[int]:
-        """A result is whole, and right. Returns the rounds that had to go for it."""
-        self.coded.held(result.round, finite=result.is_applied())
-        return self.results.add(result)
-
-    def drop(self, before_round: int, after_round: int | None) -> list[int]:
-        """As `Results.drop`; who goes on after a round, whatever it counted, owes nothing."""
-        if after_round is not None:
-            self.coded.begin_after(after_round)
-        return self.results.drop(before_round, after_round)
-
-    def payload(self, reference: ResultRef | HeldRef) -> tuple[Buffer, memoryview]:
-        """Part of a finished result, held for the sender."""
-        if isinstance(reference, HeldRef):
-            round_number, index = reference.round, reference.index
-        else:
-            round_number = reference.tag.round
-            index = self._layouts[reference.tag].index(reference.tree, reference.chunk)
-        chunk = self.coded.places[index]
-        result = self.results.get(round_number)
-        assert result is not None
-        return result.buffer.retain(), result.buffer.view(chunk.start, chunk.stop)
-
-    def with_hash(self, header: ReduceHeader, reference: ResultRef | HeldRef) -> ReduceHeader:
-        """The header of a chunk of a finished result, with the hash of its bytes."""
-        if not isinstance(header, ChunkDown) or isinstance(reference, HeldRef):
-            return header
-        result = self.results.get(reference.tag.round)
-        assert result is not None
-        return replace(header, hash=result.hashes[self._layouts[reference.tag].index(reference.tree, reference.chunk)])
-
-    def forget(self, rounds: list[int]) -> None:
-        self._layouts = {tag: layout for tag, layout in self._layouts.items() if tag.round not in rounds}
-
-    def chunks_in_flight(self, site: SiteId, plan: SyncPlan) -> int:
-        """So many for each child and tree that the scratch of all of them stays within SCRATCH_BYTES_MAX. In an
-        encoding they are smaller: as many more are under way."""
-        lanes = sum(1 + sum(above == site for _, above in tree.parent) for tree in plan.trees)
-        fitting = SCRATCH_BYTES_MAX // (self._coded_pool.size_bytes * max(lanes, 1))
-        most = CHUNKS_IN_FLIGHT_MAX * self.scratch.size_bytes // self._coded_pool.size_bytes
-        return max(CHUNKS_IN_FLIGHT_MIN, min(most, fitting))
-
-    def _centre(self, bounds: Bounds, round_number: int) -> Centre | None:
-        """The result of this round, as what is clipped around; zero where nobody has applied it. None: not here."""
-        result = self.results.get(round_number)
-        if result is None:
-            return None
-        if not result.is_applied():
-            return Centre(bounds.clip_radius, self.spec)
-        if self.spec.encoding == FP32:
-            return Centre(bounds.clip_radius, self.spec, vector=result.buffer.array, held=result.buffer.retain())
-        if self._last is None:
-            self._last = np.empty(self.spec.size_bytes, dtype=np.uint8)
-        result.write(self._last)
-        return Centre(bounds.clip_radius, self.spec, vector=self._last)
-
-    def _new_result(self, round_number: int, limit: NormLimit | None) -> Result:
-        hashes = [b""] * len(self.chunks)
-        return Result(round=round_number, buffer=self.vectors.take(), coded=self.coded, hashes=hashes, limit=limit)

@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from math import fsum
 
 import numpy as np
+from msgspec.structs import replace
 
 from chaos_protocols.events import ReduceFinished, ResultFetched
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reduce import RetainedRounds
+from chaos_protocols.wire.bulk import ChunkDown, ReduceHeader
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.plans import Tag
 from chaosd.bulk.reduce.bounds import NormLimit
 from chaosd.bulk.reduce.coded import CodedVector
+from chaosd.bulk.send_queue import Frame
 from chaosd.bulk.vector import Buffer, Bytes, chunk_hash
 
 
@@ -114,6 +117,16 @@ class Result:
     def write(self, out: Bytes) -> None:
         """The numbers of the vector."""
         self.coded.write(self.buffer.array, out)
+
+
+def result_frame(
+    result: Result, header: ReduceHeader, index: int, *, turn: Tag | None = None, key: Tag | None = None
+) -> Frame[Tag | None]:
+    """Of one chunk of a result, with its hash where the header has room for it; the result's buffer is held."""
+    if isinstance(header, ChunkDown):
+        header = replace(header, hash=result.hashes[index])
+    place, buffer = result.coded.places[index], result.buffer.retain()
+    return Frame(key, header, buffer.view(place.start, place.stop), buffer, turn, index if turn is not None else 0)
 
 
 class Results:

@@ -50,10 +50,11 @@ class HeldRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedRef:
-    """The place of chunk `index` (of the whole vector) in a result that is being fetched."""
+    """The place of chunk `index` (of the whole vector) in a result that is being fetched, and is cut so."""
 
     round: int
     index: int
+    fine: bool = False
 
 
 Payload = PartialRef | ResultRef | HeldRef

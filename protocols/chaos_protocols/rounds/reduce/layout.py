@@ -1,9 +1,10 @@
 """How a contribution is cut into chunks, and which tree carries which of them.
 
-The cut depends on the contribution spec alone, never on the plan: so the digest of a result, which is made of the
-hashes of its chunks, is the same whatever trees it came along, and a site that fetches a result can check it without
-knowing the plan. Every tree carries chunks in proportion to its weight, spread over the whole vector (spec 9.25): so
-whichever part of the vector is ready first uses all trees, and a slow tree holds up all parts alike.
+The cut depends on the contribution spec, and on nothing of the plan but whether it is fine: so the digest of a result,
+which is made of the hashes of its chunks, is the same whatever trees it came along, and a site that fetches a result
+can check it without knowing the plan, once its holder has said how it is cut. Every tree carries chunks in proportion
+to its weight, spread over the whole vector (spec 9.25): so whichever part of the vector is ready first uses all trees,
+and a slow tree holds up all parts alike.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ CHUNK_BYTES_MIN = 32 << 10
 
 CHUNKS_WANTED = 64
 """A pipeline along a tree of depth d wastes d of its chunks: a small vector is cut finer, down to the minimum."""
+
+CHUNKS_FINE = 256
+"""Where the plan says so: eight trees share these, and each is a pipeline of its own."""
 
 CHUNKS_A_TREE_MIN = 4
 """A vector of fewer chunks for each tree goes along the first one alone: more trees would cost headers, not time."""
@@ -71,9 +75,10 @@ class ChunkLayout:
         return self.chunks[self.of_tree[tree][chunk]]
 
 
-def chunk_bytes_for(size_bytes: int) -> int:
-    """A multiple of 4096 between CHUNK_BYTES_MIN and CHUNK_BYTES_MAX, the same on all sites."""
-    pages = -(-size_bytes // (CHUNKS_WANTED * 4096))
+def chunk_bytes_for(size_bytes: int, *, fine: bool = False) -> int:
+    """A multiple of 4096 between CHUNK_BYTES_MIN and CHUNK_BYTES_MAX, the same on all sites. `fine`: as the plan of
+    the round says."""
+    pages = -(-size_bytes // ((CHUNKS_FINE if fine else CHUNKS_WANTED) * 4096))
     return min(CHUNK_BYTES_MAX, max(CHUNK_BYTES_MIN, pages * 4096))
 
 

@@ -36,11 +36,16 @@ WANTS_PENDING_MAX = 4
 class _Fetch:
     round: int
     digest: str
-    chunk_count: int
+    chunk_counts: tuple[int, int]
+    """Of the two cuts; the finer one last."""
     holders: set[SiteId]
     offers: list[SiteId] = field(default_factory=list)
+    fine_at: set[SiteId] = field(default_factory=set)
+    """Holders that have said that theirs is cut finely."""
     source: SiteId | None = None
     next: int = 0
+    fine: bool = False
+    """How what is here already is cut: as its source has said."""
     complete: bool = False
 
 
@@ -49,15 +54,15 @@ class ResultExchange:
 
     def __init__(self, site: SiteId) -> None:
         self.site = site
-        self._held: dict[int, tuple[str, int]] = {}
+        self._held: dict[int, tuple[str, int, bool]] = {}
         self._pending: dict[SiteId, list[tuple[int, str]]] = {}
         self._fetch: _Fetch | None = None
 
     # -- the driver's wishes
 
-    def hold(self, round_number: int, digest: str, chunk_count: int) -> list[ResultEffect]:
-        """The result of a round lies here now: whoever waits for it, or for an older one, is told."""
-        self._held[round_number] = (digest, chunk_count)
+    def hold(self, round_number: int, digest: str, chunk_count: int, *, fine: bool = False) -> list[ResultEffect]:
+        """The result of a round lies here now, cut so: whoever waits for it, or for an older one, is told."""
+        self._held[round_number] = (digest, chunk_count, fine)
         effects: list[ResultEffect] = []
         for site in sorted(self._pending):
             for wanted in [one for one in self._pending[site] if one[0] <= round_number]:
@@ -71,13 +76,21 @@ class ResultExchange:
         self._held.pop(round_number, None)
 
     def fetch(
-        self, round_number: int, digest: str, *, chunk_count: int, holders: Iterable[SiteId]
+        self,
+        round_number: int,
+        digest: str,
+        *,
+        chunk_count: int,
+        fine_count: int | None = None,
+        holders: Iterable[SiteId],
     ) -> list[ResultEffect]:
-        """Get it; a second call for the same result adds holders, one for another result replaces the first."""
+        """Get it; a second call for the same result adds holders, one for another result replaces the first.
+        `fine_count`: chunks where it is cut finely; None: as many."""
         new = {holder for holder in holders if holder != self.site}
         current = self._fetch
         if current is None or (current.round, current.digest) != (round_number, digest):
-            current = self._fetch = _Fetch(round_number, digest, chunk_count, set())
+            counts = (chunk_count, chunk_count if fine_count is None else fine_count)
+            current = self._fetch = _Fetch(round_number, digest, counts, set())
         asked = sorted(new - current.holders)
         current.holders |= new
         effects: list[ResultEffect] = [
@@ -131,7 +144,7 @@ class ResultExchange:
             return None
         if header.chunk != fetch.next:
             raise RemoteProtocolError(f"site {short(site)} broke a rule: chunks of a result must come in order")
-        return FetchedRef(round=header.round, index=header.chunk)
+        return FetchedRef(round=header.round, index=header.chunk, fine=fetch.fine)
 
     def received(self, site: SiteId, header: ResultHeader) -> list[ResultEffect]:
         """A whole frame is here. Raises RemoteProtocolError."""
@@ -161,9 +174,9 @@ class ResultExchange:
 
     def _answer(self, site: SiteId, round_number: int, digest: str) -> list[ResultEffect]:
         held = self._held.get(round_number)
-        here = held is not None and held[0] == digest
-        header = (ResultHeld if here else ResultGone)(round=round_number, digest=digest)
-        return [SendBulk(site=site, header=header)]
+        if held is not None and held[0] == digest:
+            return [SendBulk(site=site, header=ResultHeld(round=round_number, digest=digest, fine=held[2]))]
+        return [SendBulk(site=site, header=ResultGone(round=round_number, digest=digest))]
 
     def _pulled(self, site: SiteId, round_number: int, digest: str, start: int) -> list[ResultEffect]:
         held = self._held.get(round_number)
@@ -193,12 +206,15 @@ class ResultExchange:
             return self._next_source(fetch) if fetch.source in (site, None) else []
         if site not in fetch.offers and site != fetch.source:
             fetch.offers.append(site)
+            (fetch.fine_at.add if header.fine else fetch.fine_at.discard)(site)
         return self._next_source(fetch) if fetch.source is None else []
 
     def _next_source(self, fetch: _Fetch) -> list[ResultEffect]:
         fetch.source = None
         if fetch.offers:
             fetch.source = fetch.offers.pop(0)
+            if (fine := fetch.source in fetch.fine_at) != fetch.fine:
+                fetch.fine, fetch.next = fine, 0  # what is here is cut otherwise: one of the two is wrong
             header = ResultPull(round=fetch.round, digest=fetch.digest, next=fetch.next)
             return [SendBulk(site=fetch.source, header=header)]
         return [] if fetch.holders else [self._unavailable(fetch)]
@@ -209,7 +225,7 @@ class ResultExchange:
         fetch = self._fetch
         assert fetch is not None
         fetch.next += 1
-        if fetch.next < fetch.chunk_count:
+        if fetch.next < fetch.chunk_counts[fetch.fine]:
             return []
         fetch.complete = True
         return [ResultComplete(round=fetch.round, digest=fetch.digest, source=site)]

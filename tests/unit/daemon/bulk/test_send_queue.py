@@ -10,7 +10,7 @@ import pytest
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import BlockGone, decode_bulk_header
 from chaosd.bulk import send_queue as bulk_outbox
-from chaosd.bulk.send_queue import Frame, SendQueue
+from chaosd.bulk.send_queue import FIRST, Frame, SendQueue
 from chaosd.bulk.vector import BufferPool
 from chaosd.transport.errors import LinkClosed
 
@@ -59,6 +59,25 @@ async def test_frames_go_out_in_order_and_unwanted_ones_do_not() -> None:
     sender.gate.set()
     await rounds_of_the_loop()
     assert sender.sent == [(A, "one"), (A, "three")]
+    await outbox.close()
+
+
+async def test_frames_of_one_turn_go_by_rank_and_those_of_others_keep_their_places() -> None:
+    """The first is on its way when the rest is put there. Of equal rank who came first goes first."""
+    sender = Sender()
+    outbox: SendQueue[str] = SendQueue(sender, 1, lambda site: None)
+    outbox.link_up(A)
+    outbox.put(A, frame("under way"))
+    await rounds_of_the_loop()
+    put = [("r1 9", 1, 9), ("r1 2", 1, 2), ("r1 5", 1, 5), ("r1 grant", 1, FIRST), ("r1 want", 1, FIRST)]
+    put += [("alone 1", None, 7), ("alone 2", None, 3), ("r1 0", 1, 0), ("r2 4", 2, 4), ("r2 3", 2, 3)]
+    for name, turn, rank in put:
+        outbox.put(A, Frame(key=name, header=BlockGone(transfer=name), turn=turn, rank=rank))
+    outbox.drop(lambda key: key == "r1 2")
+    sender.gate.set()
+    await rounds_of_the_loop()
+    expected = ["under way", "r1 grant", "r1 want", "r1 5", "r1 9", "alone 1", "alone 2", "r1 0", "r2 3", "r2 4"]
+    assert [name for _, name in sender.sent] == expected
     await outbox.close()
 
 

@@ -15,7 +15,7 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.replanning import Replanning
 from chaos_protocols.settings import SiteSettings
-from chaos_protocols.wire.versions import SPOKEN
+from chaos_protocols.wire.versions import CUTS_SINCE, SPOKEN
 from chaosd.plan_adapter import DaemonPlanner
 
 PLANNER = DaemonPlanner()
@@ -100,6 +100,18 @@ def test_a_better_plan_that_gains_little_or_shows_once_changes_nothing() -> None
     run.drifts(AB=10e6, BC=1e6)
     run.goes_on(300)
     assert not run.proposals
+
+
+def test_once_the_run_has_agreed_on_it_the_newest_view_is_planned_anew_to_cut_finely() -> None:
+    run = Run()
+    assert not run.roster.views[-1].plan.fine
+    run.roster = msgspec.structs.replace(run.roster, rules=CUTS_SINCE)
+    run.goes_on(11)
+    ((_, command),) = run.proposals
+    assert command.views[-1].plan.fine and version_needed(command) == CUTS_SINCE
+    assert run.roster.views[-1].plan.fine
+    run.goes_on(300)
+    assert len(run.proposals) == 1, "once"
 
 
 def test_the_slower_of_what_the_ends_see_counts_and_where_neither_sees_anything_the_roster() -> None:

@@ -30,6 +30,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "weights": st.lists(st.floats(0, 1e15), max_size=20).map(tuple),
     "checks": st.lists(st.binary(max_size=28), max_size=20).map(tuple),
     "empty": st.booleans(),
+    "fine": st.booleans(),
     "round": st.integers(0, (1 << 53) - 1),
     "digest": st.text("0123456789abcdef", max_size=64),
     "transfer": st.text(max_size=64),

@@ -94,6 +94,13 @@ def test_chunk_size_depends_on_the_vector_alone_and_has_bounds() -> None:
     assert chunk_bytes_for(1 << 40) == CHUNK_BYTES_MAX
 
 
+def test_a_fine_cut_has_four_times_as_many_chunks_where_their_size_allows() -> None:
+    for size_bytes in (0, 2 << 20, 128 << 20, 1 << 40):
+        assert chunk_bytes_for(size_bytes, fine=True) == chunk_bytes_for(size_bytes)
+    for size_bytes in (8 << 20, 32 << 20):
+        assert 4 * chunk_bytes_for(size_bytes, fine=True) == chunk_bytes_for(size_bytes)
+
+
 def test_a_place_names_parent_children_listeners_and_whose_weights_pass() -> None:
     trees = plan(tree(A, (B, A), (C, B), (D, B)))
     (root,) = places_of(A, trees, frozenset([D]))

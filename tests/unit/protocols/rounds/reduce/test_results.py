@@ -75,6 +75,25 @@ def test_another_holder_goes_on_where_a_lost_one_stopped() -> None:
     assert sent(exchange.received(B, HELD)) == [(B, pull(1))]
 
 
+def test_who_goes_on_with_another_cut_begins_from_the_start() -> None:
+    exchange = ResultExchange(A)
+    exchange.fetch(4, "d", chunk_count=1, fine_count=3, holders=[B, C])
+    exchange.received(B, ResultHeld(round=4, digest="d", fine=True))
+    exchange.received(C, HELD)
+    assert exchange.place(B, data(0)) == FetchedRef(round=4, index=0, fine=True)
+    assert exchange.received(B, data(0)) == []
+    assert sent(exchange.link_lost(B)) == [(C, pull(0))]
+    assert exchange.place(C, data(0)) == FetchedRef(round=4, index=0)
+    assert exchange.received(C, data(0)) == [ResultComplete(round=4, digest="d", source=C)]
+    assert sent(exchange.link_up(B)) == []
+
+
+def test_a_holder_says_how_its_result_is_cut() -> None:
+    exchange = ResultExchange(A)
+    exchange.hold(4, "d", 3, fine=True)
+    assert sent(exchange.received(B, WANT)) == [(B, ResultHeld(round=4, digest="d", fine=True))]
+
+
 def test_an_offer_in_reserve_is_forgotten_with_its_link_or_its_result() -> None:
     exchange = fetching(B, C)
     exchange.received(B, HELD)
