@@ -88,7 +88,8 @@ class Inbound:
         if ours.event_id:
             outbox.caused_by(ours.event_id)
         if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):
-            network.saw_incarnation(ours.source, ours.incarnation)  # its own word: it made the envelope
+            network.versions.said(ours.source, ours.incarnation, ours.version)  # its own word: it made the envelope
+            network.saw_incarnation(ours.source, ours.incarnation)
         return self.deliver(ours.source, ours.message)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:

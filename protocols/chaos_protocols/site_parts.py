@@ -6,7 +6,7 @@ from __future__ import annotations
 from chaos_protocols.agreement.raft import RaftMachine
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
 from chaos_protocols.agreement.replica import RosterReplica
-from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.links.liveness import LinkTable
 from chaos_protocols.links.network import Network
@@ -145,5 +145,5 @@ class SiteParts:
     def scheduler_site(self) -> SiteId | None:
         return self.participation.client.scheduler
 
-    def versions_of(self, site: SiteId) -> Versions:
-        return self.network.versions.of(site)
+    def versions_of(self, record: SiteRecord, incarnation: int) -> Versions:
+        return self.network.versions.of_start(record.site, incarnation, record.versions)

@@ -34,7 +34,7 @@ class Network:
         self.versions = SiteVersions(facts.site, facts.incarnation, facts.versions)
         """What each site speaks, as far as was heard."""
         self.naming = RunNaming(self.versions)
-        self.router = Router(facts.site, facts.public_key, facts.incarnation, self.naming)
+        self.router = Router(facts.site, facts.public_key, facts.incarnation, self.naming, speaks=facts.versions.newest)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that it has shown itself."""
         self.restarts_seen = 0
@@ -270,6 +270,8 @@ class Network:
         """A site of the run says what its neighbour speaks. Of a start that nobody knows of it is only remembered,
         until the neighbour itself is heard with it."""
         site, record = report.neighbour, self._replica.roster.record(report.neighbour)
+        if report.versions is None:
+            return
         if record is not None and report.incarnation > max(record.incarnation, self.incarnations.get(site, 0)):
             self._told_early[site] = report
         else:

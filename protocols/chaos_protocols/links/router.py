@@ -33,9 +33,12 @@ UNREADABLE_KINDS_TOLD_MAX = 64
 
 
 class Router:
-    """See the module. `overlay`: what is known of all links. `naming`: which run words name, and have to."""
+    """See the module. `overlay`: what is known of all links. `naming`: which run words name, and have to. `speaks`: the
+    newest version of this site."""
 
-    def __init__(self, site: SiteId, public_key: bytes, incarnation: int, naming: RunNaming) -> None:
+    def __init__(
+        self, site: SiteId, public_key: bytes, incarnation: int, naming: RunNaming, *, speaks: int = NEWEST
+    ) -> None:
         self.site = site
         self.overlay = LinkStateTable(site)
         self.undeliverable = 0
@@ -47,6 +50,7 @@ class Router:
         self._public_key = public_key
         self._incarnation = incarnation
         self._naming = naming
+        self._speaks = speaks
         self._guard = ReplayGuard()
         self._sequence = 0
 
@@ -155,7 +159,7 @@ class Router:
         if message.kind not in self._unreadable_told and len(self._unreadable_told) < UNREADABLE_KINDS_TOLD_MAX:
             self._unreadable_told.add(message.kind)
             outcome = "closed the link" if breaks else "skipped"
-            reason = f"{outcome}; this site speaks protocol {NEWEST}, that one {envelope.version}"
+            reason = f"{outcome}; this site speaks protocol {self._speaks}, that one {envelope.version}"
             if not envelope.optional and not message.problem:
                 reason += ": install the newer chaos-train at both"
             effects.append(
@@ -183,7 +187,7 @@ class Router:
     ) -> Envelope:
         self._sequence += 1
         return Envelope(
-            version=NEWEST,
+            version=self._speaks,
             source=self.site,
             destination=destination,
             incarnation=self._incarnation,

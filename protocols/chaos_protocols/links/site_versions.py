@@ -11,7 +11,7 @@ from chaos_protocols.agreement.commands import Command, version_needed
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Effect, Record
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.versions import BEFORE, Versions
+from chaos_protocols.wire.versions import BEFORE, OLDEST, Versions
 
 
 class SiteVersions:
@@ -22,6 +22,8 @@ class SiteVersions:
         """What each site's newest incarnation speaks: as its handshake with this site said, or a neighbour's report."""
         self._met: dict[SiteId, tuple[int, Versions]] = {}
         """Of those whose handshake this site has seen: their start, and what it said. No report changes that."""
+        self._said: dict[SiteId, tuple[int, int]] = {}
+        """Of those whose own envelopes were heard: their newest start, and the newest version that it speaks."""
         self._software: dict[SiteId, str] = {}
         """Its release, for people; empty: not told."""
         self._held_back: set[str] = set()
@@ -31,6 +33,11 @@ class SiteVersions:
         """A link to this start of a neighbour's daemon has come up: its own handshake said so."""
         self._met[site] = (incarnation, versions)
         self.heard(site, incarnation, versions, software)
+
+    def said(self, site: SiteId, incarnation: int, newest: int) -> None:
+        """An envelope that this start of a site has made names the newest version that it speaks."""
+        if incarnation >= self._said.get(site, (0, 0))[0]:
+            self._said[site] = (incarnation, newest)
 
     def heard(self, site: SiteId, incarnation: int, versions: Versions | None, software: str) -> None:
         """This start of a site's daemon speaks `versions`; None: nothing was said of it. `software`: its release, empty
@@ -48,6 +55,20 @@ class SiteVersions:
         """What the newest incarnation of a site speaks; if nobody said, the least that it may be."""
         return self._spoken.get(site, (0, BEFORE))[1]
 
+    def of_start(self, site: SiteId, incarnation: int, former: Versions) -> Versions:
+        """What this start of a site speaks, by its own word: its handshake with this site, or the newest version that
+        its envelopes name. The oldest, which those do not name, is as others report it where they report the same
+        newest, else that of its `former` start."""
+        met = self._met.get(site)
+        if met is not None and met[0] == incarnation:
+            return met[1]
+        start, told = self._spoken.get(site, (0, BEFORE))
+        reported = told if start == incarnation else former
+        said, newest = self._said.get(site, (0, 0))
+        if said != incarnation or reported.newest == newest:
+            return reported
+        return Versions(oldest=min(max(former.oldest, OLDEST), newest), newest=newest)
+
     def lacks(self, site: SiteId, version: int) -> bool:
         """Whether somebody said that a site's newest incarnation does not speak it."""
         known = self._spoken.get(site)
@@ -64,10 +85,10 @@ class SiteVersions:
         return self._software.get(site, "")
 
     def holds_back(self, command: Command, roster: Roster, emit: Callable[[list[Effect]], None]) -> bool:
-        """Whether some site of the roster could not apply this command, so that it must not be proposed. Told once for
-        each kind of command."""
+        """Whether some site of the roster could not apply this command, so that it must not be proposed. What the run
+        has used before every site of it speaks, whatever the roster says. Told once for each kind of command."""
         needed = version_needed(command)
-        if needed <= roster.version():
+        if needed <= max(roster.version(), roster.needs):
             return False
         kind = type(command).__name__
         if kind not in self._held_back:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from chaos_protocols.agreement.commands import Command
 from chaos_protocols.agreement.raft.messages import Configuration
-from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
@@ -88,8 +88,8 @@ class Facts(Protocol):
 
     def round_status(self) -> RoundStatusReply: ...
     def own_report(self) -> SiteStatus: ...
-    def versions_of(self, site: SiteId) -> Versions:
-        """Which protocol versions the newest start of the site's daemon speaks, as far as was heard."""
+    def versions_of(self, record: SiteRecord, incarnation: int) -> Versions:
+        """Which protocol versions this start of a site speaks whose former start `record` names."""
         ...
 
 

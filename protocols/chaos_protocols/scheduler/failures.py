@@ -10,6 +10,7 @@ from __future__ import annotations
 from itertools import chain
 
 from chaos_protocols.agreement.commands import RenewSite
+from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.agreement.views import LinkKey, connected_with
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.scheduler.decisions import Decision, LinkFailed, Note, SiteFailed
@@ -28,6 +29,12 @@ def connected_sites(facts: Facts) -> set[SiteId]:
     roster = facts.roster
     live = [link.key for link in roster.links if facts.link_is_up(link.one, link.other)]
     return set(connected_with(facts.site, roster.member_ids(), roster.learner_ids(), live))
+
+
+def restarted(facts: Facts, record: SiteRecord) -> int | None:
+    """The newer start of a site's daemon than the roster names, if one was seen."""
+    seen = facts.restarted_as(record.site)
+    return seen if seen is not None and seen > record.incarnation else None
 
 
 class FailureDetector:
@@ -62,6 +69,7 @@ class FailureDetector:
         facts, roster = self._facts, self._facts.roster
         looked_at = (
             facts.overlay_version,
+            facts.restarts_seen,
             roster.epoch,
             tuple(self._negotiations.all),
             facts.done_round if len(roster.views) > 1 else 0,
@@ -91,8 +99,8 @@ class FailureDetector:
                 continue
             if away:
                 lost.append(SiteFailed(site=site, reason="all its links are down"))
-            elif record is not None and record.state == "learner" and self._restarted(site) is not None:
-                lost.append(SiteFailed(site=site, reason="its daemon was restarted"))
+            elif record is not None and (reason := self._why_not_renewed(record)):
+                lost.append(SiteFailed(site=site, reason=reason))
         return lost
 
     def _lost_links(self, connected: set[SiteId], now_s: float) -> list[LinkFailed]:
@@ -128,10 +136,16 @@ class FailureDetector:
             return True
         return now_s < self._departing.setdefault(site, now_s) + DEPARTURE_BEATS * facts.settings.beat_s
 
-    def _restarted(self, site: SiteId) -> int | None:
-        """The site's newer incarnation, if one was seen."""
-        record, seen = self._facts.roster.record(site), self._facts.restarted_as(site)
-        return seen if record is not None and seen is not None and seen > record.incarnation else None
+    def _why_not_renewed(self, record: SiteRecord) -> str:
+        """Why a daemon that was restarted has failed; empty: it was not, or it goes on as the same site. Of a member
+        whose new start cannot read what has been agreed: that is an older release, without its journal."""
+        roster, start = self._facts.roster, restarted(self._facts, record)
+        if start is None:
+            return ""
+        if record.state == "learner":
+            return "its daemon was restarted"
+        versions = self._facts.versions_of(record, start)
+        return roster.version_problem(versions) if versions.newest < roster.needs else ""
 
     def renewal(self) -> Decision | None:
         """A member whose daemon was restarted before anybody missed it, this site included."""
@@ -140,21 +154,23 @@ class FailureDetector:
         if looked_at == self._none_restarted_at:
             return None  # a look at every site at every event would cost the more the more sites there are
         for record in roster.sites:
-            restarted = self._restarted(record.site)
-            if record.state != "member" or restarted is None:
-                continue
-            reason = "its daemon was restarted"
-            command = RenewSite(
-                site=record.site,
-                incarnation=restarted,
-                address=record.address,
-                views=roster.views,
-                versions=facts.versions_of(record.site),
-            )
-            note = Note(
-                kind="scale-in", subject=short(record.site), cause=reason, outcome="done",
-                reason="same site, standby",
-            )  # fmt: skip
-            return Decision(reason=reason, proposal=Proposal(command=command), note=note)
+            start = restarted(facts, record)
+            if start is not None and not self._why_not_renewed(record):
+                return self._renewed(record, start)
         self._none_restarted_at = looked_at
         return None
+
+    def _renewed(self, record: SiteRecord, start: int) -> Decision:
+        """In the roster by its new start."""
+        reason = "its daemon was restarted"
+        command = RenewSite(
+            site=record.site,
+            incarnation=start,
+            address=record.address,
+            views=self._facts.roster.views,
+            versions=self._facts.versions_of(record, start),
+        )
+        note = Note(
+            kind="scale-in", subject=short(record.site), cause=reason, outcome="done", reason="same site, standby"
+        )
+        return Decision(reason=reason, proposal=Proposal(command=command), note=note)

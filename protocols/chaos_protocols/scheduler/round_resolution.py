@@ -18,7 +18,7 @@ from chaos_protocols.agreement.views import resolved_views
 from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.decisions import Decision, Note, SiteFailed
 from chaos_protocols.scheduler.facts import Facts
-from chaos_protocols.scheduler.failures import connected_sites
+from chaos_protocols.scheduler.failures import connected_sites, restarted
 from chaos_protocols.scheduler.negotiation import Tell
 from chaos_protocols.scheduler.proposals import Proposal
 from chaos_protocols.scheduler.reports import Reports
@@ -105,6 +105,9 @@ class RoundResolution:
         questions = self._questions(asked, now_s)
         if any(site not in connected for site in roster.site_ids()):
             return Decision(reason="a site that is cut off is removed first", tells=questions)
+        if any(restarted(facts, record) is not None for record in roster.sites):
+            reason = "a site was started again: the word of a start that the roster does not name counts for nothing"
+            return Decision(reason=reason, tells=questions)
         answers = {**self._answers, facts.site: facts.round_status()}
         missing = [site for site in asked if site not in answers]
         if missing:

@@ -239,7 +239,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """A message on its way, as the machines see it; `_Frame` is how it travels."""
 
     version: Version
-    """The newest protocol version that the maker speaks; for people who look."""
+    """The newest protocol version that the maker speaks."""
     source: Site
     """Made the message, and signed it unless it goes to a direct neighbour."""
     destination: Site

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from tests.unit.protocols.one_site import (
     MODEL,
@@ -34,13 +36,16 @@ from tests.unit.protocols.scheduler.scheduler_kit import (
 from chaos_protocols import events
 from chaos_protocols.agreement.roster import Departure
 from chaos_protocols.agreement.views import make_view
+from chaos_protocols.names import SiteId
 from chaos_protocols.scheduler.negotiation import DisconnectLink
 from chaos_protocols.wire.control import (
     JoinRequest,
     LinkRequest,
+    LinkStateAdvertisement,
     RoundStatusQuery,
     RoundStatusReply,
 )
+from chaos_protocols.wire.versions import NEWEST
 
 
 def test_a_site_whose_links_are_all_down_is_removed_and_the_round_resolved() -> None:
@@ -186,3 +191,43 @@ def test_failures_are_looked_for_again_only_when_something_is_new() -> None:
     assert failures.look(bench.now_s) == [] and not looks
     bench.machine.network.overlay_changed()
     assert failures.look(bench.now_s) and looks, "everything is down"
+
+
+def started_again(bench: Bench, site: SiteId, *, by: SiteId, speaks: int) -> None:
+    """A first word of its second start comes by a neighbour, before anybody has said what that speaks."""
+    word = LinkStateAdvertisement(neighbour=by, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
+    envelope = msgspec.structs.replace(bench.envelope(site, word, 2), version=speaks)
+    bench.handle(events.EnvelopeReceived(neighbour=by, envelope=envelope))
+
+
+def behind_b(**changes: Any) -> Bench:
+    """A leads; C has a link with B alone."""
+    bench = Bench(
+        A, roster_of(*changes.pop("members", (A, B, C)), links=(link(A, B), link(B, C)), **changes), voters=(A,)
+    )
+    bench.up(B).wait(0.1)
+    return bench
+
+
+def test_a_restarted_site_is_renewed_with_the_version_that_it_says_itself() -> None:
+    """As one of version 1, for want of a report, it kept all that follows from newer ones from the run (seed 26 of the
+    simulator, 25 sites)."""
+    bench = behind_b()
+    started_again(bench, C, by=B, speaks=NEWEST)
+    renewed = bench.machine.roster.record(C)
+    assert renewed is not None and renewed.incarnation == 2
+    assert renewed.versions.newest == NEWEST and bench.machine.roster.resolving
+
+
+def test_a_restarted_site_that_cannot_read_what_was_agreed_has_failed() -> None:
+    bench = behind_b(needs=NEWEST)
+    started_again(bench, C, by=B, speaks=NEWEST - 1)
+    assert bench.machine.roster.record(C) is None
+    assert f"uses protocol {NEWEST}" in bench.machine.roster.departed[-1].reason
+
+
+def test_a_restarted_learner_is_removed_as_soon_as_its_own_word_is_heard() -> None:
+    bench = behind_b(members=(A, B), learners=(C,))
+    started_again(bench, C, by=B, speaks=NEWEST)
+    assert bench.machine.roster.record(C) is None
+    assert bench.machine.roster.departed[-1].reason == "its daemon was restarted"

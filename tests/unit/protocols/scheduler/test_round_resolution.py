@@ -223,8 +223,9 @@ def test_a_round_that_the_scheduler_has_given_nothing_to_is_done_nowhere() -> No
 
 
 def test_a_site_outside_the_roster_has_no_say_in_a_round_in_doubt() -> None:
-    bench = leader_of(roster=roster_of(A, B, C, D))
+    bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D))))
     lose(bench, D)
+    assert bench.machine.roster.resolving
     epoch = bench.machine.roster.epoch
     answers = bench.machine.scheduler.term.resolution
     bench.hear(D, RoundStatusReply(epoch=epoch, done_round=9, digest="dd"))
@@ -232,3 +233,24 @@ def test_a_site_outside_the_roster_has_no_say_in_a_round_in_doubt() -> None:
     bench.hear(B, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
     bench.hear(C, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
     assert not bench.machine.roster.resolving and bench.machine.roster.resolved_round == 0
+
+
+def test_no_round_is_resolved_by_the_word_of_a_start_that_the_roster_does_not_name() -> None:
+    """Be its renewal held back (seed 26 of the simulator, 25 sites): what its former life had said is gone with it."""
+    bench = leader_of(roster=roster_of(A, B, C, D, links=tuple(link(A, one) for one in (B, C, D))))
+    lose(bench, D)
+    assert bench.machine.roster.resolving
+    machine = bench.machine
+    resolution, epoch = machine.scheduler.term.resolution, machine.roster.epoch
+    resolution.answered(B, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
+    resolution.answered(C, RoundStatusReply(epoch=epoch, done_round=0, digest=""))
+    machine.network.saw_incarnation(C, 2)
+    assert resolution.step(machine.now_s).proposal is None
+    bench.up(C, incarnation=2)
+    record = machine.roster.record(C)
+    assert record is not None and record.incarnation == 2 and machine.roster.resolving
+    for site in (B, C):
+        bench.hear(
+            site, RoundStatusReply(epoch=machine.roster.epoch, done_round=0, digest=""), incarnation=1 + (site == C)
+        )
+    assert not machine.roster.resolving
