@@ -62,7 +62,8 @@ class Asking:
             self._client.forget_named()
             return  # whichever answers first would have this site's data: its operator has to choose
         up = self._network.links.up_sites()
-        self._client.tell(self._joining.request(up, self._state.offer(), self._state.lineage()))
+        state = self._state
+        self._client.tell(self._joining.request(up, state.offer(), state.lineage(), state.unsaved_in()))
 
     def _ask_for_state(self) -> None:
         state = self._state.request()

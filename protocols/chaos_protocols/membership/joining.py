@@ -35,9 +35,11 @@ class Joining:
         self.answer = self.refusal = None
         self._refusal = ""
 
-    def request(self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None, lineage: int) -> JoinRequest:
+    def request(
+        self, neighbours: tuple[SiteId, ...], checkpoint: CheckpointFacts | None, lineage: int, unsaved_in: int
+    ) -> JoinRequest:
         """What it says of itself; `checkpoint`: the newest that its worker could load from its disk; `lineage`: of the
-        state that its worker has."""
+        state that its worker has; `unsaved_in`: see `JoinRequest`."""
         facts, model = self._outbox.facts, self._session.model
         assert model is not None
         self.asked = True
@@ -53,6 +55,7 @@ class Joining:
             versions=facts.versions,
             lineage=lineage,
             answered_in=self._answered_in,
+            unsaved_in=unsaved_in,
         )
 
     def answered(self, answer: JoinAnswer) -> None:

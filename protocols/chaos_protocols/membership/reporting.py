@@ -62,7 +62,7 @@ class Reporting:
             rates=self._network.rates,
             bans=self._client.bans,
             bounds=self._client.bounds_wanted,
-            unsaved=self._reached.is_unsaved(roster) and not state.files.is_writing,
+            unsaved=0 < roster.restore_epoch == state.unsaved_in(),
         )
 
     def round_status(self) -> RoundStatusReply:

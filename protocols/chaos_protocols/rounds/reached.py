@@ -97,9 +97,11 @@ class ReachedRound:
             return round_number <= ANEW_ROUNDS_MAX and outbox.settings.keep.checkpoint != "off"
         return self.noted.unsaved and outbox.now_s - self._unsaved_s <= FIRST_CHECKPOINT_S_MAX
 
-    def is_unsaved(self, roster: Roster) -> bool:
-        """No checkpoint of the roster's history was ever whole on this site's disk, since its first rounds."""
-        return self.noted.unsaved and self.noted.lineage == roster.restore_epoch
+    @property
+    def unsaved_in(self) -> int:
+        """The lineage of which no checkpoint was ever whole on this site's disk, since its first rounds; 0: there is
+        none."""
+        return self.noted.lineage if self.noted.unsaved else 0
 
     def checkpoint_ended(self) -> None:
         """A checkpoint is whole, or could not be written: from now on this is a run like any other."""

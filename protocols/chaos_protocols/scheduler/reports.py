@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.names import SiteId
-from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.wire.control import SiteStatus
 
@@ -101,15 +100,11 @@ class Reports:
         """The newest round that any member knows of, be it from its journal; 0: none of the present history."""
         return max(self.newest_round(), *(report.reached_round for report in self.of_members().values()))
 
-    def is_unsaved(self) -> bool:
-        """Nobody of the run has, or had, a checkpoint of the present history: every member was there from its first
-        rounds on, and says so; and no other one that had a state is outside, which may have kept one."""
-        roster = self._facts.roster
-        gone = (one for one in roster.departed if one.lineage or one.last_round > ANEW_ROUNDS_MAX)
-        if any(roster.record(one.site) is None for one in gone):
-            return False
+    def members_are_unsaved(self) -> bool:
+        """No member has, or had, a checkpoint of the present history: each was there from its first rounds on, and says
+        so."""
         found = self.of_members()
-        return all(site in found and found[site].unsaved for site in roster.member_ids())
+        return all(site in found and found[site].unsaved for site in self._facts.roster.member_ids())
 
     def newest_possible(self) -> int:
         """Nobody of the run has the state of a later round than this, or of the one after it."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from chaos_protocols.agreement.roster import LinkRecord, ModelFacts, SiteRecord
+from chaos_protocols.agreement.roster import Departure, LinkRecord, ModelFacts, SiteRecord
 from chaos_protocols.names import SiteId, link_key
+from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.facts import Facts
 from chaos_protocols.scheduler.proposals import record_of
 from chaos_protocols.wire.control import JoinRequest, StateRequest
@@ -113,6 +114,16 @@ class RestoreOffers:
         if stored is None or stored.spec_digest != request.model.spec_digest:
             return worker
         return max(worker, (stored.lineage, stored.round))
+
+    def nobody_left_with_a_checkpoint(self) -> bool:
+        """Of those outside that had a state. Who has asked to join since may say that it had none yet."""
+        roster = self._facts.roster
+        gone = (one for one in roster.departed if one.lineage or one.last_round > ANEW_ROUNDS_MAX)
+        return all(roster.record(one.site) is not None or self._was_unsaved(one) for one in gone)
+
+    def _was_unsaved(self, gone: Departure) -> bool:
+        present, request = self._facts.roster.restore_epoch, self._join_requests.get(gone.site)
+        return request is not None and 0 < request.unsaved_in in (present, gone.lineage or present)
 
     # -- what could be gone on from
 

@@ -186,13 +186,17 @@ class RestorePoint:
         here = {one.record.site for one in offered}
         stood_s = self._stood_s(now_s)
         awaited = self._awaited.than(best.age if best else None, here=here, now_s=now_s, stood_s=stood_s)
-        if best is None and not awaited and (reached <= ANEW_ROUNDS_MAX or self._reports.is_unsaved()):
+        if best is None and not awaited and (reached <= ANEW_ROUNDS_MAX or self._is_unsaved()):
             best = min(candidates, key=lambda one: one.rank, default=None)  # fresh workers, all of them
         if best is None or awaited:
             strangers = [one for one in offered if one not in candidates]
             self.waiting = self._why_it_waits(best, awaited, reached, stood_s) + self._offered_by(strangers)
             return None
         return best
+
+    def _is_unsaved(self) -> bool:
+        """Nobody has, or had, a checkpoint of the present history."""
+        return self._reports.members_are_unsaved() and self.offers.nobody_left_with_a_checkpoint()
 
     def _is_of_the_run(self, one: Candidate) -> bool:
         """Whether rounds of this run can be in it: they are in no state of a site that never was in it. An operator may

@@ -78,6 +78,10 @@ class WorkerState:
         """Of the worker's state, as far as this site's journal and disk know."""
         return self.files.lineage(self._reached.held)
 
+    def unsaved_in(self) -> int:
+        """The lineage of which there is no checkpoint here, nor was, nor soon will be; 0: none is known."""
+        return 0 if self.files.is_writing else self._reached.unsaved_in
+
     def request(self) -> StateRequest | None:
         """What a member asks the scheduler for; None: its worker has the state, or it is on its way."""
         model = self.session.model

@@ -118,6 +118,9 @@ class JoinRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     lineage: Count = 0  # as in StateRequest
     answered_in: Count = 0
     """Term of the scheduler whose answer it had last; 0: it had none."""
+    unsaved_in: Count = 0
+    """The lineage in whose first rounds it was there, as its journal knows, and of which no checkpoint was whole on its
+    disk yet; 0: there is none, or it does not say."""
 
 
 class JoinAnswer(msgspec.Struct, frozen=True, kw_only=True, tag=True):

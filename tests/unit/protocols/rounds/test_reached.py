@@ -7,12 +7,15 @@ import itertools
 import pytest
 from tests.simulator.faults import begin
 from tests.simulator.world import World
+from tests.unit.protocols.follower import hello
+from tests.unit.protocols.one_site import A, B, Bench, D, heartbeat, sent
 
 from chaos_protocols import effects
 from chaos_protocols.events import CheckpointWritten
 from chaos_protocols.rounds import reached
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX, NOTE_EVERY_S
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
+from chaos_protocols.wire.control import JoinRequest
 from chaos_protocols.wire.plans import Reached
 
 
@@ -80,10 +83,22 @@ def test_that_no_checkpoint_is_whole_yet_is_noted_from_the_first_rounds_until_on
     assert said == sorted(said, reverse=True) and {*said} == {True, False}, "once it is whole it is never said again"
     assert all(note.unsaved for _, note in noted["b"] if note.round)
     b = world.node("b").machine
-    assert b is not None and b.participation.reached.is_unsaved(b.roster)
+    assert b is not None and b.participation.reached.unsaved_in == b.roster.restore_epoch > 0
     assert not b.participation.reporting.status().unsaved, "a file is being written, and may be whole soon"
+    assert not b.state.unsaved_in()
+    a = world.node("a").machine
+    assert a is not None and not a.state.unsaved_in(), "it was whole once"
     b.handle(CheckpointWritten(checkpoint=written, size_bytes=0, took_s=1.0, reason="disk full"), now_s=world.now_s)
     assert not b.participation.reached.noted.unsaved
+
+
+@pytest.mark.parametrize("unsaved", [True, False])
+def test_who_is_outside_says_in_its_request_to_join_that_no_checkpoint_was_whole_yet(unsaved: bool) -> None:
+    bench = Bench(D).up(A, B)
+    bench.machine.participation.reached.noted = Reached(lineage=4, round=9, unsaved=unsaved)
+    hello(bench)
+    ((_, request),) = sent(bench.hear(B, heartbeat(scheduler=A, knows_you=False)), JoinRequest)
+    assert request.unsaved_in == (4 if unsaved else 0)
 
 
 def test_who_came_later_or_keeps_none_does_not_say_that_no_checkpoint_is_whole() -> None:

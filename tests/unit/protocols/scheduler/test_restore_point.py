@@ -148,20 +148,37 @@ def test_a_run_whose_first_rounds_nobody_has_begins_anew_by_itself(done: int) ->
     assert "begins anew" in told and ("round 1 is" if done == 1 else f"rounds 1 to {done} are") in told
 
 
-@pytest.mark.parametrize("saved", ["", "a", "b", "failed", "left"])
-def test_a_run_of_which_no_checkpoint_was_ever_whole_begins_anew_by_itself(saved: str) -> None:
-    """With a slow disk many rounds are done before the first one is (decision 0018). Each member has to say so, and
-    nobody may be outside that may have one."""
-    gone = Departure(site=C, incarnation=0, last_round=30, cause="failed", reason="", newest_round=30, lineage=1)
-    if saved == "left":
-        gone = Departure(site=C, incarnation=0, last_round=30, cause="left", reason="")
-    bench = without_state(B, done=40, restore_epoch=1, departed=(gone,) if saved in ("failed", "left") else ())
+FAILED = Departure(site=C, incarnation=0, last_round=30, cause="failed", reason="", newest_round=30, lineage=3)
+LEFT = Departure(site=C, incarnation=0, last_round=30, cause="left", reason="")
+
+
+@pytest.mark.parametrize(
+    ("saved", "outside", "unsaved_in"),
+    [
+        ("", None, 0),
+        ("a", None, 0),
+        ("b", None, 0),
+        ("c", FAILED, 0),
+        ("c", FAILED, 2),
+        ("c", LEFT, 0),
+        ("c", LEFT, 3),
+        ("", FAILED, 3),
+        ("", FAILED, 5),
+        ("", LEFT, 5),
+    ],
+)
+def test_a_run_of_which_no_checkpoint_was_ever_whole_begins_anew_by_itself(
+    saved: str, outside: Departure | None, unsaved_in: int
+) -> None:
+    """With a slow disk many rounds are done before the first one is (decision 0018). Each member has to say so, and so
+    has who is outside and may have one: of the history in which it was there, or of the present one."""
+    bench = without_state(B, done=40, restore_epoch=5, departed=(outside,) if outside else ())
     reached = bench.machine.participation.reached
-    reached.noted = Reached(lineage=1, round=40, unsaved=saved != "a")
+    reached.noted = Reached(lineage=5, round=40, unsaved=saved != "a")
     hello(bench)
     asks(bench, B)
-    if saved == "failed":
-        joins(bench, C)  # it has lost what it had
+    if outside is not None and (outside is FAILED or unsaved_in):
+        joins(bench, C, unsaved_in=unsaved_in)  # it has lost what it had
     bench.hear(B, msgspec.structs.replace(report(bench, active=False), known_round=40, unsaved=saved != "b"))
     patience(bench, B)
     if saved:
