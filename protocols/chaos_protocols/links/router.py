@@ -66,7 +66,7 @@ class Router:
         """To a neighbour directly, otherwise towards it; nothing where no way is known (the sender asks again
         later)."""
         if destination in own_up:
-            return self._to(destination, self._envelope(destination, message, roster, event_id))
+            return self._to(destination, self._envelope(destination, message, roster, event_id, keyed=False))
         hop = self.overlay.next_hops(roster, own_up).get(destination)
         if hop is None:
             self.undeliverable += 1
@@ -183,8 +183,16 @@ class Router:
         return msgspec.structs.replace(envelope, hops=envelope.hops + 1)
 
     def _envelope(
-        self, destination: SiteId, message: Message, roster: Roster, event_id: str, *, run: RunId = ""
+        self,
+        destination: SiteId,
+        message: Message,
+        roster: Roster,
+        event_id: str,
+        *,
+        run: RunId = "",
+        keyed: bool = True,
     ) -> Envelope:
+        """`keyed`: somebody else than the neighbour that it goes to will check its signature."""
         self._sequence += 1
         return Envelope(
             version=self._speaks,
@@ -195,7 +203,7 @@ class Router:
             epoch=roster.epoch,
             event_id=event_id,
             hops=0,
-            public_key=self._public_key,
+            public_key=self._public_key if keyed else b"",
             signature=b"",
             message=message,
             optional=type(message) in OPTIONAL,

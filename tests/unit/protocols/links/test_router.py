@@ -15,7 +15,9 @@ from chaos_protocols.links.link_state import (
     LinkStateTable,
     ReplayGuard,
 )
+from chaos_protocols.links.naming import RunNaming
 from chaos_protocols.links.router import Router
+from chaos_protocols.links.site_versions import SiteVersions
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SiteId
 from chaos_protocols.wire.control import (
     EVERYBODY,
@@ -28,8 +30,10 @@ from chaos_protocols.wire.control import (
     decode_envelope,
     encode_envelope,
 )
+from chaos_protocols.wire.versions import SPOKEN
 
 WORD = Goodbye(reason="word")
+REPORT = LinkStateAdvertisement(neighbour=B, incarnation=1, up=True, rtt_s=0.0, rate_bytes_per_s=0.0, reason="")
 LINE = roster_of(A, B, C, D, links=(link(A, B), link(B, C), link(C, D)))
 """a - b - c - d"""
 
@@ -61,6 +65,17 @@ def test_a_message_goes_straight_to_a_neighbour_and_over_one_to_others() -> None
     one = router(A)
     assert hops(one.send(B, WORD, roster=LINE, own_up=(B,), event_id="")) == [B]  # type: ignore[arg-type]
     assert hops(one.send(D, WORD, roster=LINE, own_up=(B,), event_id="")) == [B]  # type: ignore[arg-type]
+
+
+def test_only_what_others_hand_on_carries_the_key_that_its_signature_is_checked_with() -> None:
+    """A neighbour's own words are authenticated by its link (spec 4.3)."""
+    one = Router(A, b"k" * 32, 1, RunNaming(SiteVersions(A, 1, SPOKEN)))
+    said = [
+        *one.send(B, WORD, roster=LINE, own_up=(B,), event_id=""),
+        *one.send(D, WORD, roster=LINE, own_up=(B,), event_id=""),
+        *one.flood(REPORT, roster=LINE, own_up=(B,), event_id=""),
+    ]
+    assert [len(one.envelope.public_key) for one in said if isinstance(one, SendEnvelope)] == [0, 32, 32]
 
 
 def test_a_message_without_a_way_is_counted_and_dropped() -> None:
