@@ -103,6 +103,8 @@ class ParallelSite:
         *,
         layers: Callable[[Any], Sequence[Any]] | None = None,
         loss: Callable[[Any, Any], Any],
+        shard_optimizer: bool = False,
+        optimizer_copies: int = 2,
     ) -> ParallelModel:
         """The model as one that all workers of `chaosd run` train together; without it, this process trains it. Beside
         a daemon every step is a round of its run, in which other sites may train with replicas or an ordinary script
@@ -112,12 +114,19 @@ class ParallelSite:
         `torch.nn.Sequential` needs none. loss: of (output, target), the mean over a micro-batch. Then `register(model,
         optimizer=function)`, `loader(...)`, and `model.step(batch)` for each batch.
 
+        shard_optimizer: the optimizer's state of a layer is kept by `optimizer_copies` of the workers that hold the
+        layer, not by all (ZeRO-1, with the layer as the shard). With 2 copies a worker that dies loses nothing; with 1
+        its layers come from the other institutions of the run, and a training without a run ends.
+
         Raises ValueError on what cannot be trained so.
         """
         self._check_first()
         from chaos.worker_group.model import ParallelModel
 
-        self._parallel = ParallelModel(model, layers=layers, loss=loss)
+        if optimizer_copies < 1:
+            raise ValueError(f"optimizer_copies must be at least 1, not {optimizer_copies}")
+        copies = optimizer_copies if shard_optimizer else 0
+        self._parallel = ParallelModel(model, layers=layers, loss=loss, optimizer_copies=copies)
         return self._parallel
 
     def replicate(self, model: Any) -> Any:

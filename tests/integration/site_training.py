@@ -81,10 +81,12 @@ def train(
     seed: int = 7,
     pace_s: float = 0,
     fast: str = "",
+    copies: int = 0,
 ) -> None:
     """`after(model, report)` is called after each step."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
-        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy)
+        sharded: dict[str, Any] = {"shard_optimizer": True, "optimizer_copies": copies} if copies else {}
+        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy, **sharded)
         coordinator.register(model=model, optimizer=make_optimizer, clip_norm=CLIP_NORM)
         loader = coordinator.loader(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
@@ -176,6 +178,8 @@ def _plant(fault: Fault) -> None:
                 build(self, groups)
 
             Groups.build = build_noted  # type: ignore[method-assign]
+        case "refresh":
+            before(life, "refresh", lambda *_: now[0] == step)
         case "outside":
             before(together.TrainsTogether, "step", lambda self: self._tag.step == step)
         case _:

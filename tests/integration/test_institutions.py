@@ -151,10 +151,12 @@ async def ended(process: Forked) -> None:
         assert await asyncio.to_thread(process.wait) == 0
 
 
-async def group(site: Site, number: int, *, rounds: int = ROUNDS, pace_s: float = 0.0, **more: Any) -> Ran:
+async def group(
+    site: Site, number: int, *, rounds: int = ROUNDS, pace_s: float = 0.0, copies: int = 0, **more: Any
+) -> Ran:
     """A site of several workers."""
     await asyncio.to_thread(site.start)
-    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s)}
+    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, copies=copies)}
     options: dict[str, Any] = {"dp": 2, "pp": 2, **more}
     options.update(daemon=site.worker_socket, environment=environment)
     return await train(site.folder, **options)
@@ -181,6 +183,7 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("2:3:reduced", {"policies": [Policy.REROUTE]}),
     ("3:2:update", {"policies": [Policy.DYNAMIC]}),
     ("0:2:forward", {"spares": 1}),
+    ("2:2:refresh", {"dp": 3, "pp": 1, "copies": 2}),
 ]
 
 
@@ -238,6 +241,27 @@ async def test_a_stage_without_a_holder_comes_back_from_the_other_institution(tm
     loaded = [int(str(each.fields["step"])) for each in ran.of("state-loaded")]
     assert loaded[-1] >= 3
     assert ran.policies == ["start", "rescue"] and "brought forward" in ran.of("state-lost")[0].reason
+    agree(of_group(ran), told(one), rounds=rounds)
+
+
+async def test_the_only_copy_of_an_optimizers_state_comes_back_from_the_other_institution(tmp_path: Path) -> None:
+    rounds = 60
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0, rounds=rounds, pace_s=0.3, fast=str(tmp_path / "fast"))
+        ran = await group(
+            many,
+            1,
+            rounds=rounds,
+            dp=3,
+            pp=1,
+            copies=1,
+            faults="1:3:backward",
+            watch=fast_when(tmp_path, "state-loaded"),
+        )
+        await ended(process)
+    assert ran.failed == "" and len(ran.of("state-lost")) == 1, ran.happened
+    assert len(ran.policies) == 2 and "brought forward" in ran.of("state-lost")[0].reason
     agree(of_group(ran), told(one), rounds=rounds)
 
 

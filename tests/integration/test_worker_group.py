@@ -9,6 +9,7 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +71,34 @@ async def test_a_spare_takes_the_place_of_a_lost_worker(tmp_path: Path, where: s
     check(ran)
     assert ran.policies == ["start", "spare"]
     assert ran.of("plan")[-1].fields["shape"] == ran.of("plan")[0].fields["shape"]
+
+
+@pytest.mark.parametrize(
+    ("dp", "pp", "faults", "more"),
+    [
+        (3, 1, "", {}),
+        (4, 1, "1:2:forward", {"policies": [Policy.REROUTE]}),
+        (3, 2, "2:2:reduced", {"policies": [Policy.DYNAMIC]}),
+        (3, 2, "2:2:update", {"spares": 1}),
+        (4, 1, "0:2:refresh", {"policies": [Policy.REROUTE]}),
+        (4, 1, "1:1:forward;2:2:moving", {}),
+        (3, 1, f"2:{STEPS - 1}:refresh", {}),
+    ],
+    ids=("undisturbed", "forward", "reduced", "update", "refresh", "moving", "last"),
+)
+async def test_a_sharded_optimizer_changes_no_bit_whoever_is_killed(
+    tmp_path: Path, dp: int, pp: int, faults: str, more: dict[str, Any]
+) -> None:
+    environment = {"TRAINING": json.dumps({"copies": 2})}
+    ran = await train(tmp_path, dp=dp, pp=pp, faults=faults, environment=environment, **more)
+    check(ran, plans=len(ran.policies))
+    assert len(ran.struck) == (faults.count(";") + 1 if faults else 0)
+
+
+async def test_the_only_copy_of_an_optimizers_state_lost_is_said_with_what_would_help(tmp_path: Path) -> None:
+    environment = {"TRAINING": json.dumps({"copies": 1})}
+    ran = await train(tmp_path, dp=3, pp=1, faults="1:2:forward", environment=environment)
+    assert "kept the optimizer's state of layer" in ran.failed and "optimizer_copies=" in ran.failed
 
 
 async def test_a_restarted_process_gets_its_state_from_its_peers_and_its_place_back(tmp_path: Path) -> None:

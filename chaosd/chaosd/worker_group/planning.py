@@ -31,6 +31,7 @@ from chaos_protocols.worker_group.messages import GroupHello, StateMove
 from chaos_protocols.worker_group.plan import Plan
 from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.lower import lower
+from chaosd.worker_group.sharding import Kept, choose_keepers, kept_state
 
 LOOPBACK_RATE_BYTES_PER_S = 1e9
 LOOPBACK_LATENCY_S = 0.0
@@ -84,7 +85,9 @@ class SitePlanner:
         self._policies, self._mtbf_s = policies, mtbf_s
         self._rate_bytes_per_s, self._latency_s = rate_bytes_per_s, latency_s
         self._in_force: ExecutionPlan | None = None
-        self._made: dict[int, ExecutionPlan] = {}
+        self._kept: Kept | None = None
+        """Under the plan in force, where the optimizers' states are sharded."""
+        self._made: dict[int, tuple[Plan, ExecutionPlan]] = {}
         self._prepared: dict[Situation, tuple[Plan, ExecutionPlan]] = {}
         self._factors: MeasuredFactors | None = None
 
@@ -106,18 +109,19 @@ class SitePlanner:
 
     def put_in_force(self, asked: int) -> None:
         """The plan that answered this question is executed from now on."""
-        self._in_force = self._made[asked]
+        plan, self._in_force = self._made[asked]
+        self._kept = plan.kept
         self._made.clear()
         self._prepared = {}
 
     def make(self, asked: AskPlanner, hello: GroupHello, present: frozenset[int]) -> Plan:
         """The plan to go on with: prepared, or worked out now. Raises `Unplannable`."""
         if asked.afresh:
-            self._in_force, self._prepared = None, {}
+            self._in_force, self._kept, self._prepared = None, None, {}
         situation = (asked.lost, asked.idle, present)
         prepared = None if asked.part else self._prepared.get(situation)
         found = prepared or self._work_out(self._in_force, situation, hello, part=asked.part)
-        self._made[asked.asked] = found[1]
+        self._made[asked.asked] = found
         return found[0]
 
     def prepare(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
@@ -147,24 +151,44 @@ class SitePlanner:
         model, cluster = self._facts(hello, present | lost | _named(current))
         if current is None:
             way = self._begin(model, cluster, sorted(present))
-        elif part:
+        elif part and layers_without_holder(current, lost):
             way = self._keep_part(current, model, cluster, situation)
         else:
+            if not part:
+                self._check_held(current, model, lost)
             way = self._go_on(current, model, cluster, situation)
         compiled = compile_plan(way.plan, model, cluster)
         shares: dict[int, Share] = {worker: Share() for worker in present}
         shares.update(lower(way.plan, compiled.streams))
+        kept, moves = None, way.moves
+        if hello.optimizer_copies:
+            kept = choose_keepers(shares, model, self._kept or {}, hello.optimizer_copies)
+            moves = () if current is None else self._moves_to_keepers(kept, model, cluster, present)
         plan = Plan(
             policy=way.policy,
             reason=way.reason,
             shares=shares,
-            moves=way.moves,
+            moves=moves,
             step_s=evaluate(way.plan, Costs(model, cluster)).step_s,
             transition_s=way.transition_s,
             shape=shape_of(way.plan),
             part=part,
+            kept=kept,
         )
         return plan, way.plan
+
+    def _moves_to_keepers(
+        self, kept: Kept, model: ModelProfile, cluster: ClusterFacts, present: frozenset[int]
+    ) -> tuple[StateMove, ...]:
+        has = kept_state(model, self._kept or {}, present)
+        transfers, _, _ = spread(cluster, has, kept_state(model, kept, kept.keys()))
+        return _moves(transfers, model)
+
+    def _state_left(self, current: ExecutionPlan, model: ModelProfile, lost: frozenset[int]) -> Mapping[int, Holding]:
+        """What those that are left have of the state."""
+        if self._kept is None:
+            return holdings(model, current, failed=lost)
+        return kept_state(model, self._kept, current.workers - lost)
 
     def _facts(self, hello: GroupHello, workers: frozenset[int]) -> tuple[ModelProfile, ClusterFacts]:
         model, factors = profile_of(hello), self._factors
@@ -227,7 +251,7 @@ class SitePlanner:
         """A first plan once more, whose places are taken by those that hold most of them."""
         lost, _, present = situation
         began = self._begin(model, cluster, sorted(present))
-        held = holdings(model, current, failed=lost)
+        held = self._state_left(current, model, lost)
         survivors: dict[int, Holding] = {worker: held.get(worker, {}) for worker in present}
         live = replace(cluster, devices=tuple(d for d in cluster.devices if d.worker in present))
         found = restore(model, live, survivors, began.plan)
@@ -238,14 +262,7 @@ class SitePlanner:
     def _go_on(self, current: ExecutionPlan, model: ModelProfile, cluster: ClusterFacts, situation: Situation) -> _Way:
         lost, idle, present = situation
         gone = (lost | current.lost_set) & current.stage_of_worker.keys()
-        nowhere = layers_without_holder(current, lost)
-        if nowhere:
-            raise Unplannable(
-                f"all workers that held layers {nowhere[0]} to {nowhere[-1]} are lost, and no other institution is "
-                "asked yet; start again from a checkpoint, with more pipelines (--dp) to survive this",
-                hopeless=True,
-            )
-        held = holdings(model, current, failed=lost)
+        held = self._state_left(current, model, lost)
         spares = sorted(idle)
         if gone and len(spares) >= len(gone) and Policy.RESTART in self._policies:
             ways = dict(zip(sorted(gone), spares, strict=False))
@@ -262,6 +279,26 @@ class SitePlanner:
         found = restore(model, live, survivors, decision.plan)
         moves = _moves(found.transfers, model)
         return _Way(decision.policy.value, found.plan, decision.reason, moves, decision.transition_s)
+
+    def _check_held(self, current: ExecutionPlan, model: ModelProfile, lost: frozenset[int]) -> None:
+        nowhere = layers_without_holder(current, lost)
+        if nowhere:
+            raise Unplannable(
+                f"all workers that held layers {nowhere[0]} to {nowhere[-1]} are lost, and no other institution is "
+                "asked yet; start again from a checkpoint, with more pipelines (--dp) to survive this",
+                hopeless=True,
+            )
+        if self._kept is None:
+            return
+        left = {layer for worker in current.workers - lost for layer in self._kept.get(worker, ())}
+        alone = [layer for layer in range(len(model.layers)) if layer not in left]
+        if alone:
+            raise Unplannable(
+                f"all workers that kept the optimizer's state of layer {alone[0]} are lost ({len(alone)} such layers), "
+                "and no other institution is asked yet; start again from a checkpoint, with a larger optimizer_copies= "
+                "to survive this",
+                hopeless=True,
+            )
 
     def _decide(
         self, model: ModelProfile, cluster: ClusterFacts, current: ExecutionPlan, lost: frozenset[int]

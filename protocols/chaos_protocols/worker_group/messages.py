@@ -15,11 +15,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from chaos_protocols.names import WEIGHT_MAX
-from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, Number, Share
+from chaos_protocols.streams import LAYERS_MAX, MICRO_BATCHES_MAX, WORKERS_MAX, Number, Share
 from chaos_protocols.wire.worker import ContributionSpec, StateSpec
 from chaos_protocols.worker_group.tags import Generation, Step, StepTag
 
-VERSION = 2
+VERSION = 3
 FRAME_BYTES_MAX = 64 << 20
 """An order for 65,536 passes of 10 instructions takes some 20 MiB."""
 
@@ -57,6 +57,20 @@ class StateMove(msgspec.Struct, frozen=True, array_like=True):
     target: Number
 
 
+class Refresh(msgspec.Struct, frozen=True, array_like=True):
+    """After an update the `keepers` of a layer, which alone have its optimizer's state, send its parameters to the
+    other `holders`."""
+
+    layer: Number
+    holders: Annotated[tuple[Number, ...], msgspec.Meta(min_length=2, max_length=WORKERS_MAX)]
+    keepers: Annotated[tuple[Number, ...], msgspec.Meta(min_length=1, max_length=WORKERS_MAX)]
+
+    def sources(self) -> dict[int, int]:
+        """Who sends to whom: target to source, in turn, so that no keeper sends to all."""
+        others = [worker for worker in self.holders if worker not in self.keepers]
+        return {worker: self.keepers[at % len(self.keepers)] for at, worker in enumerate(others)}
+
+
 class RunSpecs(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of institutions has to know of the whole model, in the words of `wire.worker`. `weight`: of this
     site's part of a round, the samples of a global batch."""
@@ -80,6 +94,8 @@ class GroupHello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     micro_batch_size: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     memory_bytes: Bytes
     clip_norm: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    optimizer_copies: Annotated[int, msgspec.Meta(ge=0, le=WORKERS_MAX)] = 0
+    """How many holders of a layer keep its optimizer's state; 0: all of them."""
     run: RunSpecs | None = None
     """None: these workers train by themselves."""
 
@@ -91,8 +107,8 @@ class PlanReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """It has the sums of the step for all of its layers. `squares`: of the layers whose lowest holder it is, the sum of
-    the squares of the gradient. `losses`: of the micro-batches whose loss it computed."""
+    """It has the sums of the step for all of its layers. `squares`: of the layers whose `lowest` it is, the sum of the
+    squares of the gradient. `losses`: of the micro-batches whose loss it computed."""
 
     generation: Generation
     step: Step
@@ -181,7 +197,12 @@ class PlanOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     share: Share
     moves: Annotated[tuple[StateMove, ...], msgspec.Meta(max_length=MOVES_MAX)] = ()
     lowest: Annotated[tuple[Number, ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
-    """Layers whose lowest holder it is."""
+    """Layers whose lowest holder it is, of those that keep their whole state."""
+    keeps: Annotated[tuple[Number, ...], msgspec.Meta(max_length=LAYERS_MAX)] | None = None
+    """Layers of its share whose whole state it keeps, with the optimizer's; of the others it has the parameters only.
+    None: all of them."""
+    refreshes: Annotated[tuple[Refresh, ...], msgspec.Meta(max_length=LAYERS_MAX)] = ()
+    """Those in which it takes part, before each step that is computed and after each update."""
     audit: bool = False
     part: bool = False
     """Some layers of the model have no state before `TakeState`: nothing is complete before."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chaos_protocols.streams import Share
 from chaos_protocols.worker_group.member_phases import Kept
-from chaos_protocols.worker_group.messages import PlanOrder, StateMove
+from chaos_protocols.worker_group.messages import PlanOrder, Refresh, StateMove
 from chaos_protocols.worker_group.tags import Generation, Step
 
 
@@ -27,6 +27,8 @@ class Plan:
     shape: str = ""
     part: bool = False
     """Some layers have no state until one comes from other sites."""
+    kept: Mapping[int, frozenset[int]] | None = None
+    """Where optimizers' states are sharded, the layers whose whole state a worker keeps; None: all that it holds."""
 
     @property
     def workers(self) -> frozenset[int]:
@@ -34,12 +36,16 @@ class Plan:
         return frozenset(worker for worker, share in self.shares.items() if share.last_layer > share.first_layer)
 
     def layers_of(self, workers: Set[int]) -> frozenset[int]:
-        """Layers that one of these holds."""
-        shares = [share for worker, share in self.shares.items() if worker in workers]
-        return frozenset(layer for share in shares for layer in range(share.first_layer, share.last_layer))
+        """Layers whose state one of these has."""
+        return frozenset().union(*(self._kept_by_one(worker) for worker in self.shares.keys() & workers))
+
+    def _kept_by_one(self, worker: int) -> frozenset[int]:
+        share = self.shares[worker]
+        held = frozenset(range(share.first_layer, share.last_layer))
+        return held if self.kept is None else held & self.kept.get(worker, frozenset())
 
     def kept_by(self, workers: Set[int]) -> Kept:
-        """What these hold of the layers."""
+        """What these have of the layers' states."""
         held = self.layers_of(workers)
         return Kept.ALL if held == self.layers_of(self.workers) else Kept.PART if held else Kept.NOTHING
 
@@ -62,16 +68,35 @@ class Plan:
             for worker in {move.source, move.target} & moves.keys():
                 moves[worker].append(move)
         taken: set[int] = set()
+        refreshes = self._refreshes()
         for worker, share in sorted(self.shares.items()):
-            layers = set(range(share.first_layer, share.last_layer))
+            layers = self._kept_by_one(worker)
             found[worker] = PlanOrder(
                 generation=generation,
                 step=step,
                 share=share,
                 moves=tuple(moves[worker]),
                 lowest=tuple(sorted(layers - taken)),
+                keeps=None if self.kept is None else tuple(sorted(layers)),
+                refreshes=tuple(each for each in refreshes if worker in each.holders),
                 audit=audit,
                 part=self.part,
             )
             taken |= layers
         return found
+
+    def _refreshes(self) -> list[Refresh]:
+        """Of the layers that a worker holds without keeping them."""
+        holders: dict[int, list[int]] = {}
+        for worker, share in sorted(self.shares.items()):
+            for layer in range(share.first_layer, share.last_layer):
+                holders.setdefault(layer, []).append(worker)
+        keepers = {
+            layer: tuple(worker for worker in held if layer in self._kept_by_one(worker))
+            for layer, held in holders.items()
+        }
+        return [
+            Refresh(layer=layer, holders=tuple(held), keepers=keepers[layer])
+            for layer, held in sorted(holders.items())
+            if len(keepers[layer]) < len(held)
+        ]

@@ -123,9 +123,13 @@ class Groups:
         for work in ((self._sent, None), (self._awaited, changed)):
             threading.Thread(target=_complete, args=work, name="chaos-messages", daemon=True).start()
 
-    def send(self, group: Group, peer: int, tensor: torch.Tensor) -> None:
-        """Hand a contiguous tensor over, which nobody changes any more. That it has arrived its receiver says."""
-        self._sent.put(Receipt(self._do(lambda made: made.send([tensor], group.index(peer), 0), group), tensor))
+    def send(self, group: Group, peer: int, tensor: torch.Tensor, *, awaited: bool = False) -> Receipt:
+        """Hand a contiguous tensor over, which nobody changes any more. That it has arrived its receiver says; the
+        sender waits for that only if it is to be `awaited`."""
+        receipt = Receipt(self._do(lambda made: made.send([tensor], group.index(peer), 0), group), tensor)
+        if not awaited:
+            self._sent.put(receipt)
+        return receipt
 
     def receive(self, group: Group, peer: int, tensor: torch.Tensor) -> Receipt:
         """Post a receive into a contiguous tensor. Receives from one peer take its sends in order."""

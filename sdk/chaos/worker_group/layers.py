@@ -26,11 +26,13 @@ MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 class HeldPart(ABC):
-    """What is held, summed, updated and moved as one: a layer, or the whole model. `held`: here."""
+    """What is held, summed, updated and moved as one: a layer, or the whole model. `held`: here; `keeps`: with its
+    optimizer's state, and not only with its parameters, which then come from those that keep it."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.held = True
+        self.keeps = True
         self._items: Sequence[StateItem] = ()
         self._sizes: Sequence[int] = ()
         self.parameter_bytes = 0
@@ -53,6 +55,9 @@ class HeldPart(ABC):
     @abstractmethod
     def revive(self) -> None:
         """Held again, with memory for a state that is to be loaded."""
+
+    def keep(self, keeps: bool) -> None:  # noqa: B027 - what is never sharded is always kept
+        """From now on with its optimizer's state, which is to be loaded if it was not kept before; or without."""
 
     @abstractmethod
     def update(self, gradient: torch.Tensor, round: int) -> None:
@@ -87,20 +92,11 @@ class HeldPart(ABC):
 
     def state(self) -> torch.Tensor:
         """A copy of its state, `state_bytes` bytes."""
-        whole = np.empty(self.state_bytes, dtype=np.uint8)
-        at = 0
-        for each, size in zip(self._items, self._sizes, strict=True):
-            whole[at : at + size] = each.get()
-            at += size
-        return torch.from_numpy(whole)
+        return _copy_of(self._items, self.state_bytes)
 
     def load(self, state: torch.Tensor) -> None:
         """Take a state over."""
-        whole = state.numpy()
-        at = 0
-        for each, size in zip(self._items, self._sizes, strict=True):
-            each.put(whole[at : at + size])
-            at += size
+        _put(self._items, self._sizes, state)
         self.loaded()
 
     def loaded(self) -> None:  # noqa: B027
@@ -127,6 +123,7 @@ class Layer(HeldPart):
         """Masks, tables and the like: no part of the state, so they stay here when the layer goes."""
         self._make: MakeOptimizer | None = None
         self._framework: TorchFramework | None = None
+        self._plain: list[TensorItem] = []
         self.stepped: list[torch.nn.Parameter] = []
         """Its parameters in the order of its optimizer."""
 
@@ -142,13 +139,32 @@ class Layer(HeldPart):
         """Give it its optimizer. Raises ValueError on what cannot be moved (chaos.frameworks.torch)."""
         self._make = make
         tensors = [*self.module.named_parameters(), *filter(self._persistent, self.module.named_buffers())]
-        plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
+        plain = self._plain = [TensorItem(f"layer.{name}", tensor) for name, tensor in tensors]
+        if not self.keeps:
+            return
         if self.parameters:
             optimizer = make(self.parameters)
             self.stepped = [p for group in optimizer.param_groups for p in group["params"]]
             self._framework = TorchFramework({"layer": self.module}, {"optimizer": optimizer}, {}, set_to_none=True)
         items = plain if self._framework is None else self._framework.items
         self._consists_of(items, sum(each.get().size for each in plain))
+
+    def keep(self, keeps: bool) -> None:
+        if keeps == self.keeps:
+            return
+        self.keeps = keeps
+        self._framework, self._items, self.stepped = None, (), []
+        if self.held:
+            assert self._make is not None
+            self.train_with(self._make)
+
+    def parameters_now(self) -> torch.Tensor:
+        """A copy of parameters and buffers, as bytes."""
+        return _copy_of(self._plain, self.parameter_bytes)
+
+    def take_parameters(self, data: torch.Tensor) -> None:
+        """What `parameters_now` gave elsewhere."""
+        _put(self._plain, [each.get().size for each in self._plain], data)
 
     def optimizer_of(self, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
         """One like the layer's own, for other parameters."""
@@ -168,7 +184,7 @@ class Layer(HeldPart):
         """The memory is given back."""
         if self.held:
             self.held = False
-            self._framework, self._items, self.stepped = None, (), []
+            self._framework, self._items, self._plain, self.stepped = None, (), [], []
             self.module.to("meta")
 
     def revive(self) -> None:
@@ -186,7 +202,10 @@ class Layer(HeldPart):
         self.train_with(self._make)
 
     def update(self, gradient: torch.Tensor, round: int) -> None:
-        """The gradient: of all of its trained parameters, in their order."""
+        """The gradient: of all of its trained parameters, in their order. Nothing happens to a layer that is not
+        kept."""
+        if not self.keeps:
+            return
         at = 0
         for parameter in self.parameters:
             size = parameter.numel()
@@ -206,6 +225,24 @@ class Layer(HeldPart):
         for index, parameter in enumerate(self.parameters):
             dtype = parameter.dtype if index == 0 else torch.promote_types(dtype, parameter.dtype)
         return dtype
+
+
+def _copy_of(items: Sequence[StateItem], size_bytes: int) -> torch.Tensor:
+    whole = np.empty(size_bytes, dtype=np.uint8)
+    at = 0
+    for each in items:
+        data = each.get()
+        whole[at : at + data.size] = data
+        at += data.size
+    return torch.from_numpy(whole)
+
+
+def _put(items: Sequence[StateItem], sizes: Sequence[int], data: torch.Tensor) -> None:
+    whole = data.numpy()
+    at = 0
+    for each, size in zip(items, sizes, strict=True):
+        each.put(whole[at : at + size])
+        at += size
 
 
 def chain(modules: Sequence[torch.nn.Module]) -> list[Layer]:

@@ -15,9 +15,9 @@ import torch
 
 from chaos.worker_group.data import Loader
 from chaos.worker_group.groups import GroupFailed, Groups
-from chaos.worker_group.line import ControlLine
+from chaos.worker_group.line import ControlLine, GenerationEnded
 from chaos.worker_group.memory import RunMemory
-from chaos.worker_group.moving import move, pair
+from chaos.worker_group.moving import move, pair, refresh
 from chaos.worker_group.session import Applied, Computed, Training, update
 from chaos.worker_group.vectors import Vectors
 from chaos_protocols.worker_group.messages import (
@@ -64,6 +64,7 @@ def greeting(
     *,
     digest: str,
     clip_norm: float | None = None,
+    copies: int = 0,
     vectors: Vectors | None = None,
 ) -> GroupHello:
     """A worker's first message. `digest`: of what is trained; `vectors`: of a run of institutions."""
@@ -83,6 +84,7 @@ def greeting(
         micro_batch_size=loader.micro_batch_size,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // workers,
         clip_norm=clip_norm,
+        optimizer_copies=copies,
         run=run,
     )
 
@@ -96,6 +98,8 @@ class InGroup(ABC):
         self._vectors, self._descriptor = vectors, int(environment.get("CHAOS_WORKER_MEMORY", "-1"))
         self._memory: RunMemory | None = None
         self._holds = self._part = False
+        self._stale: Exception | None = None
+        """What the parameters of layers that others keep could not be brought up to date by."""
         self._tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
         self.line = ControlLine(environment, lambda: self._tag)
         self._order: PlanOrder | None = None
@@ -168,6 +172,7 @@ class InGroup(ABC):
             return None  # of before a stop
         if isinstance(order, CommitStep):
             self._apply(order)
+            self._refresh()
             return order
         assert memory is not None and self._order is not None
         lowest = [self._training.parts[index] for index in self._order.lowest]
@@ -184,6 +189,7 @@ class InGroup(ABC):
                 self._run, self._holds, self._part = None, True, False
                 self._tag = StepTag(generation=line.generation, step=order.step, phase=StepPhase.COMPUTE)
                 line.send(StateTaken(generation=line.generation, step=order.step))
+                self._refresh()
             case MeasureResult():
                 squares = tuple((layer.index, memory.squares(layer)) for layer in lowest)
                 line.send(ResultMeasured(generation=line.generation, step=step, squares=squares))
@@ -206,7 +212,7 @@ class InGroup(ABC):
         seconds = {} if run is None else {**run.seconds, "update": perf_counter() - began_s}
         self._run, self._holds = None, commit.hold
         self._tag = StepTag(generation=self.line.generation, step=commit.step + 1, phase=StepPhase.COMPUTE)
-        held = [layer for layer in layers if layer.held] if order.audit else []
+        held = [layer for layer in layers if layer.held and layer.keeps] if order.audit else []
         digests = tuple((layer.index, layer.digest()) for layer in held)
         if commit.digest is not None and self._memory is not None:
             self._memory.copy([layers[index] for index in order.lowest], *commit.digest)
@@ -259,6 +265,33 @@ class InGroup(ABC):
         self._tag = StepTag(generation=order.generation, step=order.step, phase=StepPhase.COMPUTE)
         self._planned(order, groups)
         self._installed = True
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Parameters of layers that are held here and kept elsewhere become those of the present step. Each `Go`, each
+        commit and each `TakeState` is followed by this, so all workers of a plan come here equally often; what fails
+        is raised by `_check_fresh`.
+
+        In the last step of all nobody may be left to ask again: then the layer is not held any more."""
+        order, groups, last = self._order, self._groups, self._tag.step >= self._training.loader.steps
+        self._stale = None
+        if order is None or groups is None or not order.refreshes:
+            return
+        waits: Callable[[int], None] = lambda peer: self._doing(Work.WAITING, peer)  # noqa: E731
+        try:
+            refresh(order.refreshes, self.line.worker, self._training.parts, groups, waits, last=last)
+        except (GenerationEnded, GroupFailed) as error:
+            if not last:
+                self._stale = error
+                return
+            for layer in self._training.parts:
+                if layer.held and not layer.keeps:
+                    layer.drop()
+
+    def _check_fresh(self) -> None:
+        """Raises what the last refresh failed with: neither this worker nor the script may use those parameters."""
+        if self._stale is not None:
+            raise self._stale
 
     @abstractmethod
     def _planned(self, order: PlanOrder, groups: Groups) -> None:
@@ -269,7 +302,9 @@ class InGroup(ABC):
         for layer in self._training.parts:
             if not order.share.first_layer <= layer.index < order.share.last_layer:
                 layer.drop()
+                layer.keep(True)
                 continue
+            layer.keep(order.keeps is None or layer.index in order.keeps)
             layer.revive()
             if layer.index in came:
                 layer.load(came[layer.index])

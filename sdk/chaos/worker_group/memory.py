@@ -44,11 +44,11 @@ class RunMemory:
         return layer.squares(self._vectors.gradient(self._result, layer.index))
 
     def update(self, layers: Sequence[HeldPart], commit: CommitStep) -> None:
-        """Apply the result to the layers held here."""
+        """Apply the result to the layers kept here."""
         for layer in layers:
             if layer.held and commit.void:
                 layer.forget()
-            elif layer.held:
+            elif layer.held and layer.keeps:
                 self._vectors.update(self._result, layer, commit.factor, commit.step + 1)
 
     def write(self, layer: HeldPart) -> None:
@@ -56,9 +56,9 @@ class RunMemory:
         self._vectors.write(self._state, layer)
 
     def load(self, layers: Sequence[HeldPart]) -> None:
-        """Take the state of the layers held here over."""
+        """Take the state of the layers kept here over."""
         for layer in layers:
-            if layer.held:
+            if layer.held and layer.keeps:
                 self._vectors.load(self._state, layer)
                 layer.loaded()
 

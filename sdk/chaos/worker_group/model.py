@@ -63,14 +63,17 @@ class ParallelModel:
         *,
         layers: Callable[[Any], Sequence[torch.nn.Module]] | None,
         loss: Loss,
+        optimizer_copies: int = 0,
     ) -> None:
-        """Raises ValueError on what cannot be trained by several workers, naming it."""
+        """`optimizer_copies`: how many workers keep the optimizer's state of a layer; 0: all that hold it.
+
+        Raises ValueError on what cannot be trained by several workers, naming it."""
         if layers is None:
             layers = _children if isinstance(model, torch.nn.Sequential) else known.of
         self.module = model
         self.layers: list[Layer] = chain(list(layers(model)))
         _check_covered(model, self.layers)
-        self._loss = loss
+        self._loss, self._copies = loss, optimizer_copies
         self._make: MakeOptimizer | None = None
         self._clip_norm: float | None = None
         self._loader: Loader | None = None
@@ -169,8 +172,8 @@ class ParallelModel:
         return 0 if self._loader is None else self._loader.step
 
     def digests(self) -> dict[int, str]:
-        """BLAKE3 of the state (parameters, buffers, optimizer) of each layer held here, by its number."""
-        return {layer.index: layer.digest() for layer in self.layers if layer.held}
+        """BLAKE3 of the state (parameters, buffers, optimizer) of each layer whose whole state is here, by number."""
+        return {layer.index: layer.digest() for layer in self.layers if layer.held and layer.keeps}
 
     def _started(self, batch: Batch) -> GroupSession:
         if self._session is not None:
@@ -200,7 +203,14 @@ class ParallelModel:
 
     def _hello(self, line: ControlLine, loader: Loader) -> GroupHello:
         assert self._measured is not None
-        facts = (loader.micro_batches, loader.micro_batch_size, loader.steps, loader.seed, self._clip_norm)
+        facts = (
+            loader.micro_batches,
+            loader.micro_batch_size,
+            loader.steps,
+            loader.seed,
+            self._clip_norm,
+            self._copies,
+        )
         reports = tuple(
             LayerReport(
                 name=layer.name[:200],
@@ -216,7 +226,9 @@ class ParallelModel:
             for layer, seconds in zip(self.layers, self._measured.layers, strict=True)
         )
         digest = digest_of(self.layers, facts)
-        return greeting(line, loader, reports, digest=digest, clip_norm=self._clip_norm, vectors=self._vectors)
+        return greeting(
+            line, loader, reports, digest=digest, clip_norm=self._clip_norm, copies=self._copies, vectors=self._vectors
+        )
 
     def close(self) -> None:
         """No further step: tell the others, if the training is not over by itself."""

@@ -8,8 +8,8 @@ import torch
 from blake3 import blake3
 
 from chaos.worker_group.groups import GroupFailed, Groups, Receipt
-from chaos.worker_group.layers import HeldPart
-from chaos_protocols.worker_group.messages import StateMove
+from chaos.worker_group.layers import HeldPart, Layer
+from chaos_protocols.worker_group.messages import Refresh, StateMove
 
 HASH_BYTES = 32
 
@@ -37,7 +37,7 @@ def move(
             if whole is None:
                 layer = layers[each.layer]
                 whole = came[each.layer] = (
-                    layer.state() if layer.held else torch.empty(layer.state_bytes, dtype=torch.uint8)
+                    layer.state() if layer.held and layer.keeps else torch.empty(layer.state_bytes, dtype=torch.uint8)
                 )
             part, told = whole[each.start : each.stop], torch.empty(HASH_BYTES, dtype=torch.uint8)
             group = pair(me, each.source)
@@ -59,6 +59,38 @@ def move(
         if _hash(part) != bytes(told.numpy()):
             raise GroupFailed(f"bytes of layer {each.layer} arrived from worker {each.source} with a wrong hash")
     return came
+
+
+def refresh(
+    refreshes: Sequence[Refresh],
+    me: int,
+    layers: Sequence[HeldPart],
+    groups: Groups,
+    doing: Callable[[int], None],
+    *,
+    last: bool,
+) -> None:
+    """Bring the parameters of layers that are held without being kept up to date. `last`: this process may end
+    afterwards, so what it sends has left it when this returns. Raises `GroupFailed`."""
+    coming: list[tuple[Layer, torch.Tensor]] = []
+    works: list[tuple[int, Receipt]] = []
+    for each in refreshes:
+        layer, sources = layers[each.layer], each.sources()
+        assert isinstance(layer, Layer)
+        if me in sources:
+            data = torch.empty(layer.parameter_bytes, dtype=torch.uint8)
+            works.append((sources[me], groups.receive(each.holders, sources[me], data)))
+            coming.append((layer, data))
+        targets = [target for target, source in sources.items() if source == me]
+        data = layer.parameters_now() if targets else torch.empty(0)
+        for target in targets:
+            sent = groups.send(each.holders, target, data, awaited=last)
+            works += [(target, sent)] if last else []
+    for peer, work in works:
+        doing(peer)
+        groups.wait(work)
+    for layer, data in coming:
+        layer.take_parameters(data)
 
 
 def _hash(part: torch.Tensor) -> bytes:

@@ -94,7 +94,7 @@ class Computed(Protocol):
 def update(layers: Sequence[HeldPart], run: Computed, commit: CommitStep) -> None:
     """Apply a committed step to the layers held here."""
     for layer in layers:
-        if layer.held and layer.parameters:
+        if layer.held and layer.keeps and layer.parameters:
             layer.update(run.sums.total(layer.index) / commit.divisor * commit.factor, commit.step + 1)
 
 

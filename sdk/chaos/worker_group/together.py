@@ -26,13 +26,15 @@ class TrainsTogether(InGroup):
         """Until one more step is applied. Raises `GroupEnded`."""
         self.line.enter()
         repeated = 0
+        applied: Applied | None = None
         try:
             while True:
                 try:
                     if not self._installed or self.line.halted:
                         self._install()
-                    applied = self._held() or self._one_step(repeated)
+                    applied = applied or self._held() or self._one_step(repeated)
                     if applied is not None:
+                        self._check_fresh()
                         return applied
                 except (GenerationEnded, GroupFailed) as error:
                     repeated += self._tag.phase is not StepPhase.UPDATE and self._run is not None
@@ -45,6 +47,7 @@ class TrainsTogether(InGroup):
         task = self._task
         assert task is not None
         self.line.check()
+        self._check_fresh()
         step, loader = self._tag.step, self._training.loader
         run = StepRun(task, step, lambda g: pair_of(loader.micro_batch(step, g)), self._doing)
         self._run = run

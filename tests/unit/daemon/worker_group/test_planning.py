@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -79,6 +82,67 @@ def test_after_any_losses_the_plan_is_proved_and_its_state_comes_from_the_living
     check_moves(before, after, lost)
     if policies == (Policy.REROUTE,):
         assert not after.moves
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([(Policy.REROUTE,), (Policy.DYNAMIC,), tuple(Policy)]),
+    st.integers(0, 1),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_after_any_losses_each_layer_is_kept_as_often_as_asked_by_those_that_hold_it(
+    dp: int, pp: int, copies: int, policies: tuple[Policy, ...], spares: int, data: st.DataObject
+) -> None:
+    layers = 6
+    planner = SitePlanner(workers=dp * pp, pipelines=dp, stages=pp, policies=frozenset(policies))
+    greeted = msgspec.structs.replace(greeting(layers), optimizer_copies=copies)
+    before = begun(planner, range(dp * pp + spares), greeted)
+    check_kept(before, copies, layers)
+    lost = data.draw(st.sets(st.integers(0, dp * pp - 1), min_size=1, max_size=dp * pp))
+    left = frozenset(range(dp * pp + spares)) - lost
+    idle = set(range(dp * pp, dp * pp + spares))
+    if before.layers_of(left) != frozenset(range(layers)):
+        with pytest.raises(Unplannable, match="are lost") as refused:
+            planner.make(ask(2, lost, idle), greeted, left)
+        assert refused.value.hopeless
+        return
+    after = planner.make(ask(2, lost, idle), greeted, left)
+    check_kept(after, copies, layers)
+    for worker in after.shares:
+        had = before.layers_of(frozenset({worker}))
+        for layer in after.layers_of(frozenset({worker})) - had:
+            came = sorted((m.start, m.stop) for m in after.moves if (m.target, m.layer) == (worker, layer))
+            assert came[0][0] == 0 and came[-1][1] == 300, "parameters and optimizer, all of it"
+            assert all(one[1] == other[0] for one, other in itertools.pairwise(came))
+    for move in after.moves:
+        assert move.source not in lost and move.layer in before.layers_of(frozenset({move.source}))
+
+
+def check_kept(plan: Plan, copies: int, layers: int) -> None:
+    """And orders say the same to everybody."""
+    orders = plan.orders(1, 0, audit=False)
+    for layer in range(layers):
+        holders = [w for w, share in plan.shares.items() if share.first_layer <= layer < share.last_layer]
+        keepers = [w for w in holders if layer in (orders[w].keeps or ())]
+        assert len(keepers) == min(copies, len(holders))
+        assert [w for w in holders if layer in orders[w].lowest] == [min(keepers)]
+        told = [[each for each in orders[w].refreshes if each.layer == layer] for w in holders]
+        assert all(each == told[0] for each in told)
+        if len(keepers) < len(holders):
+            (refresh,) = told[0]
+            sources = refresh.sources()
+            assert set(sources) == set(holders) - set(keepers) and set(sources.values()) <= set(keepers)
+        else:
+            assert not told[0]
+
+
+def test_shards_are_even_where_layers_are() -> None:
+    greeted = msgspec.structs.replace(greeting(8), optimizer_copies=2)
+    plan = begun(SitePlanner(workers=4, pipelines=4, stages=1), range(4), greeted)
+    assert [len(plan.layers_of(frozenset({worker}))) for worker in range(4)] == [4, 4, 4, 4]
 
 
 def test_a_spare_takes_the_lost_place_and_gets_its_state_from_peers() -> None:

@@ -67,10 +67,14 @@ class Worker:
 
 
 class World:
-    """`faults`: how many workers die or hang in all."""
+    """`faults`: how many workers die or hang in all. `copies`: how many holders of a layer keep its optimizer's state;
+    0: all."""
 
-    def __init__(self, seed: int, *, workers: int, spares: int, restarts: int, faults: int, steps: int) -> None:
+    def __init__(
+        self, seed: int, *, workers: int, spares: int, restarts: int, faults: int, steps: int, copies: int = 0
+    ) -> None:
         self.draw = random.Random(seed)
+        self.copies = copies
         self.machine = WorkerGroupMachine(GroupSettings(token=TOKEN, workers=workers, spares=spares, restarts=restarts))
         self.steps, self.faults = steps, faults
         self.workers: dict[int, Worker] = {}
@@ -78,8 +82,11 @@ class World:
         self.asked: deque[ev.AskPlanner] = deque()
         self.plans: dict[int, frozenset[int]] = {}
         """Generation to the workers that have layers in it."""
-        self.made: dict[int, dict[int, frozenset[int]]] = {}
+        self.made: dict[int, Plan] = {}
         self.in_force: dict[int, frozenset[int]] = {}
+        """The layers of each worker."""
+        self.kept: dict[int, frozenset[int]] = {}
+        """Those of which it has the whole state."""
         self.timers: set[ev.GroupTimer] = set()
         self.ended: str | None = None
         self.committed: set[int] = set()
@@ -165,7 +172,7 @@ class World:
         """The planner: every layer on some live worker, and its state from one that has it."""
         asked = self.asked.popleft()
         here = sorted(self.machine.present)
-        held = set(range(LAYERS)) if not self.in_force else set().union(*(self.in_force.get(w, ()) for w in here))
+        held = set(range(LAYERS)) if not self.in_force else set().union(*(self.kept.get(w, ()) for w in here))
         if not here or (held != set(range(LAYERS)) and not (asked.part and held)):
             self.feed(ev.NoPlanMade(asked=asked.asked, reason="layers are lost", hopeless=bool(here)))
             return
@@ -173,14 +180,24 @@ class World:
         shares = {w: self.draw.choice([*kinds, (0, 0)]) for w in here}
         while {layer for first, last in shares.values() for layer in range(first, last)} != {0, 1}:
             shares[self.draw.choice(here)] = self.draw.choice(kinds)
-        self.made[asked.asked] = {w: frozenset(range(*share)) for w, share in shares.items()}
-        plan = Plan(
+        plan = self.made[asked.asked] = Plan(
             policy="random",
             reason="drawn",
             shares={w: Share(first_layer=first, last_layer=last) for w, (first, last) in shares.items()},
             part=asked.part,
+            kept=self.draw_keepers(shares),
         )
         self.feed(ev.PlanMade(asked=asked.asked, plan=plan))
+
+    def draw_keepers(self, shares: dict[int, tuple[int, int]]) -> dict[int, frozenset[int]] | None:
+        if not self.copies:
+            return None
+        kept: dict[int, set[int]] = {w: set() for w in shares}
+        for layer in range(LAYERS):
+            holders = [w for w, share in shares.items() if layer in range(*share)]
+            for w in self.draw.sample(holders, min(self.copies, len(holders))):
+                kept[w].add(layer)
+        return {w: frozenset(layers) for w, layers in kept.items()}
 
     # ---- workers
 
@@ -261,14 +278,16 @@ class World:
                     self.workers[number].incoming.append(message)
                 case ev.AskPlanner(lost=lost, idle=idle):
                     if effect.afresh:
-                        self.in_force = {}
+                        self.in_force = self.kept = {}
                     holders = {worker for worker, layers in self.in_force.items() if layers}
                     here = self.machine.present
                     assert lost == holders - here, "every loss since the plan came into force is told"
                     assert idle == (here - holders if self.in_force else frozenset())
                     self.asked.append(effect)
                 case ev.PutPlanInForce(asked=asked):
-                    self.in_force = self.made[asked]
+                    plan = self.made[asked]
+                    self.in_force = {w: frozenset(range(s.first_layer, s.last_layer)) for w, s in plan.shares.items()}
+                    self.kept = {w: plan.layers_of(frozenset({w})) for w in plan.shares}
                 case ev.SetGroupTimer(timer=timer, after_s=after_s):
                     self.timers.discard(timer) if after_s is None else self.timers.add(timer)
                 case ev.EndGroup(failed=failed):

@@ -6,9 +6,17 @@ import pytest
 from tests.unit.protocols.worker_group.group_world import World
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", range(200))
 def test_a_group_trains_to_the_end_whatever_dies_or_says_that_layers_are_lost(seed: int) -> None:
-    world = World(seed, workers=2 + seed % 4, spares=seed % 3, restarts=seed % 5, faults=seed % 7, steps=4 + seed % 5)
+    world = World(
+        seed,
+        workers=2 + seed % 4,
+        spares=seed % 3,
+        restarts=seed % 5,
+        faults=seed % 7,
+        steps=4 + seed % 5,
+        copies=seed // 50,
+    )
     world.run()
     if world.ended:
         text = world.ended

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.protocols.worker_group.run_world import RunWorld
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(300))
 def test_a_group_keeps_its_word_to_the_run_whatever_dies_or_goes_away(seed: int) -> None:
     world = RunWorld(
         seed,
@@ -18,6 +18,7 @@ def test_a_group_keeps_its_word_to_the_run_whatever_dies_or_goes_away(seed: int)
         outages=seed % 4,
         others=seed % 2 == 0,
         clipped=seed % 3 == 0,
+        copies=seed // 100,
     )
     world.run()
     text = world.ended

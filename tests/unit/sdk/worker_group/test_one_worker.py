@@ -228,3 +228,30 @@ def test_a_mode_that_a_parallel_model_does_not_have_is_refused(mode: SyncMode) -
         model = coordinator.parallelize(make_model(0.0), loss=LOSS)
         with pytest.raises(ValueError, match=f"{type(mode).__name__}: a model of parallelize.. is averaged at every"):
             coordinator.register(model=model, optimizer=make_optimizer)
+
+
+def test_a_layer_that_is_not_kept_has_parameters_alone_and_follows_whoever_keeps_it() -> None:
+    kept, held = (chain(list(make_model()))[1] for _ in range(2))
+    for layer in (kept, held):
+        layer.train_with(make_optimizer)
+    held.keep(False)
+    assert not held.items and held.parameter_bytes == kept.parameter_bytes and held.state_bytes == kept.state_bytes
+    gradient = torch.ones(kept.gradient_size)
+    for layer in (kept, held):
+        layer.update(gradient, 1)
+    assert not torch.equal(kept.parameters_now(), held.parameters_now()), "only who keeps it updates it"
+    held.take_parameters(kept.parameters_now())
+    assert torch.equal(kept.parameters_now(), held.parameters_now())
+    held.keep(True)
+    held.load(kept.state())
+    for layer in (kept, held):
+        layer.update(gradient, 2)
+    assert held.digest() == kept.digest()
+
+
+def test_less_than_one_copy_of_an_optimizers_state_is_refused() -> None:
+    with (
+        Coordinator(standalone=True, handle_signals=False) as coordinator,
+        pytest.raises(ValueError, match="optimizer_copies must be at least 1, not 0"),
+    ):
+        coordinator.parallelize(make_model(), loss=LOSS, shard_optimizer=True, optimizer_copies=0)
