@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 from tests.integration.small_training import train
+from tests.rigs import warm
 from tests.rigs.site import ROOT, Cluster, Site, cluster_of, environment, wait_for
 
 from chaosd.storage.journal.records import FILE_HEADER_BYTES, FRAME_HEADER_BYTES, scan
@@ -32,9 +33,7 @@ def one_site(tmp_path: Path) -> Cluster:
 
 
 def start_fails(site: Site) -> str:
-    done = subprocess.run(
-        site.daemon_command(), capture_output=True, text=True, env=environment(), timeout=90, cwd=site.folder
-    )
+    done = warm.run(site.daemon_command(), folder=site.folder, environment=environment(), limit_s=90)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     return done.stderr

@@ -11,31 +11,36 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from tests.rigs import warm
 from tests.rigs.site import environment, wait_for
 
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient, NoDaemonError
 
+COMMAND_S = 150.0
+
 
 class NewUser:
     """Somebody at a terminal of a machine on which nothing was ever set up."""
 
+    fresh = True
+    """Every command is a new interpreter, as for everybody; False: forked (see `warm`), where others show that."""
+
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes] | warm.Forked] = {}
         self.variables = {**environment(), "XDG_CONFIG_HOME": str(folder / "config"), "OMP_NUM_THREADS": "1"}
         self.variables.pop("CHAOS_SOCKET", None)
 
     def runs(self, *words: str) -> str:
         """A command that ends; what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "chaosd", *words],
-            cwd=self.folder,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=150,
-        )
+        command = [sys.executable, "-m", "chaosd", *words]
+        if self.fresh:
+            done = subprocess.run(
+                command, cwd=self.folder, env=self.variables, capture_output=True, text=True, timeout=COMMAND_S
+            )
+        else:
+            done = warm.run(command, folder=self.folder, environment=self.variables, limit_s=COMMAND_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -44,9 +49,11 @@ class NewUser:
         path = self.folder / f"{name}.log"
         variables = {**self.variables, **({"CHAOS_CONFIG": config} if config else {})}
         with path.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, *words], cwd=self.folder, env=variables, stdout=output, stderr=output
-            )
+            command = [sys.executable, *words]
+            if self.fresh:
+                process = subprocess.Popen(command, cwd=self.folder, env=variables, stdout=output, stderr=output)
+            else:
+                process = warm.spawn(command, output, folder=self.folder, environment=variables)
         self._processes[name] = process
         self._stack.callback(process.wait, 10)
         self._stack.callback(process.kill)
@@ -79,6 +86,7 @@ def told(user: NewUser, name: str, pattern: str) -> str:
 
 def test_lists_changed_by_command_count_at_once_and_after_a_restart(tmp_path: Path) -> None:
     with new_user(tmp_path) as user:
+        user.fresh = False
         for name in "ab":
             user.runs("init", name, "--name", name.upper(), "--listen", f"127.0.0.1:{free_port()}", "--run", "default")
         ids = {name: user.runs("id", "--config", f"{name}/chaosd.toml").strip() for name in "ab"}

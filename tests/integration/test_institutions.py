@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 import torch
 from tests.integration import site_training
-from tests.integration.worker_group_child import worker
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
-from tests.rigs.worker_group import SCRIPT, Forked, Ran, _context, train
+from tests.rigs.warm import Forked
+from tests.rigs.worker_group import SCRIPT, Ran, launch, train
 
 from chaos.frameworks.base import Bytes
 from chaos.worker_group.data import Loader
@@ -124,9 +124,7 @@ def spawn(site: Site, number: int, *, rounds: int, pace_s: float = 0.0, script: 
         "OMP_NUM_THREADS": "1",
         "TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, digests=site.folder / "digests", **more),
     }
-    process = _context.Process(target=worker, args=(["python", "-u", str(script)], environment, {}))
-    process.start()
-    return Forked(process)
+    return launch(["python", str(script)], environment, {})
 
 
 def told(site: Site, file: str = "digests") -> Digests:

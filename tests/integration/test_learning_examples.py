@@ -5,16 +5,15 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from tests.rigs.site import ROOT, VARIABLES
+from tests.rigs import warm
+from tests.rigs.site import ROOT, environment
 
 from chaos.testing import LocalRun
 
@@ -22,25 +21,15 @@ EXAMPLES = ROOT / "examples"
 LIMIT_S = 200
 
 
-def started(script: str, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(EXAMPLES / script), *words],
-        env={**os.environ, **VARIABLES},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(script: str, *words: str) -> warm.Begun:
+    return warm.Begun([sys.executable, str(EXAMPLES / script), *words], folder=ROOT, environment=environment())
 
 
-def ended(process: subprocess.Popen[str]) -> str:
+def ended(begun: warm.Begun) -> str:
     """What it printed. The processes of a test run beside each other, and each has the whole limit."""
-    try:
-        out, told = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise AssertionError(f"not over: {process.communicate()}") from None
-    assert process.returncode == 0, told
-    return out
+    done = begun.result(LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.timeout(2 * LIMIT_S)
@@ -171,10 +160,9 @@ def test_who_is_there_when_follows_the_papers_figures() -> None:
 
 
 def test_a_folder_without_the_data_is_told_with_the_remedy(tmp_path: Path) -> None:
-    process = started("images/train.py", "--data", str(tmp_path), "--standalone")
-    out, told = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 1 and not out
-    assert "train-images-idx3-ubyte.gz: No such file" in told and "dataset-fashion-mnist" in told
+    done = started("images/train.py", "--data", str(tmp_path), "--standalone").result(LIMIT_S)
+    assert done.returncode == 1 and not done.stdout
+    assert "train-images-idx3-ubyte.gz: No such file" in done.stderr and "dataset-fashion-mnist" in done.stderr
     image_data = module("images/image_data")
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes((EXAMPLES / "images/fashion/LICENSE").read_bytes())
     with pytest.raises(image_data.BadData, match="Not a gzipped file"):

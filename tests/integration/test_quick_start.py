@@ -88,6 +88,7 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
 class ByHand(NewUser):
     """Somebody who types the page line by line, with ids and ports of his own."""
 
+    fresh = False
     ids: dict[str, str]
     ports: dict[str, int]
     clients: dict[str, LocalClient]

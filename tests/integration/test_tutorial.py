@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.rigs.site import ROOT
+from tests.rigs import warm
+from tests.rigs.site import ROOT, environment
 from tests.tidy.test_docs import blocks
 
 PAGES = {"tutorial": ROOT / "docs" / "tutorial.md", "fine-tune": ROOT / "docs" / "how-to" / "fine-tune.md"}
@@ -26,7 +26,6 @@ def test_a_script_runs_as_it_stands(tmp_path: Path, page: str, number: int) -> N
     path = tmp_path / "script.py"
     path.write_text(text, encoding="utf-8")
     arguments = ["0", "--alone"] if "--alone" in text else []
-    done = subprocess.run(
-        [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=250, check=False
-    )
+    command = [sys.executable, str(path), *arguments]
+    done = warm.run(command, folder=tmp_path, environment=environment(), limit_s=250)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr

@@ -11,13 +11,14 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.rigs import warm
 
 from chaos_lab import children
 from chaos_lab.running import RunningSite
@@ -30,8 +31,8 @@ WAIT_S = 90.0
 """Correctness, not speed: a loaded machine may take its time."""
 
 
-def environment() -> dict[str, str]:
-    return children.environment(**VARIABLES)
+def environment(**more: str) -> dict[str, str]:
+    return children.environment(**VARIABLES | more)
 
 
 def wait_for(condition: Callable[[], Any], what: str, *, limit_s: float = WAIT_S) -> Any:
@@ -71,6 +72,23 @@ class Site(RunningSite):
         command += ["--seed", str(seed), "--socket", str(self.worker_socket), "--pace", str(pace_s)]
         command += ["--report", str(self.report_path), *(extra or [])]
         self.spawn_worker(command, variables=VARIABLES)
+
+    def spawn_daemon(
+        self, command: Sequence[str], *, folder: Path | None = None, variables: dict[str, str] | None = None
+    ) -> None:
+        """Forked from an interpreter that has imported what it needs: see `warm`."""
+        with children.uninterrupted(), self.daemon_log.open("ab") as output:
+            self.daemon = warm.spawn(
+                command, output, folder=folder, environment=children.environment(**variables or {})
+            )
+
+    def spawn_worker(
+        self, command: Sequence[str], *, folder: Path | None = None, variables: dict[str, str] | None = None
+    ) -> None:
+        with children.uninterrupted(), self.worker_log.open("ab") as output:
+            self.worker = warm.spawn(
+                command, output, folder=folder, environment=children.environment(**variables or {})
+            )
 
     def round(self) -> int:
         return self.client.status().round

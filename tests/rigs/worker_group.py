@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tests.integration import site_training
-from tests.integration.worker_group_child import worker
+from tests.rigs import warm
 
 from chaos_planner.pipelines.plans.layout import Policy
 from chaosd.worker_group.controller import Controller
@@ -30,34 +28,13 @@ STOPPED_S = 20.0
 """In place of `FIRST_LIMIT_S`, where a process is stopped in work that was never seen to end: steps here are shorter
 than the time between two looks."""
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.integration.worker_group_child"])
 
-
-class Forked:
-    """A worker's process, as `chaosd.worker_group.processes` wants it."""
-
-    def __init__(self, process: Any) -> None:
-        self._process = process
-
-    @property
-    def pid(self) -> int:
-        return int(self._process.pid)
-
-    def poll(self) -> int | None:
-        code: int | None = self._process.exitcode
-        return code
-
-    def wait(self) -> int:
-        self._process.join()
-        return int(self._process.exitcode)
-
-
-def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Forked:
+def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> warm.Forked:
+    """In place of a new interpreter."""
     paths = {variable: f"/proc/{os.getpid()}/fd/{descriptor}" for variable, descriptor in shared.items()}
-    process = _context.Process(target=worker, args=(list(command), dict(environment), paths))
-    process.start()
-    return Forked(process)
+    words = command[1:] if command[1] != "-u" else command[2:]
+    with open(os.dup(2), "wb") as output:
+        return warm.interpreter(warm.TORCH).fork(words, output, output, Path.cwd(), environment, paths)
 
 
 @dataclass
