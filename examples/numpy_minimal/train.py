@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,7 +22,8 @@ SLOPE, INTERCEPT = 3.0, -1.0
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--site", type=int, default=0, help="each site draws points of its own")
-    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--pace", type=float, default=0.05, help="seconds a round, in which a real model would compute")
     parser.add_argument("--socket", help="the daemon's socket (default: CHAOS_SOCKET, else chaosd's own)")
     parser.add_argument("--standalone", action="store_true", help="train alone, without a daemon")
     options = parser.parse_args()
@@ -43,6 +45,8 @@ def main() -> int:
                 coordinator.gradients["intercept"][...] = 2.0 * np.mean(error)
                 if not coordinator.step(samples=len(x)):
                     break
+                if not options.standalone:
+                    time.sleep(options.pace)
     except ChaosError as error:
         print(error, file=sys.stderr)
         return 1

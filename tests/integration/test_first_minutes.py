@@ -32,8 +32,8 @@ class NewUser:
         self.variables = {**environment(), "XDG_CONFIG_HOME": str(folder / "config"), "OMP_NUM_THREADS": "1"}
         self.variables.pop("CHAOS_SOCKET", None)
 
-    def runs(self, *words: str) -> str:
-        """A command that ends; what it prints."""
+    def runs(self, *words: str, code: int = 0) -> str:
+        """A command that ends, with this code; what it prints, or says on the error stream if it fails."""
         command = [sys.executable, "-m", "chaosd", *words]
         if self.fresh:
             done = subprocess.run(
@@ -41,8 +41,8 @@ class NewUser:
             )
         else:
             done = warm.run(command, folder=self.folder, environment=self.variables, limit_s=COMMAND_S)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
 
     def starts(self, name: str, *words: str, config: str = "") -> Path:
         """A command that stays; the file of what it prints."""

@@ -11,13 +11,15 @@ from typing import ClassVar
 import pytest
 from tests.integration.test_first_minutes import NewUser, answers, new_user
 from tests.rigs.site import ROOT, wait_for
-from tests.tidy.test_docs import BY_HAND, FENCE, blocks
+from tests.tidy.test_docs import BY_HAND, FENCE, README, blocks, shown
 
 from chaos_lab.children import free_port
 from chaosd.api.client import LocalClient
 
 QUICK_START = ROOT / "docs" / "quick-start.md"
 STAYS = "up"
+GOES_ON = ("--watch", "--follow")
+"""What would go on looking is asked once."""
 
 
 class Reader(NewUser):
@@ -29,7 +31,7 @@ class Reader(NewUser):
         """A line of the page. What it printed, if it ends."""
         words = [sys.executable if word == "python" else word for word in shlex.split(line)]
         assert words.pop(0) == "chaosd", line
-        words = [self.own(word) for word in words]
+        words = [self.own(word) for word in words if word not in GOES_ON]
         if words[0] != STAYS:
             return self.runs(*words)
         name = words[1]
@@ -85,6 +87,21 @@ def test_every_command_of_the_quick_start_does_what_the_page_says(tmp_path: Path
         assert reader.sites["cleveland"].pending() == [], "nobody waits"
 
 
+def test_the_first_run_of_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    first, second, lets_in = (shown(README, name) for name in ("--name Cleveland", "--name Hungary", "chaosd accept"))
+    with new_user(tmp_path, Reader) as reader:
+        reader.fresh, reader.sites = False, {}
+        for line in (*first, *second):
+            reader.types(line)
+        reader.compares_words()
+        reader.types(*lets_in)
+        wait_for(lambda: all(one.status().round > 0 for one in reader.sites.values()), "common rounds")
+        for line in shown(README, "chaosd doctor"):
+            told = reader.types(line)
+            assert told.strip() and "fail" not in told
+
+
 class ByHand(NewUser):
     """Somebody who types the page line by line, with ids and ports of his own."""
 
@@ -106,7 +123,7 @@ class ByHand(NewUser):
         return self.ports.setdefault(shown, free_port())
 
     def types(self, line: str) -> str:
-        """A line of the page. What it printed, if it ends; what would go on looking is asked once."""
+        """A line of the page. What it printed, if it ends."""
         words = shlex.split(self.own(line))
         if words[0].startswith("CHAOS_SOCKET="):
             variable, _, script, number = words
@@ -125,7 +142,7 @@ class ByHand(NewUser):
             words += ["--listen", f"127.0.0.1:{self.port('7400')}"]
         if words[0] == "accept":
             wait_for(lambda: self.clients["hungary"].pending(), "it knocks")
-        told = self.runs(*(word for word in words if word not in ("--watch", "--follow")))
+        told = self.runs(*(word for word in words if word not in GOES_ON))
         if words[0] == "init":
             self.ids[words[1]] = self.runs("id", "--config", words[1]).strip()
         return told

@@ -36,6 +36,12 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in FENCE.findall(page.read_text(encoding="utf-8")) if kind == language]
 
 
+def shown(page: Path, with_text: str) -> list[str]:
+    """The lines of the one shell block that has this text."""
+    (block,) = (text for text in blocks(page, "") if with_text in text)
+    return block.splitlines()
+
+
 def shown_commands(page: Path) -> Iterator[list[str]]:
     """Command lines in fenced blocks without a language, and `chaosd ...` in the text; without variables set before."""
     text = page.read_text(encoding="utf-8")
@@ -49,8 +55,47 @@ def shown_commands(page: Path) -> Iterator[list[str]]:
             yield words
 
 
+TYPED = {
+    "tests/integration/test_quick_start.py": ["README.md", "docs/quick-start.md", "docs/how-to/by-hand.md"],
+    "tests/integration/test_pages.py": [
+        "docs/tutorial.md",
+        "docs/how-to/add-a-site.md",
+        "docs/how-to/replace-a-dead-disk.md",
+        "docs/how-to/upgrade.md",
+        "docs/monitoring.md",
+        "docs/operating.md",
+    ],
+}
+"""Pages whose shell blocks a test types line by line, as a reader would."""
+
+PARSED = {
+    "CONTRIBUTING.md": "of developers",
+    "docs/testing.md": "of developers",
+    "docs/wan-lab.md": "what every site of a test is started with",
+    "docs/site.md": "workers of one site: tests/integration/test_worker_group.py runs them from Python",
+    "examples/site/README.md": "the same",
+    "examples/heart/README.md": "its script in test_cluster.py, its scenarios in test_lab.py, shorter",
+    "examples/images/README.md": "run by test_learning_examples.py with fewer rounds",
+    "examples/dialogues/README.md": "the same",
+    "examples/scikit_learn/README.md": "the same",
+    "examples/integrations/README.md": "run by test_integrations.py with fewer rounds",
+    "examples/text/README.md": "its script in tests/unit/sdk/test_text_example.py",
+}
+"""Pages of whose commands it is only seen that they exist with these flags, and why."""
+
 GUIDES = [page for page in PAGES if page.name != "CHANGELOG.md" and ROOT / "examples" not in page.parents]
 COMMANDS = [(page, words) for page in GUIDES for words in shown_commands(page)]
+
+
+def test_the_commands_of_every_page_are_typed_by_a_test_or_it_is_said_why_not() -> None:
+    command = re.compile(r"^(?:\w+=\S+ )*(?:chaosd|make|python|pytest) [-\w]", re.MULTILINE)
+    pages = {str(page.relative_to(ROOT)) for page in PAGES if command.search("\n".join(blocks(page, "")))}
+    typed = [page for pages in TYPED.values() for page in pages]
+    assert sorted([*typed, *PARSED]) == sorted(pages)
+    for test, named_pages in TYPED.items():
+        text = (ROOT / test).read_text(encoding="utf-8")
+        for page in named_pages:
+            assert any(word in text for word in (Path(page).name, Path(page).stem.replace("-", "_").upper())), page
 
 
 def named(case: object) -> str:

@@ -272,7 +272,11 @@ def test_spec_refuses_double_names_unknown_types_and_long_names() -> None:
 def test_numpy_example_finds_the_line() -> None:
     script = Path(__file__).resolve().parents[3] / "examples" / "numpy_minimal" / "train.py"
     done = subprocess.run(
-        [sys.executable, str(script), "--standalone"], capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, str(script), "--standalone", "--rounds", "200"],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
     )
     found = re.fullmatch(r"after round 200: y = (\S+) x \+ (\S+)\n", done.stdout)
     assert found is not None, done.stderr
