@@ -15,26 +15,28 @@ import asyncio
 import itertools
 import json
 import math
-import os
 import re
 import statistics
+import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.integration import site_training
-from tests.integration.worker_group_child import worker
+from tests.rigs import warm
 from tests.rigs.counters import counted
 from tests.rigs.site import Site, cluster_of
-from tests.rigs.worker_group import Forked, Ran, _context, train
+from tests.rigs.worker_group import Ran, train
 
+from benchmarks import rescue_worker
 from benchmarks.measure import Figures
+from chaos_lab import children
 from chaos_protocols.wire.bulk import CELL_BYTES, HASH_BYTES
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
 
+WORKER = Path(rescue_worker.__file__)
 WIDTH, WIDTH_SHORT = 3072, 2048
 """Of four of the six layers: 9.4 million parameters each, 4.2 million."""
 STEPS = 40
@@ -47,22 +49,6 @@ SEEDS = {"one": 7, "two": 11, "many": 13}
 
 Rounds = dict[int, tuple[float, list[str]]]
 """When a site had done each round, on the monotonic clock, and the digests of all layers then."""
-
-
-def main() -> None:
-    """A worker. TRAINING: arguments of `site_training.train`, the width, and `told`, a file for the rounds."""
-    for fault in site_training.faults():
-        site_training._plant(fault)
-    given = json.loads(os.environ["TRAINING"])
-    site_training.WIDTH, told = given.pop("width"), given.pop("told")
-
-    def after(model: Any, report: Any) -> None:
-        if told:
-            digests = [digest for _, digest in sorted(model.digests().items())]
-            with open(told, "a", encoding="utf-8") as out:
-                out.write(json.dumps([report.step, time.monotonic(), digests]) + "\n")
-
-    site_training.train(after, standalone=False, **given)
 
 
 def bytes_of_layers(width: int, layers: Sequence[int]) -> int:
@@ -105,16 +91,15 @@ def _arguments(name: str, width: int, fast: Path, told: Path | None) -> dict[str
     return {"OMP_NUM_THREADS": "1", "TRAINING": json.dumps({**given, "told": str(told or "")})}
 
 
-def _alone(site: Site, width: int, fast: Path) -> Forked:
+def _alone(site: Site, width: int, fast: Path) -> children.Child:
     """An institution of one process."""
     site.start()
     environment = {
         **_arguments(site.name, width, fast, site.folder / "rounds"),
         "CHAOS_SOCKET": str(site.worker_socket),
     }
-    process = _context.Process(target=worker, args=(["python", "-u", __file__], environment, {}))
-    process.start()
-    return Forked(process)
+    with (site.folder / "alone.log").open("wb") as output:
+        return warm.spawn([sys.executable, str(WORKER)], output, environment=children.environment(**environment))
 
 
 def _rounds(site: Site) -> Rounds:
@@ -135,7 +120,7 @@ async def _play(folder: Path, width: int) -> tuple[Ran, Rescue, list[Rounds]]:
             pp=2,
             restarts=1,
             faults=f"1:{LOST_AT}:backward",
-            script=Path(__file__),
+            script=WORKER,
             environment=_arguments("many", width, fast, None),
             daemon=many.worker_socket,
             watch=rescue.watch,
@@ -190,7 +175,3 @@ def _gaps(others: Sequence[Rounds], rescue: Rescue) -> tuple[list[float], list[f
             elif begun_s < rescue.loaded_s:
                 meanwhile.append(ended_s - begun_s)
     return before, meanwhile
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Protocol
 
 END_TIMEOUT_S = 10.0
 PORTS = (20_000, 32_000)
@@ -21,6 +21,26 @@ PORTS = (20_000, 32_000)
 PORT_TRIES = 100
 PORT_GROUPS = 64
 """Processes that are started together, one after the other, take ports of different groups."""
+
+
+class Child(Protocol):
+    """A process whose output goes to files: what is used of `subprocess.Popen` then."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int, /) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -43,7 +63,7 @@ def spawn(
     )
 
 
-def end(*processes: subprocess.Popen[bytes]) -> None:
+def end(*processes: Child) -> None:
     """SIGKILL for all of their groups that still run, then wait until they have ended: as when a machine crashes, no
     process lives to see the end of another."""
     running = [process for process in processes if process.poll() is None]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from chaos_lab.api import LabClient
-from chaos_lab.children import end, spawn, uninterrupted
+from chaos_lab.children import Child, end, spawn, uninterrupted
 from chaos_lab.errors import LabError
 from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.api.status import EventRecord, Status
@@ -45,8 +44,8 @@ class RunningSite:
         self.config_path, self.shapes_path = folder / "chaosd.toml", folder / "shapes.toml"
         self.report_path = folder / "report.json"
         self.daemon_log, self.worker_log = folder / "daemon.log", folder / "worker.log"
-        self.daemon: subprocess.Popen[bytes] | None = None
-        self.worker: subprocess.Popen[bytes] | None = None
+        self.daemon: Child | None = None
+        self.worker: Child | None = None
         self.stopped: set[str] = set()
         self.status: Status | None = None
         self.seen_event = 0
@@ -134,7 +133,7 @@ class RunningSite:
         end(*(process for process, _ in running))
         self.stopped.difference_update(name for _, name in running)
 
-    def _running(self, what: str) -> list[tuple[subprocess.Popen[bytes], str]]:
+    def _running(self, what: str) -> list[tuple[Child, str]]:
         both = ((self.daemon, "daemon"), (self.worker, "worker"))
         return [(one, name) for one, name in both if what in (name, "both") and one is not None and one.poll() is None]
 
