@@ -1,5 +1,10 @@
-"""The agreement: Raft as a pure machine. See `machine.py` for what it does, `effects.py` for what its driver owes
-it."""
+"""The agreement: Raft as a pure machine.
+
+It decides who leads (`election.py`, with the proof of it in `proof.py`), which entries of the log are committed
+(`replication.py` at the leader, `follower.py` at the others), and which change of the voters is safe (`config.py`).
+What an entry means is no concern of it. Driven by `SiteMachine` through `RosterReplica`: `machine.py` takes messages,
+proposals and the passing of time, and `effects.py` says what its driver owes it, durable before an answer leaves.
+"""
 
 from __future__ import annotations
 

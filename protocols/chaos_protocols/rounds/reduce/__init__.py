@@ -1,8 +1,9 @@
-"""The averaging of a round over the sync plan's trees: pure machines, chunk layout, effects.
+"""The averaging of a round over the sync plan's trees: pure machines that name bytes and carry none.
 
-`ReduceMachine` sums and distributes (spec 9); `ResultExchange` hands whole results to those who lack
-them; `RetainedRounds` says which results stay; `Residuals` which losses of an encoding count; `chunk_layout` says what
-a chunk is.
+They decide which chunk is awaited from whom, summed in which order, sent and kept: `ReduceMachine` sums and
+distributes (spec 9), `ResultExchange` hands whole results to those who lack them, `RetainedRounds` says which results
+stay, `Residuals` which losses of an encoding count, `chunk_layout` what a chunk is. Driven by the reduce engine of the
+daemon (`chaosd.bulk.reduce`) and by the simulator, which execute `effects.py` in order.
 """
 
 from chaos_protocols.rounds.reduce.effects import (

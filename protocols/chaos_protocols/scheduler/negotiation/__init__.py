@@ -1,7 +1,8 @@
-"""The four negotiations of the scheduler (Chaos IV-B, figure 5).
+"""The four negotiations of the scheduler (Chaos IV-B, figure 5): scale-out, scale-in, connect-link, disconnect-link.
 
-Each is a machine with a transition table, a deadline, a cause, a measured duration and an outcome, and makes its own
-commands. It owns its state: what it must know comes in events. `running.py` drives them.
+Each decides the steps of one change of the run, from its cause to its outcome: whom to tell, what to propose, when it
+has failed. It is a machine with a transition table and a deadline, makes its own commands, and owns its state: what it
+must know comes in events. Driven by `running.py`, which hands them events and carries their orders out.
 """
 
 from chaos_protocols.scheduler.negotiation.base import (

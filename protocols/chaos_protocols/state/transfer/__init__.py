@@ -1,4 +1,11 @@
-"""State transfer between sites: pure machines of the joiner and of its sources (spec 11)."""
+"""State transfer between sites (spec 11): pure machines of the joiner and of its sources.
+
+They decide which source sends which blocks, so that all finish together (`assignment.py`), what need not be sent since
+it is there (`held.py`), when a block counts (its hash; with witnesses, a second word: `witnesses.py`), and what
+becomes of a source that is lost, slow, silent or wrong. `TransferMachine` is the joiner's, `TransferSource` that of a
+site that sends. Driven by the replication engine (`chaosd.bulk.replication`) and by the simulator; the bytes are
+theirs.
+"""
 
 from chaos_protocols.state.transfer.effects import (
     CheckBlock,
