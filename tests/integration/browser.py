@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ class Browser:
     def __init__(self, port: int) -> None:
         self._port, self._session = port, ""
 
-    def begin(self, profile: Path, *, width: int, height: int, dark: bool) -> None:
-        arguments = [*ARGUMENTS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
+    def begin(self, profile: Path, *, width: int, height: int, dark: bool, flags: Sequence[str] = ()) -> None:
+        arguments = [*ARGUMENTS, *flags, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
         if os.geteuid() == 0:
             arguments.append("--no-sandbox")  # Chromium as root has none
         if dark:
@@ -89,15 +89,18 @@ class Browser:
 
 
 @contextlib.contextmanager
-def browser(folder: Path, *, width: int = 1280, height: int = 1000, dark: bool = False) -> Iterator[Browser]:
-    """A window while the block runs; its profile lies in `folder`. Driver and browser are ended in any case."""
+def browser(
+    folder: Path, *, width: int = 1280, height: int = 1000, dark: bool = False, flags: Sequence[str] = ()
+) -> Iterator[Browser]:
+    """A window while the block runs; its profile lies in `folder`. Driver and browser are ended in any case. `flags`:
+    further ones of Chromium."""
     port = free_port()
     log = (folder / "chromedriver.log").open("wb")
     driver = subprocess.Popen(["chromedriver", f"--port={port}"], stdout=log, stderr=log, start_new_session=True)
     try:
         found = Browser(port)
         _await_driver(driver, port)
-        found.begin(folder / "profile", width=width, height=height, dark=dark)
+        found.begin(folder / "profile", width=width, height=height, dark=dark, flags=flags)
         try:
             yield found
         finally:

@@ -63,11 +63,11 @@ def sites(network: Namespaces, tmp_path: Path) -> Iterator[list[Placed]]:
         made.append(site)
     cluster.wire(min_sites=3)
     try:
-        for number, site in enumerate(made):
-            site.spawn_daemon(site.daemon_command(), folder=site.folder, variables=VARIABLES)
-            train(site, number + 1)
         for site in made:
+            site.spawn_daemon(site.daemon_command(), folder=site.folder, variables=VARIABLES)
+        for number, site in enumerate(made):
             site.await_daemon(WAIT_S)
+            train(site, number + 1)
         wait_for(lambda: all(len(site.client.status().links) == 3 and site.round() > 3 for site in made), "they train")
         yield made
     except BaseException:

@@ -28,7 +28,7 @@ class NewUser:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack
-        self._processes: dict[str, subprocess.Popen[bytes] | warm.Forked] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.variables = {**environment(), "XDG_CONFIG_HOME": str(folder / "config"), "OMP_NUM_THREADS": "1"}
         self.variables.pop("CHAOS_SOCKET", None)
 
@@ -62,6 +62,10 @@ class NewUser:
     def sees_the_end_of(self, name: str) -> None:
         """A command that stays has ended: `chaosd leave` returns when that is decided."""
         self._processes[name].wait(30)
+
+    def runs_on(self, name: str) -> bool:
+        """Whether a command that stays has stayed."""
+        return self._processes[name].poll() is None
 
     def kills(self, name: str) -> None:
         """SIGKILL for a command that stays, as when memory runs out."""

@@ -82,9 +82,14 @@ class Machine(NewUser):
             words += ["--listen", f"127.0.0.1:{self.port}"]
         self.started += 1
         self.starts(self.daemon, "-m", "chaosd", *words)
-        self.site = wait_for(lambda: next(self.folder.rglob("chaosd.toml"), None), "its site").parent
-        wait_for(lambda: answers(self.client), f"the daemon of {self.name}")
+        self.site = wait_for(self.made, "its site").parent
+        wait_for(lambda: self.made() and answers(self.client), f"the daemon of {self.name}")
         return ""
+
+    def made(self) -> Path | None:
+        """The file of its site, if it is there."""
+        assert self.runs_on(self.daemon), self.said()
+        return next(self.folder.rglob("chaosd.toml"), None)
 
     @property
     def daemon(self) -> str:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from chaos_lab import children
 
@@ -28,8 +28,9 @@ LIGHT = ("chaos_lab.daemon", "chaosd.cli.status", "chaosd.cli.up", "chaos.coordi
 """For daemons, commands, and scripts without torch."""
 TORCH = ("chaos_lab.daemon", "tests.rigs.warmed_torch")
 TRAINERS = (*TORCH, "tests.rigs.warmed_trainers")
-OWN_AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PYTHONDEVMODE", "LD_PRELOAD")
-"""What an interpreter, or the loader, reads when it starts: with another value it has to start."""
+READ_AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PYTHONDEVMODE", "LD_PRELOAD")
+OURS = {name: os.environ.get(name) for name in READ_AT_START}
+"""What an interpreter, or the loader, reads when it starts: with another value than ours it has to start."""
 START_S = 250.0
 """A limit for a loaded machine."""
 
@@ -135,13 +136,15 @@ def spawn(
     *,
     folder: Path | None = None,
     environment: Mapping[str, str],
-) -> Forked | subprocess.Popen[bytes]:
+) -> subprocess.Popen[bytes]:
     """Start it, forked where that is the same: a program of this interpreter, on Linux. Its output and errors go to
-    these files (`errors`: default `output`), and it reads nothing."""
+    these files (`errors`: default `output`), and it reads nothing. What comes back may be a `Forked`, which has of a
+    `Popen` what callers use."""
     errors, folder = errors or output, folder or Path.cwd()
-    own = all(environment.get(name) == os.environ.get(name) for name in OWN_AT_START)
+    own = all(environment.get(name) == value for name, value in OURS.items())
     if own and sys.platform == "linux" and command[0] == sys.executable and Path(command[1]).suffix in ("", ".py"):
-        return interpreter(modules_for(folder / command[1])).fork(command[1:], output, errors, folder, environment)
+        forked = interpreter(modules_for(folder / command[1])).fork(command[1:], output, errors, folder, environment)
+        return cast("subprocess.Popen[bytes]", forked)
     return subprocess.Popen(
         command,
         cwd=folder,
