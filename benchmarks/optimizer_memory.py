@@ -7,6 +7,8 @@ keep, and what the kernel counts as its own memory, both in bytes. The states af
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import gc
 import json
 import os
 import statistics
@@ -43,7 +45,9 @@ def main() -> None:
 
 
 def own_bytes() -> int:
-    """Of this process, as the kernel counts it."""
+    """Of this process, as the kernel counts it, without what the allocator only has not given back yet."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
@@ -64,7 +68,6 @@ def run(*, short: bool, seed: int) -> Figures:
                 "WIDTH": str(width),
                 "COPIES": str(copies),
                 "WRITTEN": str(told),
-                "MALLOC_TRIM_THRESHOLD_": "0",
             }
             ran = asyncio.run(
                 train(Path(folder), dp=WORKERS, pp=1, script=Path(__file__).resolve(), environment=environment)

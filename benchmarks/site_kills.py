@@ -37,6 +37,9 @@ ANSWERS: Mapping[str, tuple[Policy, ...]] = {
     "spare": tuple(Policy),
 }
 PHASES = ("outside", "forward", "backward", "reduce", "reduced", "update", "building", "moving")
+SHARDED_PHASES = ("forward", "backward", "reduce", "reduced", "commit", "refresh", "building", "moving")
+SHARDED_SHAPES = ((4, 2), (3, 3), (8, 1))
+COPIES = 2
 AFTER_ANOTHER = frozenset({"building", "moving"})
 TURNS = 2
 FAULT_STEP = 2
@@ -51,6 +54,8 @@ class Case:
     dp: int
     pp: int
     faults: str
+    copies: int = 0
+    """Of the optimizer's state of each layer; 0: every holder has it."""
 
     @property
     def kills(self) -> int:
@@ -73,13 +78,19 @@ class Outcome:
 
 
 def cases(*, short: bool, seed: int) -> Iterator[Case]:
-    """All that there are, `TURNS` times with other victims; short: each phase once, answers and shapes in turn."""
+    """All that there are, `TURNS` times with other victims, and once with sharded optimizers; short: each phase once,
+    answers and shapes in turn."""
     draw = random.Random(seed)
     if short:
         for index, phase in enumerate(PHASES):
             answer = "spare" if phase == "moving" else tuple(ANSWERS)[index % 3]
             yield _case(draw, phase, answer, *SHAPES[index % len(SHAPES)])
+        yield _case(draw, "refresh", "reroute", 3, 3, COPIES)
         return
+    for dp, pp in SHARDED_SHAPES:
+        for answer in ANSWERS:
+            for phase in SHARDED_PHASES:
+                yield _case(draw, phase, answer, dp, pp, COPIES)
     for _ in range(TURNS):
         for dp, pp in SHAPES:
             for answer in ANSWERS:
@@ -88,7 +99,7 @@ def cases(*, short: bool, seed: int) -> Iterator[Case]:
                         yield _case(draw, phase, answer, dp, pp)
 
 
-def _case(draw: random.Random, phase: str, answer: str, dp: int, pp: int) -> Case:
+def _case(draw: random.Random, phase: str, answer: str, dp: int, pp: int, copies: int = 0) -> Case:
     edges = [LAYERS * s // pp for s in range(pp + 1)]
     stages = [s for s in range(pp) if phase != "update" or any(i % 3 == 1 for i in range(edges[s], edges[s + 1]))]
     pipeline, stage = draw.randrange(dp), draw.choice(stages)
@@ -98,7 +109,7 @@ def _case(draw: random.Random, phase: str, answer: str, dp: int, pp: int) -> Cas
         faults = f"{victim}:1:forward;{other}:2:{phase}"  # of generation 2
     else:
         faults = f"{victim}:{FAULT_STEP}:{phase}"
-    return Case(phase=phase, answer=answer, dp=dp, pp=pp, faults=faults)
+    return Case(phase=phase, answer=answer, dp=dp, pp=pp, faults=faults, copies=copies)
 
 
 def _play(case: Case) -> Outcome:
@@ -112,6 +123,7 @@ def _play(case: Case) -> Outcome:
                 faults=case.faults,
                 spares=spares,
                 policies=ANSWERS[case.answer],
+                environment={"TRAINING": json.dumps({"copies": case.copies})},
             )
         )
     told = {int(str(each.fields["step"])): each.fields["digests"] for each in ran.of("step")}
@@ -155,7 +167,8 @@ def _listed(value: object) -> list[object]:
 
 
 def _name(case: Case) -> str:
-    return f"{case.phase} {case.answer} {case.dp}x{case.pp} {case.faults}"
+    sharded = f" sharded x{case.copies}" if case.copies else ""
+    return f"{case.phase} {case.answer} {case.dp}x{case.pp} {case.faults}{sharded}"
 
 
 def _sources() -> str:

@@ -11,11 +11,12 @@ between the layers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
+from chaos.tracing import cut, still
 
 LIBRARY = "transformers"
 TRIED_TOKENS = 8
@@ -29,17 +30,14 @@ def of(model: torch.nn.Module) -> list[torch.nn.Module]:
 
     Known: causal language models of GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma, Phi3 and Olmo2; BERT for masked words
     and for classes of sequences. The modules are the model's own, so its state keeps its names. Raises ValueError for
-    other models, and for one whose head shares the embedding's weights (see `untie`).
+    one whose head shares the embedding's weights (see `untie`).
+
+    Of any other model they are found in its forward pass, where that can be followed (`tracing.cut`); ValueError names
+    what prevents it.
     """
     name = _known_name(model)
     if name is None:
-        first = next((child for child, _ in model.named_children()), "")
-        raise ValueError(
-            f"the layers of {type(model).__name__} are not known (known: Sequential, {', '.join(_KNOWN)}); give them "
-            f"yourself, from its first module {first!r} on: layers=lambda m: [m.embed, *m.blocks, m.head], modules "
-            "that take one tensor and give one, in the order in which data passes them; or keep the model whole with "
-            "replicate()"
-        )
+        return cut(model)
     if _is_tied(model):
         raise ValueError(
             f"the head of this {name} shares the weights of its embedding, which different workers hold; give it a "
@@ -181,7 +179,7 @@ def _try(model: Any, layers: list[torch.nn.Module]) -> None:
     """Raises ValueError if the layers do not compute what the model does."""
     embedding = model.get_input_embeddings()
     ids = torch.arange(TRIED_TOKENS, device=embedding.weight.device).unsqueeze(0) % embedding.num_embeddings
-    with torch.no_grad(), _still(model, *layers):
+    with torch.no_grad(), still(model, *layers):
         expected: torch.Tensor = model(input_ids=ids).logits
         found: torch.Tensor = ids
         for layer in layers:
@@ -192,16 +190,3 @@ def _try(model: Any, layers: list[torch.nn.Module]) -> None:
             f"this version of {LIBRARY} computes otherwise; give layers= yourself, or keep the model whole with "
             "replicate()"
         )
-
-
-@contextmanager
-def _still(*modules: torch.nn.Module) -> Iterator[None]:
-    """Without dropout, as after `eval()`; afterwards as before."""
-    parts = {part: part.training for module in modules for part in module.modules()}
-    for part in parts:
-        part.training = False
-    try:
-        yield
-    finally:
-        for part, training in parts.items():
-            part.training = training

@@ -110,9 +110,9 @@ class ParallelSite:
         a daemon every step is a round of its run, in which other sites may train with replicas or an ordinary script
         of the same model and optimizer (without `clip_norm`).
 
-        layers: the modules in the order in which data passes them, each taking one tensor and giving one; a
-        `torch.nn.Sequential` needs none. loss: of (output, target), the mean over a micro-batch. Then `register(model,
-        optimizer=function)`, `loader(...)`, and `model.step(batch)` for each batch.
+        layers: the modules in the order in which data passes them, each taking one tensor and giving one; without it
+        they are found (`chaos.layers.of`). loss: of (output, target), the mean over a micro-batch. Then
+        `register(model, optimizer=function)`, `loader(...)`, and `model.step(batch)` for each batch.
 
         shard_optimizer: the optimizer's state of a layer is kept by `optimizer_copies` of the workers that hold the
         layer, not by all (ZeRO-1, with the layer as the shard). With 2 copies a worker that dies loses nothing; with 1

@@ -66,6 +66,22 @@ def make_model(dropout: float = 0.1) -> torch.nn.Sequential:
     return torch.nn.Sequential(torch.nn.Linear(FEATURES, WIDTH), *blocks, torch.nn.Linear(WIDTH, CLASSES))
 
 
+class OwnForward(torch.nn.Module):
+    """The same model, with a forward pass of its own in place of `Sequential`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        enter, *blocks, leave = make_model()
+        self.enter, self.blocks, self.leave = enter, torch.nn.ModuleList(blocks), leave
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        value = self.enter(x)
+        for block in self.blocks:
+            value = block(value) * scale
+        left: torch.Tensor = self.leave(value)
+        return left
+
+
 def make_optimizer(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=1e-2)
 
@@ -82,11 +98,13 @@ def train(
     pace_s: float = 0,
     fast: str = "",
     copies: int = 0,
+    traced: bool = False,
 ) -> None:
     """`after(model, report)` is called after each step."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         sharded: dict[str, Any] = {"shard_optimizer": True, "optimizer_copies": copies} if copies else {}
-        model = coordinator.parallelize(make_model(), loss=torch.nn.functional.cross_entropy, **sharded)
+        module = OwnForward() if traced else make_model()
+        model = coordinator.parallelize(module, loss=torch.nn.functional.cross_entropy, **sharded)
         coordinator.register(model=model, optimizer=make_optimizer, clip_norm=CLIP_NORM)
         loader = coordinator.loader(
             Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
@@ -166,6 +184,8 @@ def _plant(fault: Fault) -> None:
             fault.after_reduced()
         case "update":  # one layer is updated, the next one is not
             before(layers.Layer, "update", lambda self, *_: now[0] == step and self.index % 3 == 1)
+        case "commit":  # the commit has come, nothing is updated yet
+            before(life, "update", lambda layers, run, commit: commit.step == step)
         case "building":
             before(Groups, "build", lambda self, _: self._generation == step)
         case "moving":

@@ -95,6 +95,12 @@ async def test_a_sharded_optimizer_changes_no_bit_whoever_is_killed(
     assert len(ran.struck) == (faults.count(";") + 1 if faults else 0)
 
 
+async def test_a_model_whose_layers_were_found_in_its_forward_pass_has_the_bits_of_its_layers(tmp_path: Path) -> None:
+    environment = {"TRAINING": json.dumps({"traced": True})}
+    ran = await train(tmp_path, dp=2, pp=2, faults="2:2:backward", policies=[Policy.DYNAMIC], environment=environment)
+    check(ran)
+
+
 async def test_the_only_copy_of_an_optimizers_state_lost_is_said_with_what_would_help(tmp_path: Path) -> None:
     environment = {"TRAINING": json.dumps({"copies": 1})}
     ran = await train(tmp_path, dp=3, pp=1, faults="1:2:forward", environment=environment)

@@ -165,7 +165,7 @@ def test_a_head_that_shares_the_embedding_is_refused_with_the_remedy() -> None:
     assert len(layers.of(model)) == 3
 
 
-def test_a_model_that_is_not_known_is_refused_and_its_first_module_named() -> None:
+def test_a_model_without_a_forward_pass_to_follow_is_refused_with_the_remedy() -> None:
     class Own(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -173,7 +173,7 @@ def test_a_model_that_is_not_known_is_refused_and_its_first_module_named() -> No
 
     with (
         Coordinator(standalone=True, handle_signals=False) as coordinator,
-        pytest.raises(ValueError, match=r"layers of Own are not known .*'embed'"),
+        pytest.raises(ValueError, match=r"forward pass of Own cannot be followed .*layers=lambda m:"),
     ):
         coordinator.parallelize(Own(), loss=loss)
 
