@@ -1,15 +1,16 @@
-"""What a site of two replicas costs over the library's DistributedDataParallel while nothing dies: unpaced, in turn.
+"""What a site of several workers costs over the library's own training while nothing dies: unpaced, in one sitting.
 
-Two processes with one thread each train the small GPT of `examples/site` with 8 micro-batches of 2 samples a step:
-`chaosd run` with stages of the whole model (`parallelize`, canonical sums, two-phase steps), the same with a loop of
-its own (`replicate`), and DDP over gloo with gradients accumulated and one all-reduce a step. They run one after the
-other, in turn; a run's figure is the median of its steps but the first five. Ratios are taken turn by turn.
+Processes with one thread each train the small GPT of `examples/site` with 8 micro-batches of 2 samples a step. Two
+replicas: `parallelize` (canonical sums, two-phase steps), `replicate`, and DistributedDataParallel with one all-reduce
+a step. Two pipelines of two stages: `parallelize`, and Schedule1F1B with one all-reduce a stage. All are there from the
+beginning to the end and take turns of a few steps, while the others sleep; a turn's figure is the median of its steps
+but the first. Ratios are those of turns that follow each other, a second or two apart, so that what else the machine
+does meets both sides of a ratio.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import socket
@@ -20,19 +21,15 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.measure import Figures, alternating, ratios, spread
+from benchmarks.measure import Figures, ratios, spread
+from benchmarks.over_library_worker import LOOK_S, RANKS, WAYS, Gate
 from chaosd.worker_group.controller import Controller
-from chaosd.worker_group.history import Happened
 from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import Process
 
-ROOT = Path(__file__).resolve().parents[1]
-SITE = ROOT / "examples" / "site"
-LIBRARY = Path(__file__).with_name("library_replicas.py")
-WORKERS = 2
-WIDTH, GLOBAL_BATCH, MICRO_BATCH = 64, 16, 2
-STEPS, UNCOUNTED = 30, 5
-LIMIT_S = 200.0
+WORKER = Path(__file__).with_name("over_library_worker.py")
+SHAPES = {"layers": (2, 1), "replicas": (2, 1), "stages": (2, 2)}
+LIMIT_S = 600.0
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
 
 
@@ -48,63 +45,70 @@ def _silent(command: Sequence[str], environment: Mapping[str, str], shared: Mapp
     )
 
 
-def _site(script: str) -> float:
-    """Median seconds of a step under `chaosd run`."""
-    ends_s: list[float] = []
-
-    def happened(entry: Happened) -> None:
-        if entry.kind == "step":
-            ends_s.append(entry.at_s)
-
-    async def train() -> str:
-        controller = Controller(
-            command=[sys.executable, "-u", str(SITE / script), "--steps", str(STEPS)],
-            workers=WORKERS,
-            planner=SitePlanner(workers=WORKERS, pipelines=WORKERS, stages=1),
-            restarts=0,
-            launch=_silent,
-            environment={**ENVIRONMENT, "CHAOS_STANDALONE": "1"},
-            happened=happened,
-        )
-        async with asyncio.timeout(LIMIT_S):
-            return await controller.run()
-
-    failed = asyncio.run(train())
-    if failed or len(ends_s) != STEPS:
-        raise RuntimeError(f"{script}: {failed or f'{len(ends_s)} of {STEPS} steps'}")
-    return statistics.median([b - a for a, b in itertools.pairwise(ends_s[UNCOUNTED - 1 :])])
+async def _site(way: str, folder: Path, blocks: int) -> None:
+    pipelines, stages = SHAPES[way]
+    controller = Controller(
+        command=[sys.executable, "-u", str(WORKER), way, str(folder), str(blocks)],
+        workers=RANKS[way],
+        planner=SitePlanner(workers=RANKS[way], pipelines=pipelines, stages=stages),
+        restarts=0,
+        launch=_silent,
+        environment={**ENVIRONMENT, "CHAOS_STANDALONE": "1"},
+        happened=lambda _: None,
+    )
+    failed = await controller.run()
+    if failed:
+        raise RuntimeError(f"{way}: {failed}")
 
 
-def _library() -> float:
-    """Median seconds of a step of DDP."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+async def _library(way: str, folder: Path, blocks: int) -> None:
+    with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-        free.close()
-        out = Path(folder) / "seconds.json"
-        numbers = {"world": WORKERS, "port": port, "steps": STEPS, "width": WIDTH}
-        numbers |= {"global-batch": GLOBAL_BATCH, "micro-batch": MICRO_BATCH}
-        words = [word for name, value in numbers.items() for word in (f"--{name}", str(value))]
-        command = [sys.executable, str(LIBRARY), "--out", str(out), *words]
-        environment = {**os.environ, **ENVIRONMENT}
-        running = [subprocess.Popen([*command, "--rank", str(r)], env=environment) for r in range(WORKERS)]
-        codes = [each.wait(timeout=LIMIT_S) for each in running]
-        if any(codes):
-            raise RuntimeError(f"the library's training ended with exit codes {codes}")
-        took_s: list[float] = json.loads(out.read_text(encoding="utf-8"))
-        return statistics.median(took_s[UNCOUNTED:])
+    words = [str(WORKER), way, str(folder), str(blocks)]
+    running = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, *words, str(rank), str(port), env={**os.environ, **ENVIRONMENT}
+        )
+        for rank in range(RANKS[way])
+    ]
+    codes = [await each.wait() for each in running]
+    if any(codes):
+        raise RuntimeError(f"{way}: the library's training ended with exit codes {codes}")
+
+
+async def _turns(gate: Gate, blocks: int) -> None:
+    """Who trains when: there and back, so that drift meets all alike."""
+    turn = 0
+    for block in range(blocks):
+        for way in WAYS if block % 2 == 0 else reversed(WAYS):
+            turn += 1
+            gate.give(turn, way)
+            while not gate.done(turn, way):  # noqa: ASYNC110 - other processes say it, in shared memory
+                await asyncio.sleep(LOOK_S)
+
+
+async def _all(folder: Path, blocks: int) -> None:
+    gate = Gate(folder / "gate")
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+        for way in WAYS:
+            group.create_task((_site if way in SHAPES else _library)(way, folder, blocks))
+        group.create_task(_turns(gate, blocks))
 
 
 def run(*, short: bool, seed: int) -> Figures:
-    """`fault_free_over_library`: parallelize over DDP; `replicas_over_library`: replicate over DDP."""
-    samples = alternating(
-        {"library": _library, "layers": lambda: _site("train.py"), "replicas": lambda: _site("replicas.py")},
-        repeats=3 if short else 7,
-    )
+    """`fault_free_over_library`: parallelize over DDP; `replicas_over_library`: replicate over DDP;
+    `stages_over_library`: two pipelines of two stages over Schedule1F1B."""
+    blocks = 6 if short else 25
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "gate").write_bytes(bytes(Gate.BYTES))
+        asyncio.run(_all(folder, blocks))
+        told = {way: json.loads((folder / way).read_text(encoding="utf-8")) for way in WAYS}
+    seconds = {way: [statistics.median(block) for block in told[way][1:]] for way in WAYS}  # the first one warms up
     return {
-        "fault_free_over_library": ratios(samples["layers"], samples["library"]),
-        "replicas_over_library": ratios(samples["replicas"], samples["library"]),
-        "seconds_library": spread(samples["library"]),
-        "seconds_layers": spread(samples["layers"]),
-        "seconds_replicas": spread(samples["replicas"]),
+        "fault_free_over_library": ratios(seconds["layers"], seconds["library"]),
+        "replicas_over_library": ratios(seconds["replicas"], seconds["library"]),
+        "stages_over_library": ratios(seconds["stages"], seconds["library_stages"]),
+        **{f"seconds_{way}": spread(seconds[way]) for way in WAYS},
     }

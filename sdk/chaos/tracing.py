@@ -157,10 +157,9 @@ class _Pieces:
         (self._output,) = [node for node in graph.nodes if node.op == "output"]
         self._root = _Whole(model)
         self._spans = self._held_together()
-        self._trains = [False] * len(nodes)
-        for span in self._spans.values():
-            for at in span.nodes:
-                self._trains[at] = True
+        self._trains = [
+            any(isinstance(tensor, torch.nn.Parameter) for _, tensor in self._needed(node)) for node in nodes
+        ]
 
     def edges(self) -> list[int]:
         """Where layers end: at the last place before new parameters are used where one tensor alone goes on."""
