@@ -34,11 +34,11 @@ def cut(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The layers of a model whose forward pass takes one tensor and gives one. Raises `Uncut`, naming the module that
     prevents it."""
     graph = _followed(model)
-    nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
-    if not nodes:
+    calls = [call for call in graph.nodes if call.op not in ("placeholder", "get_attr", "output")]
+    if not calls:
         raise Uncut(f"{type(model).__name__} computes nothing; {REMEDY}")
-    pieces = _Pieces(model, graph, nodes)
-    edges = [0, *pieces.edges(), len(nodes)]
+    pieces = _Pieces(model, graph, calls)
+    edges = [0, *pieces.edges(), len(calls)]
     if len(edges) == 2:
         raise Uncut(f"{type(model).__name__} cannot be cut into layers: {pieces.obstacle()}; {REMEDY}")
     return [pieces.layer(first, last) for first, last in itertools.pairwise(edges)]
@@ -57,7 +57,7 @@ class _Whole(torch.nn.Module):
 
 class _Tracer(fx.Tracer):
     """`opaque`: modules that are run as they are. `within`: the modules it is in, outermost first; `owners`: of each
-    node, the innermost one."""
+    call, the innermost one."""
 
     def __init__(self, opaque: set[torch.nn.Module]) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def _followed(model: torch.nn.Module) -> fx.Graph:
         if last is None or last is model or last in opaque:
             raise Uncut(f"the forward pass of {type(model).__name__} cannot be followed ({why}); {REMEDY}")
         opaque.add(last)
-    (output,) = [node for node in graph.nodes if node.op == "output"]
+    (output,) = [call for call in graph.nodes if call.op == "output"]
     if not isinstance(output.args[0], fx.Node):
         raise Uncut(
             f"the forward pass of {type(model).__name__} gives a {type(output.args[0]).__name__} and not one tensor; "
@@ -119,7 +119,7 @@ def _followed(model: torch.nn.Module) -> fx.Graph:
 
 
 def _first_difference(graph: fx.Graph, other: fx.Graph) -> int | None:
-    """At which node two graphs differ."""
+    """At which call two graphs differ."""
     one, two = ([(n.op, str(n.target), str(n.args), str(n.kwargs)) for n in each.nodes] for each in (graph, other))
     for at, (mine, others) in enumerate(zip(one, two, strict=False)):
         if mine != others:
@@ -142,30 +142,30 @@ def still(*modules: torch.nn.Module) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Span:
-    """From the first to the last node that needs something which one worker must hold."""
+    """From the first to the last call that needs something which one worker must hold."""
 
     name: str
-    nodes: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
 
 
 class _Pieces:
-    """Of one graph; position p lies before node p."""
+    """Of one graph; position p lies before call p."""
 
-    def __init__(self, model: torch.nn.Module, graph: fx.Graph, nodes: Sequence[fx.Node]) -> None:
-        self._model, self._nodes = model, nodes
-        self._at = {node: index for index, node in enumerate(nodes)}
-        (self._output,) = [node for node in graph.nodes if node.op == "output"]
+    def __init__(self, model: torch.nn.Module, graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
+        self._model, self._calls = model, calls
+        self._at = {call: index for index, call in enumerate(calls)}
+        (self._output,) = [call for call in graph.nodes if call.op == "output"]
         self._root = _Whole(model)
         self._spans = self._held_together()
         self._trains = [
-            any(isinstance(tensor, torch.nn.Parameter) for _, tensor in self._needed(node)) for node in nodes
+            any(isinstance(tensor, torch.nn.Parameter) for _, tensor in self._needed(call)) for call in calls
         ]
 
     def edges(self) -> list[int]:
         """Where layers end: at the last place before new parameters are used where one tensor alone goes on."""
         found: list[int] = []
         able, began = 0, 0
-        for at in range(1, len(self._nodes)):
+        for at in range(1, len(self._calls)):
             if self._single(at) is not None and not self._between(at):
                 able = at
             if self._trains[at] and able > began and any(self._trains[began:able]):
@@ -174,20 +174,20 @@ class _Pieces:
         return found
 
     def layer(self, first: int, last: int) -> torch.nn.Module:
-        """The nodes [first, last) as a module of the model's own modules and parameters."""
+        """The calls [first, last) as a module of the model's own modules and parameters."""
         graph = fx.Graph()
         known: dict[fx.Node, fx.Node] = {}
         entered = self._single(first) if first else next(iter(self._output.graph.nodes))
         assert entered is not None
         known[entered] = graph.placeholder("entered")
-        left = self._single(last) if last < len(self._nodes) else self._output.args[0]
+        left = self._single(last) if last < len(self._calls) else self._output.args[0]
         assert isinstance(left, fx.Node)
-        for node in self._nodes[first:last]:
-            for constant in self._constants(node):
+        for call in self._calls[first:last]:
+            for constant in self._constants(call):
                 if constant not in known:
                     known[constant] = graph.node_copy(constant, known.__getitem__)
-            if node not in known:
-                known[node] = graph.node_copy(node, known.__getitem__)
+            if call not in known:
+                known[call] = graph.node_copy(call, known.__getitem__)
         graph.output(known[left])
         made = fx.GraphModule(self._root, graph, class_name=self._title(first, last))
         _keep_transient(made, self._root)
@@ -195,17 +195,17 @@ class _Pieces:
 
     def obstacle(self) -> str:
         """The first reason why no layer ends anywhere, for people."""
-        for at in range(1, len(self._nodes)):
-            where = f"after {self._called(self._nodes[at - 1])}"
+        for at in range(1, len(self._calls)):
+            where = f"after {self._called(self._calls[at - 1])}"
             if not any(self._trains[:at]) or not any(self._trains[at:]):
                 continue
             live = self._live(at)
             if len(live) > 1:
-                names = " and ".join(self._called(node) for node in live[:3])
+                names = " and ".join(self._called(call) for call in live[:3])
                 return f"{where} more than one value goes on (of {names})"
             span = self._between(at)
             if span:
-                return f"the weights {span!r} are used before and after {self._called(self._nodes[at])}"
+                return f"the weights {span!r} are used before and after {self._called(self._calls[at])}"
             return f"{where} no single tensor goes on"
         return "its parameters are used in one place only"
 
@@ -215,9 +215,9 @@ class _Pieces:
         """What is made before this position and used after it; constants can be made anew."""
         entered = next(iter(self._output.graph.nodes))
         return [
-            node
-            for node in (entered, *self._nodes[:at])
-            if node.op != "get_attr" and any(self._at.get(user, len(self._nodes)) >= at for user in node.users)
+            call
+            for call in (entered, *self._calls[:at])
+            if call.op != "get_attr" and any(self._at.get(user, len(self._calls)) >= at for user in call.users)
         ]
 
     def _single(self, at: int) -> fx.Node | None:
@@ -225,37 +225,37 @@ class _Pieces:
         live = self._live(at)
         if len(live) != 1 or live[0].op == "placeholder":
             return None
-        (node,) = live
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        taken_apart = node.users and all(user.target is operator.getitem for user in node.users)
-        plain = node.op == "call_module" or name.rpartition(".")[2] not in NO_TENSOR
-        return None if taken_apart or not plain or node.target is getattr else node
+        (call,) = live
+        name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
+        taken_apart = call.users and all(user.target is operator.getitem for user in call.users)
+        plain = call.op == "call_module" or name.rpartition(".")[2] not in NO_TENSOR
+        return None if taken_apart or not plain or call.target is getattr else call
 
     def _between(self, at: int) -> str:
         """Whose weights are used on both sides."""
         for span in self._spans.values():
-            if span.nodes[0] < at <= span.nodes[-1]:
+            if span.calls[0] < at <= span.calls[-1]:
                 return span.name
         return ""
 
     def _held_together(self) -> dict[int, _Span]:
-        """Of each parameter and persistent buffer the nodes that use it."""
+        """Of each parameter and persistent buffer the calls that use it."""
         spans: dict[int, _Span] = {}
-        for at, node in enumerate(self._nodes):
-            for name, tensor in self._needed(node):
-                spans.setdefault(id(tensor), _Span(name)).nodes.append(at)
+        for at, call in enumerate(self._calls):
+            for name, tensor in self._needed(call):
+                spans.setdefault(id(tensor), _Span(name)).calls.append(at)
         return spans
 
-    def _needed(self, node: fx.Node) -> list[tuple[str, torch.Tensor]]:
-        """What a node uses of the model's state."""
-        if node.op == "call_module":
-            name = str(node.target)
+    def _needed(self, call: fx.Node) -> list[tuple[str, torch.Tensor]]:
+        """What a call uses of the model's state."""
+        if call.op == "call_module":
+            name = str(call.target)
             module = self._root.get_submodule(name)
             state = {id(tensor) for tensor in module.state_dict(keep_vars=True).values()}
             named = [*module.named_parameters(), *module.named_buffers()]
             return [(f"{name}.{n}".removeprefix("model."), t) for n, t in named if id(t) in state]
         found = []
-        for constant in self._constants(node):
+        for constant in self._constants(call):
             path, _, last = str(constant.target).rpartition(".")
             owner = self._root.get_submodule(path)
             if last in owner._parameters or (last in owner._buffers and last not in owner._non_persistent_buffers_set):
@@ -263,21 +263,21 @@ class _Pieces:
         return found
 
     @staticmethod
-    def _constants(node: fx.Node) -> list[fx.Node]:
+    def _constants(call: fx.Node) -> list[fx.Node]:
         """Tensors of the model that it takes as they are."""
-        return [each for each in node.all_input_nodes if each.op == "get_attr"]
+        return [each for each in call.all_input_nodes if each.op == "get_attr"]
 
     @staticmethod
-    def _called(node: fx.Node) -> str:
+    def _called(call: fx.Node) -> str:
         """For people: the module, or what is called."""
-        if node.op == "call_module":
-            return repr(str(node.target).removeprefix("model."))
-        return repr(node.name)
+        if call.op == "call_module":
+            return repr(str(call.target).removeprefix("model."))
+        return repr(call.name)
 
     def _title(self, first: int, last: int) -> str:
         """Of a layer: the first module with parameters in it."""
         for at in range(first, last):
-            needed = self._needed(self._nodes[at])
+            needed = self._needed(self._calls[at])
             if needed:
                 return needed[0][0].rpartition(".")[0].replace(".", "_") or type(self._model).__name__
         return type(self._model).__name__
