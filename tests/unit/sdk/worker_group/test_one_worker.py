@@ -135,7 +135,7 @@ def tied() -> torch.nn.Module:
     [
         (tied, "layers 0 and 1 share the parameter 'weight'"),
         (lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.BatchNorm1d(4)), "layer 1 has batch stat"),
-        (lambda: Block(0.0), "Block cannot be cut into layers: after 'linear' more than one value goes on"),
+        (lambda: Block(0.0), "Block cannot be cut into layers: its parameters are used in one place only"),
         (
             lambda: torch.nn.Sequential(torch.nn.Linear(FEATURES, 4), torch.nn.Linear(5, CLASSES)),
             "layer 1 Linear cannot",
