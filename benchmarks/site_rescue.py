@@ -24,14 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration import site_training
-from tests.rigs import warm
 from tests.rigs.counters import counted
 from tests.rigs.site import Site, cluster_of
-from tests.rigs.worker_group import Ran, train
+from tests.rigs.warm import Forked
+from tests.rigs.worker_group import Ran, launch, train
 
 from benchmarks import rescue_worker
 from benchmarks.measure import Figures
-from chaos_lab import children
 from chaos_protocols.wire.bulk import CELL_BYTES, HASH_BYTES
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
@@ -91,15 +90,14 @@ def _arguments(name: str, width: int, fast: Path, told: Path | None) -> dict[str
     return {"OMP_NUM_THREADS": "1", "TRAINING": json.dumps({**given, "told": str(told or "")})}
 
 
-def _alone(site: Site, width: int, fast: Path) -> children.Child:
+def _alone(site: Site, width: int, fast: Path) -> Forked:
     """An institution of one process."""
     site.start()
     environment = {
         **_arguments(site.name, width, fast, site.folder / "rounds"),
         "CHAOS_SOCKET": str(site.worker_socket),
     }
-    with (site.folder / "alone.log").open("wb") as output:
-        return warm.spawn([sys.executable, str(WORKER)], output, environment=children.environment(**environment))
+    return launch(["python", "-u", str(WORKER)], environment, {})
 
 
 def _rounds(site: Site) -> Rounds:

@@ -31,6 +31,8 @@ TRAINERS = (*TORCH, "tests.rigs.warmed_trainers")
 READ_AT_START = ("PYTHONPATH", "PYTHONHOME", "PYTHONWARNINGS", "PYTHONDEVMODE", "LD_PRELOAD")
 OURS = {name: os.environ.get(name) for name in READ_AT_START}
 """What an interpreter, or the loader, reads when it starts: with another value than ours it has to start."""
+IN_A_TEST = "PYTEST_CURRENT_TEST"
+"""Set by pytest. Benchmarks start new interpreters: their figures are those that users see."""
 START_S = 250.0
 """A limit for a loaded machine."""
 
@@ -137,12 +139,18 @@ def spawn(
     folder: Path | None = None,
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Start it, forked where that is the same: a program of this interpreter, on Linux. Its output and errors go to
+    """Start it, in tests forked where that is the same: a program of this interpreter, on Linux. Its output and errors go to
     these files (`errors`: default `output`), and it reads nothing. What comes back may be a `Forked`, which has of a
     `Popen` what callers use."""
     errors, folder = errors or output, folder or Path.cwd()
     own = all(environment.get(name) == value for name, value in OURS.items())
-    if own and sys.platform == "linux" and command[0] == sys.executable and Path(command[1]).suffix in ("", ".py"):
+    if (
+        own
+        and IN_A_TEST in os.environ
+        and sys.platform == "linux"
+        and command[0] == sys.executable
+        and Path(command[1]).suffix in ("", ".py")
+    ):
         forked = interpreter(modules_for(folder / command[1])).fork(command[1:], output, errors, folder, environment)
         return cast("subprocess.Popen[bytes]", forked)
     return subprocess.Popen(
