@@ -139,9 +139,9 @@ def spawn(
     folder: Path | None = None,
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
-    """Start it, in tests forked where that is the same: a program of this interpreter, on Linux. Its output and errors go to
-    these files (`errors`: default `output`), and it reads nothing. What comes back may be a `Forked`, which has of a
-    `Popen` what callers use."""
+    """Start it; in tests forked, where that is the same: a program of this interpreter, on Linux. Its output and errors
+    go to these files (`errors`: default `output`), and it reads nothing. What comes back may be a `Forked`, which has of
+    a `Popen` what callers use."""
     errors, folder = errors or output, folder or Path.cwd()
     own = all(environment.get(name) == value for name, value in OURS.items())
     if (
