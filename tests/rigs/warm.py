@@ -140,8 +140,8 @@ def spawn(
     environment: Mapping[str, str],
 ) -> subprocess.Popen[bytes]:
     """Start it; in tests forked, where that is the same: a program of this interpreter, on Linux. Its output and errors
-    go to these files (`errors`: default `output`), and it reads nothing. What comes back may be a `Forked`, which has of
-    a `Popen` what callers use."""
+    go to these files (`errors`: default `output`), and it reads nothing. What comes back may be a `Forked`, which has
+    what callers use of a `Popen`."""
     errors, folder = errors or output, folder or Path.cwd()
     own = all(environment.get(name) == value for name, value in OURS.items())
     if (
