@@ -61,8 +61,8 @@ def test_latency_delays_each_way_but_not_the_rate(loop_kind: str, tmp_path: Path
         await until(lambda: a.events.frames)
         assert len(b.events.frames) == 100, "only the direction that is shaped"
         await until(lambda: len(b.events.frames) == 101)
-        a.transport.close_link(b.id, "late goodbye")
         begun_s = now_s()
+        a.transport.close_link(b.id, "late goodbye")
         await until(lambda: b.events.losses)
         assert now_s() - begun_s > 0.24, "the end of a link is no faster than its frames"
         await close(a, b)
