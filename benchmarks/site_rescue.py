@@ -17,7 +17,6 @@ import json
 import math
 import re
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
