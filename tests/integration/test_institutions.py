@@ -154,7 +154,8 @@ async def group(
 ) -> Ran:
     """A site of several workers."""
     await asyncio.to_thread(site.start)
-    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, copies=copies)}
+    sharded: dict[str, Any] = {"copies": copies} if copies else {}
+    environment = {"TRAINING": arguments(number, rounds=rounds, pace_s=pace_s, **sharded)}
     options: dict[str, Any] = {"dp": 2, "pp": 2, **more}
     options.update(daemon=site.worker_socket, environment=environment)
     return await train(site.folder, **options)
