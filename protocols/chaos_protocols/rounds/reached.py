@@ -4,10 +4,10 @@ A note says: in this history of the run (*lineage*: the epoch in which it last t
 here, and this site's worker trained, or did not. Notes are made with the first round of a history and then at most
 every NOTE_EVERY_S, so they may lag behind by the rounds of that time; nothing is promised to anybody by them. Two
 things in a note are exact. The first: whether the run has come beyond its first ANEW_ROUNDS_MAX rounds, which are
-noted each; and, of a site that was there in these, whether a checkpoint of that history may have been whole on its
-disk. The second: that the worker trains. It is taken back, durably, before this site gives to a round without
-its worker. So where a note says so, and the worker outlives its daemon, nobody has a state that is more than a round
-newer: no round is done without its part.
+noted each; and, of a site that was there in these, or came later and never was in the run before, whether a
+checkpoint of that history may have been whole on its disk. The second: that the worker trains. It is taken back,
+durably, before this site gives to a round without its worker. So where a note says so, and the worker
+outlives its daemon, nobody has a state that is more than a round newer: no round is done without its part.
 
 It also says of which history the state is that the worker has: a worker outlives its daemon, and knows no more of its
 state than the round. That history need not be the one of which a round was last done here: that may have been without
@@ -81,26 +81,33 @@ class ReachedRound:
         news = roster.restore_epoch != self.noted.lineage or active is not self.noted.active
         if news or round_number <= ANEW_ROUNDS_MAX + 1 or outbox.now_s >= self._noted_s + NOTE_EVERY_S:
             lineage, held = roster.restore_epoch, self.held
-            unsaved, rules = self._still_unsaved(lineage, round_number), self.noted.rules
+            unsaved, rules = self._still_unsaved(roster, round_number), self.noted.rules
             self.noted = Reached(
                 lineage=lineage, round=round_number, active=active, held=held, rules=rules, unsaved=unsaved
             )
             self._noted_s = outbox.now_s
             outbox.emit([NoteReached(reached=self.noted)])
 
-    def _still_unsaved(self, lineage: int, round_number: int) -> bool:
-        """Whether the history of this round has no checkpoint here yet, and this site was there from its first rounds
-        on. Where none is kept that says nothing."""
+    def _still_unsaved(self, roster: Roster, round_number: int) -> bool:
+        """Whether the history of this round has no checkpoint here yet, and never had: this site was there from its
+        first rounds on, or it is new in the run. Where none is kept that says nothing."""
         outbox = self._outbox
-        if lineage != self.noted.lineage:
+        if roster.restore_epoch != self.noted.lineage:
             self._unsaved_s = outbox.now_s
-            return round_number <= ANEW_ROUNDS_MAX and outbox.settings.keep.checkpoint != "off"
+            from_the_start = round_number <= ANEW_ROUNDS_MAX or self._is_newcomer(roster)
+            return from_the_start and outbox.settings.keep.checkpoint != "off"
         return self.noted.unsaved and outbox.now_s - self._unsaved_s <= FIRST_CHECKPOINT_S_MAX
+
+    def _is_newcomer(self, roster: Roster) -> bool:
+        """It never was in the run: neither its journal nor the roster knows of it. Who is back without its journal is
+        named in the roster as long as that names it."""
+        known = any(gone.site == self._outbox.facts.site for gone in roster.departed)
+        return not self.noted.lineage and not known
 
     @property
     def unsaved_in(self) -> int:
-        """The lineage of which no checkpoint was ever whole on this site's disk, since its first rounds; 0: there is
-        none."""
+        """The lineage of which no checkpoint was ever whole on this site's disk, since its first rounds or since it
+        came; 0: there is none."""
         return self.noted.lineage if self.noted.unsaved else 0
 
     def checkpoint_ended(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from chaos_protocols.agreement.roster import Departure, LinkRecord, ModelFacts, SiteRecord
+from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure, LinkRecord, ModelFacts, SiteRecord
 from chaos_protocols.names import SiteId, link_key
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.facts import Facts
@@ -116,8 +116,11 @@ class RestoreOffers:
         return max(worker, (stored.lineage, stored.round))
 
     def nobody_left_with_a_checkpoint(self) -> bool:
-        """Of those outside that had a state. Who has asked to join since may say that it had none yet."""
+        """Of those that were in the run, had a state, and are outside now. Who has asked to join since may say that
+        it had none yet. Nobody knows it once so many have gone that the roster forgets them."""
         roster = self._facts.roster
+        if len(roster.departed) >= DEPARTED_KEPT_MAX:
+            return False
         gone = (one for one in roster.departed if one.lineage or one.last_round > ANEW_ROUNDS_MAX)
         return all(roster.record(one.site) is not None or self._was_unsaved(one) for one in gone)
 

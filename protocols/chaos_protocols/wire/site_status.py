@@ -63,5 +63,5 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     bounds: Bounds | None = None
     """Since version 6: what its operator wants a site to be allowed to give; None: what it is."""
     unsaved: bool = False
-    """As its journal knows, it was there in the first rounds of the present lineage, and no checkpoint of that was
-    whole on its disk yet. Not said by releases that do not note it."""
+    """As its journal knows, no checkpoint of the present lineage was ever whole on its disk: it was there in the first
+    rounds of that, or came later and was new in the run. Not said by releases that do not note it."""

@@ -101,15 +101,43 @@ def test_who_is_outside_says_in_its_request_to_join_that_no_checkpoint_was_whole
     assert request.unsaved_in == (4 if unsaved else 0)
 
 
-def test_who_came_later_or_keeps_none_does_not_say_that_no_checkpoint_is_whole() -> None:
+def with_a_newcomer() -> tuple[World, dict[str, list[tuple[float, Reached]]]]:
+    """d comes after round 10, and nobody's first checkpoint is whole within the test."""
     world, noted = three_sites(rounds=10, checkpoint="auto", disk_s=60.0)
     late = world.add("d", peers=("a",), min_sites=3)
     begin(late)
-    done = world.oracles.rounds_done
-    assert world.run_until(lambda: world.oracles.rounds_done > done + 60, limit_s=60.0)
-    assert noted["d"] and not any(note.unsaved for _, note in noted["d"])
-    _, kept_by_nobody = three_sites()
-    assert not any(note.unsaved for _, note in kept_by_nobody["a"])
+    trains(world, "d")
+    return world, noted
+
+
+def trains(world: World, name: str) -> None:
+    node = world.node(name)
+    assert world.run_until(lambda: node.disk.reached.active, limit_s=60.0)
+
+
+def test_who_is_new_in_the_run_says_that_no_checkpoint_is_whole() -> None:
+    _, noted = with_a_newcomer()
+    assert noted["d"][-1][1].round > ANEW_ROUNDS_MAX
+    assert all(note.unsaved for _, note in noted["d"] if note.round)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_who_is_back_without_its_journal_does_not_say_that_no_checkpoint_is_whole(lost: bool) -> None:
+    world, noted = with_a_newcomer()
+    node = world.node("d")
+    node.kill()
+    assert world.run_until(lambda: world.node("a").machine.roster.record(node.site) is None, limit_s=60.0)  # type: ignore[union-attr]
+    if lost:
+        node.disk.reached = Reached()
+    noted["d"].clear()
+    begin(node)
+    assert world.run_until(lambda: any(note.active for _, note in noted["d"]), limit_s=60.0)
+    assert {note.unsaved for _, note in noted["d"] if note.active} == {not lost}
+
+
+def test_who_keeps_no_checkpoints_does_not_say_that_none_is_whole() -> None:
+    _, noted = three_sites()
+    assert not any(note.unsaved for _, note in noted["a"])
 
 
 def test_after_an_hour_without_a_checkpoint_a_run_is_none_of_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from tests.unit.protocols.one_site import MODEL, SETTINGS, A, B, Bench, C, D, le
 from tests.unit.protocols.scheduler.scheduler_kit import alive, lose, report
 
 from chaos_protocols import events
-from chaos_protocols.agreement.roster import Departure
+from chaos_protocols.agreement.roster import DEPARTED_KEPT_MAX, Departure
 from chaos_protocols.names import SiteId
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX
 from chaos_protocols.scheduler.restore_point import CHECKPOINT_RATE_MIN_BYTES_PER_S
@@ -187,6 +187,21 @@ def test_a_run_of_which_no_checkpoint_was_ever_whole_begins_anew_by_itself(
     else:
         assert adopted(bench) == (A, 0)
         assert "rounds 1 to 40 are" in records(bench.out, "restore-point")[-1].reason
+
+
+@pytest.mark.parametrize("many", [DEPARTED_KEPT_MAX - 1, DEPARTED_KEPT_MAX])
+def test_a_run_that_may_have_forgotten_who_left_with_a_checkpoint_does_not_begin_anew_by_itself(many: int) -> None:
+    """Of few rounds each, these had none; but another one may have left before them."""
+    gone = tuple(
+        Departure(site=f"{1:02d}{k:062d}", incarnation=0, last_round=1, cause="left", reason="") for k in range(many)
+    )
+    bench = without_state(B, done=40, restore_epoch=5, departed=gone)
+    bench.machine.participation.reached.noted = Reached(lineage=5, round=40, unsaved=True)
+    hello(bench)
+    asks(bench, B)
+    bench.hear(B, msgspec.structs.replace(report(bench, active=False), known_round=40, unsaved=True))
+    patience(bench, B)
+    assert adopted(bench) == (None if many == DEPARTED_KEPT_MAX else (A, 0))
 
 
 def test_a_run_of_few_rounds_does_not_begin_anew_while_a_checkpoint_or_a_site_is_away_that_may_have_them() -> None:
