@@ -126,7 +126,9 @@ def test_who_is_back_without_its_journal_does_not_say_that_no_checkpoint_is_whol
     world, noted = with_a_newcomer()
     node = world.node("d")
     node.kill()
-    assert world.run_until(lambda: world.node("a").machine.roster.record(node.site) is None, limit_s=60.0)  # type: ignore[union-attr]
+    a = world.node("a").machine
+    assert a is not None
+    assert world.run_until(lambda: a.roster.record(node.site) is None, limit_s=60.0)
     if lost:
         node.disk.reached = Reached()
     noted["d"].clear()
