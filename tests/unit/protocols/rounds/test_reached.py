@@ -12,6 +12,7 @@ from tests.unit.protocols.one_site import A, B, Bench, D, heartbeat, sent
 
 from chaos_protocols import effects
 from chaos_protocols.events import CheckpointWritten
+from chaos_protocols.names import SiteId
 from chaos_protocols.rounds import reached
 from chaos_protocols.rounds.reached import ANEW_ROUNDS_MAX, NOTE_EVERY_S
 from chaos_protocols.settings import CheckpointSettings, SiteSettings
@@ -128,7 +129,7 @@ def test_who_is_back_without_its_journal_does_not_say_that_no_checkpoint_is_whol
     node.kill()
     a = world.node("a").machine
     assert a is not None
-    assert world.run_until(lambda: a.roster.record(node.site) is None, limit_s=60.0)
+    assert world.run_until(lambda: a.roster.record(SiteId(node.site)) is None, limit_s=60.0)
     if lost:
         node.disk.reached = Reached()
     noted["d"].clear()
