@@ -118,7 +118,8 @@ def run_batch(trials: list[Trial], jobs: int, *, until_failure: bool = False) ->
     except KeyboardInterrupt:
         interrupted = True
     for outcome in sorted(decided, key=lambda one: one.trial.seed):
-        print(f"the state was lost, an operator decided: {outcome.trial.command()}: {outcome.operator}")
+        kept = ", checkpoints as by default" if outcome.by_default else ""
+        print(f"the state was lost, an operator decided{kept}: {outcome.trial.command()}: {outcome.operator}")
     took_s = time.monotonic() - began_s
     stopped = f"interrupted after {done} of {len(trials)}: " if interrupted else ""
     print(
