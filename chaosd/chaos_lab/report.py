@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos_lab.watching import Watch
+from chaos_protocols.names import short
 
 
 @dataclass
@@ -132,13 +133,13 @@ def _judge_elections(watch: Watch, verdict: RunVerdict) -> None:
 
 def _judge_leave(watch: Watch, name: str, verdict: RunVerdict) -> None:
     """A graceful leave is not taken for a failure, unless the site was killed or stopped as well."""
-    leaver = watch.processes.sites[name].identity.site[:8]
+    leaver = {name, short(watch.processes.sites[name].identity.site)}
     if any(other.do in ("kill", "stop") and other.site == name for other in watch.processes.scenario.actions):
         return
     if any(one.asked == name for one in watch.incidents):
         return
     for _, event in watch.events:
-        if event.kind == "scale-in" and event.subject == leaver and "links are down" in event.cause:
+        if event.kind == "scale-in" and event.subject in leaver and "links are down" in event.cause:
             verdict.failures.append(f"the graceful leave of {name} was recorded as a failure")
 
 

@@ -295,7 +295,8 @@ class Driver:
 
     async def _probe(self, site: SiteId) -> None:
         rate_bytes_per_s, reason = await self.meter.measure(site)
-        log.info("link to %s: %.1f Mbit/s (%s)", short(site), rate_bytes_per_s * 8 / 1e6, reason)
+        called = self.machine.roster.called(site)
+        log.info("link to %s: %.1f Mbit/s (%s)", called, rate_bytes_per_s * 8 / 1e6, reason)
         self.feed(events.LinkProbed(site=site, rate_bytes_per_s=rate_bytes_per_s, reason=reason))
 
     def _tell_why(self, reason: str, spec: StateSpec | None, tell: Callable[[str], None]) -> None:
@@ -344,7 +345,7 @@ class Driver:
             return  # closed for it already: what was on its way does not fit any more
         reason, wait_s = reason[:REASON_MAX], self.conduct.broke_a_rule(site)
         waits = f"; not let in again for {wait_s:g} s" if wait_s else ""
-        log.warning("site %s broke the rules: %s%s", short(site), reason, waits)
+        log.warning("site %s broke the rules: %s%s", self.machine.roster.called(site), reason, waits)
         self.metrics.failures.labels("peer").inc()
         self.record(
             effects.Record(

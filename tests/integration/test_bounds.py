@@ -10,6 +10,8 @@ import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
+from chaos_protocols.names import short
+
 NORM_MAX = 1e5
 """Above the norm of an honest gradient of `gated_worker`, about 8e4."""
 EXTRA = f"norm_max = {NORM_MAX}\nweight_max = 10.0"
@@ -91,19 +93,17 @@ def test_a_daemon_without_bounds_is_named_and_put_out_and_the_others_go_on(tmp_p
         wait_for(all_vote, "two of three are a majority")
         (va.folder / "go").touch()
 
+        def told(kind: str) -> list[str]:
+            found = [event for site in honest for event in site.events(kind)]
+            return [event.cause for event in found if event.subject in (va.name, short(va.identity.site))]
+
         def seen() -> bool:
-            told = [event for site in honest for event in site.events("refused") if event.subject in va.identity.site]
-            return any("longer than the run allows" in event.cause for event in told)
+            return any("longer than the run allows" in cause for cause in told("refused"))
 
         wait_for(seen, "who is sent too much names it")
         before = cleveland.round()
         wait_for(lambda: cleveland.round() > before + 5, "the others go on")
         assert all(0 < largest(site) < OWNS_IT for site in honest)
-
-        def told(kind: str) -> list[str]:
-            found = [event for site in honest for event in site.events(kind)]
-            return [event.cause for event in found if event.subject in va.identity.site]
-
         wait_for(lambda: told("scale-in"), "it is out")
         causes = [cause for cause in told("refused") if "broke a rule of round" in cause]
         assert not causes, "what was on its way when its link was closed is no further offence"

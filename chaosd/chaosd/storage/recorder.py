@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
+from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Record
+from chaos_protocols.names import short
 from chaos_protocols.site import SiteMachine
 from chaosd.log_format import RECORD_ATTRIBUTE
 from chaosd.storage.history import History, HistoryRecord
@@ -15,11 +20,27 @@ from chaosd.storage.repeats import WINDOW_S, Repeats
 
 log = logging.getLogger("chaosd")
 
+SHORT_ID = re.compile(r"\b[0-9a-f]{8}\b")
+"""As `short` writes it."""
+
 
 def _fields(record: HistoryRecord, number: int) -> dict[str, object]:
     """What a log of JSON lines says of an entry. The time is the line's own."""
     told = {name: getattr(record, name) for name in record.__slots__ if name not in ("id", "at_unix_s", "detail")}
     return {"history_id": number, **told}
+
+
+def _names(roster: Roster, *, gone: bool) -> Mapping[str, str]:
+    """Short id to name, of the sites in the roster and, if `gone`, of those that were; without names that two have."""
+    called = {short(one.site): one.name for one in roster.departed if gone and one.name}
+    called |= {short(one.site): one.name for one in roster.sites if one.name}
+    often = Counter(called.values())
+    return {site: name for site, name in called.items() if often[name] == 1}
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    """What a machine tells of a site by the beginning of its id, for people who know it by its name."""
+    return SHORT_ID.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 class Recorder:
@@ -35,17 +56,18 @@ class Recorder:
     def record(self, effect: Record) -> None:
         """Something happened, now."""
         machine = self._machine
+        here = _names(machine.roster, gone=False)  # no more in a reason: it may be a command for who asks to come back
         record = HistoryRecord(
             at_unix_s=time.time(),
             event_id=machine.outbox.event_id,
             kind=effect.kind,
-            subject=effect.subject,
-            cause=effect.cause,
+            subject=_named(effect.subject, _names(machine.roster, gone=True)),
+            cause=_named(effect.cause, here),
             outcome=effect.outcome,
             duration_s=effect.duration_s,
             epoch=machine.roster.epoch,
             round=machine.rounds.completed_round,
-            reason=effect.reason,
+            reason=_named(effect.reason, here),
         )
         if self._repeats.is_told(record, time.monotonic()):
             self._write(record)

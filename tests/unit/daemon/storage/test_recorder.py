@@ -16,8 +16,16 @@ from chaosd.storage.recorder import Recorder
 from chaosd.storage.repeats import TOLD_EACH, WINDOW_S
 
 EMPTY = Record(kind="pause", subject="round 7", cause="all gave weight 0", outcome="", duration_s=None, reason="waits")
+SITES = [("8d074be9" * 4, "Zurich"), ("11111111" * 4, "Twin"), ("22222222" * 4, "Twin"), ("33333333" * 4, "")]
+GONE = [("77777777" * 4, "Basel"), ("8d074be9" * 4, "Zurich")]
 MACHINE: Any = SimpleNamespace(
-    outbox=SimpleNamespace(event_id="e-1"), roster=SimpleNamespace(epoch=3), rounds=SimpleNamespace(completed_round=6)
+    outbox=SimpleNamespace(event_id="e-1"),
+    roster=SimpleNamespace(
+        epoch=3,
+        sites=tuple(SimpleNamespace(site=site, name=name) for site, name in SITES),
+        departed=tuple(SimpleNamespace(site=site, name=name) for site, name in GONE),
+    ),
+    rounds=SimpleNamespace(completed_round=6),
 )
 
 
@@ -49,3 +57,22 @@ async def test_what_was_counted_is_in_the_history_when_the_daemon_ends(tmp_path:
         recorder.close()
         recorder.close()
         assert "(once more in " in history.read()[-1].reason and len(history.read()) == TOLD_EACH + 1
+
+
+@pytest.mark.parametrize(
+    ("told", "subject", "reason"),
+    [
+        ("8d074be9", "Zurich", "Zurich"),
+        ("8d074be9 - 33333333", "Zurich - 33333333", "Zurich - 33333333"),
+        ("11111111", "11111111", "11111111"),  # two sites have this name
+        ("77777777", "Basel", "77777777"),  # `chaosd accept 77777777` may be in a reason
+        ("a8d074be9", "a8d074be9", "a8d074be9"),
+    ],
+)
+def test_sites_are_told_of_by_their_names(tmp_path: Path, told: str, subject: str, reason: str) -> None:
+    with History.open(tmp_path / "history.sqlite") as history:
+        Recorder(history, MACHINE).record(
+            Record(kind="link-down", subject=told, cause=told, outcome="", duration_s=None, reason=f"because {told} is")
+        )
+        (found,) = history.read()
+    assert (found.subject, found.cause, found.reason) == (subject, reason, f"because {reason} is")
