@@ -5,14 +5,17 @@ waits until the file `go` is in the folder. `--nan N`: its gradient of round N h
 round it evaluates until the file `evaluated` is there; `--meddle N`: after that round it changes its state by hand.
 `--every N`: DiLoCo with N local steps, in `--fragments F` with `--delay D`; `--encoding E`: the rounds travel so, and
 all numbers are float32. `--times X`: its gradients are so many times as long, from round `--from N` on. With
-`--samples W` it says that so many are behind them. The gradient of a round follows from site, round and state; the
+`--samples W` it says that so many are behind them. `--rule KIND:R`: its learning rate follows the weight of the rounds,
+R being that for which it was chosen. The gradient of a round follows from site, round and state; the
 whole state has a digest that the test compares. After each round its number is in `F/round`, its largest parameter in
-`F/largest`; at the end the report is in `F/report.json`.
+`F/largest`; at the end the report is in `F/report.json`, with a rule also the factor of each round and a digest of the
+weights after it.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import time
@@ -43,12 +46,16 @@ class Training:
         whole = np.random.default_rng(1000 * site + number).integers(-1000, 1000, self.weights.size)
         return whole + np.round(self.weights)
 
-    def apply(self, averaged: Mapping[str, Array], round: int) -> None:
+    def apply(self, averaged: Mapping[str, Array], round: int, factor: float = 1.0) -> None:
         self.momentum[...] = 0.9 * self.momentum + averaged["weights"]
-        self.weights[...] -= 0.01 * self.momentum
+        self.weights[...] -= 0.01 * factor * self.momentum
+
+    def digest(self) -> str:
+        return hashlib.blake2b(self.weights.tobytes()).hexdigest()
 
 
-def main() -> None:
+def wanted() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--site", type=int, required=True)
     parser.add_argument("--socket", help="default: CHAOS_SOCKET, as `chaosd up` sets it")
@@ -68,7 +75,12 @@ def main() -> None:
     parser.add_argument("--from", type=int, default=0, dest="lies_from")
     parser.add_argument("--samples", type=float, default=0.0)
     parser.add_argument("--encoding", default="")
-    options = parser.parse_args()
+    parser.add_argument("--rule", default="")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = wanted()
     training = Training(options.numbers, np.float32 if options.encoding else np.float64)
     form = {"encoding": options.encoding, "allow_lossy": True} if options.encoding else {}
     coordinator = Coordinator(socket=options.socket, verbose=True, connect_s=10.0, **form)
@@ -77,7 +89,20 @@ def main() -> None:
     if options.every:
         pace = {"pace": "time"} if options.by_time else {}  # nor a release of before that
         mode = {"sync": chaos.DiLoCo(every=options.every, fragments=options.fragments, delay=options.delay, **pace)}
-    coordinator.register(arrays=training.arrays, apply=training.apply, gradients=gradients, **mode)
+    factors: dict[int, float] = {}
+    weights: dict[int, str] = {}
+
+    def apply_by_rule(averaged: Mapping[str, Array], round: int) -> None:
+        factors[round] = coordinator.lr_factor
+        training.apply(averaged, round, coordinator.lr_factor)
+        weights[round] = training.digest()
+
+    apply = training.apply
+    if options.rule:
+        kind, _, reference = options.rule.partition(":")
+        mode = {"sync": chaos.EveryStep(lr_rule=chaos.LearningRateRule(kind=kind, reference=float(reference)))}
+        apply = apply_by_rule
+    coordinator.register(arrays=training.arrays, apply=apply, gradients=gradients, **mode)
     first = coordinator.round
     digests: dict[int, str] = {}
     steps: dict[int, int] = {}  # of its own, while that was the last round
@@ -110,6 +135,7 @@ def main() -> None:
         fresh.write_text(json.dumps(float(np.abs(training.weights).max())))
         os.replace(fresh, options.folder / "largest")
     report = {"first": first, "rounds": coordinator.round, "digests": digests, "steps": steps}
+    report |= {"factors": factors, "weights": weights} if options.rule else {}
     (options.folder / "report.new").write_text(json.dumps(report))
     os.replace(options.folder / "report.new", options.folder / "report.json")
     coordinator.close()
