@@ -1,0 +1,103 @@
+"""What encodings and rare rounds cost in loss, over five seeds: is the difference to fp32 in every step more than
+noise?
+
+The sites and the small GPT of `convergence`, the daemons' arithmetic of `encodings` on a star, two sites, one process.
+A seed is another model and other batches. Two beginnings: `fresh`, from nothing; and `trained`, from a model that
+`every_step` has trained before for as many steps, as DiLoCo's own experiments begin (Douillard et al., 2023). The rate
+is the same everywhere, tuned for none.
+
+Bars: bf16 and int8 with feedback within noise of fp32, which is here: the mean over the seeds of the loss over fp32's
+of the same seed differs from 1 by at most twice its standard error, or by less than fp32's losses spread over the
+seeds (standard deviation over mean). DiLoCo with H = 50: at least 40 times fewer bytes, loss within 2 %.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+from benchmarks import convergence
+from benchmarks.encodings import EncodedSites
+from benchmarks.measure import Figures, spread
+from chaos.sync import DiLoCo, EveryStep, SyncMode
+from chaos_protocols.wire.encodings import FP32
+
+SITES, SEEDS, SEEDS_SHORT = 2, 5, 2
+STEPS, STEPS_SHORT = 2_000, 150
+SIZE = {"width": 48, "blocks": 2, "length": 32}
+REFERENCE = "every_step_fp32"
+MODES: Mapping[str, tuple[SyncMode, str]] = {
+    REFERENCE: (EveryStep(), FP32),
+    "every_step_bf16": (EveryStep(), "bf16"),
+    "every_step_int8": (EveryStep(), "int8"),
+    "diloco_50_fp32": (DiLoCo(every=50), FP32),
+    "diloco_50_int8": (DiLoCo(every=50), "int8"),
+    "streaming_50_fp32": (DiLoCo(every=50, fragments=5, delay=8), FP32),
+}
+FEWER_BYTES_MIN, LOSS_OVER_MAX = 40, 1.02
+TRAINED_SEEDS = 1000
+"""Added to a seed after the training before: its batches are others."""
+
+
+def run(*, short: bool, seed: int) -> Figures:
+    """short: 150 steps, two seeds: too little for the bars, enough to see that it runs."""
+    import torch
+
+    torch.set_num_threads(1)
+    text = convergence._example()
+    steps = STEPS_SHORT if short else STEPS
+    figures: Figures = {"sites": SITES, "steps": steps}
+    losses: dict[str, dict[str, list[float]]] = {"fresh": {}, "trained": {}}
+    carried: dict[str, int] = {}
+    for number in range(seed, seed + (SEEDS_SHORT if short else SEEDS)):
+        trained: Any = None
+        for begin in losses:
+            fresh = begin == "fresh"
+            source, drawn = (text, number) if fresh else (_begun_with(text, trained), TRAINED_SEEDS + number)
+            for name, (mode, encoding) in MODES.items():
+                sites = _sites(source, mode, encoding, drawn)
+                sites.train(steps)
+                losses[begin].setdefault(name, []).append(sites.loss())
+                carried[name] = sites.bytes_given
+                if name == REFERENCE and fresh:
+                    trained = sites._models[0]
+                print(f"seed {number}, {begin}, {name}: {losses[begin][name][-1]:.4f}", flush=True)
+    for begin, found in losses.items():
+        for name, of_seeds in found.items():
+            figures[f"{begin}_{name}_loss"] = spread([round(loss, 4) for loss in of_seeds])
+            if name != REFERENCE:
+                figures |= _against(f"{begin}_{name}", of_seeds, found[REFERENCE])
+                fewer = figures[f"{name}_fewer_bytes"] = round(carried[REFERENCE] / carried[name], 2)
+                figures[f"{name}_fewer_by_{FEWER_BYTES_MIN}"] = fewer >= FEWER_BYTES_MIN
+    return figures
+
+
+def _sites(text: Any, mode: SyncMode, encoding: str, seed: int) -> convergence._Sites:
+    if encoding == FP32:
+        return convergence._Sites(text, mode, SITES, SIZE, seed)
+    return EncodedSites(encoding, True, text, mode, SITES, SIZE, seed)
+
+
+def _begun_with(text: ModuleType, model: Any) -> ModuleType:
+    """The example, whose new models are copies of this one."""
+    begun = SimpleNamespace(new_model=lambda seed, **size: copy.deepcopy(model), Text=text.Text, loss_of=text.loss_of)
+    return cast(ModuleType, begun)
+
+
+def _against(label: str, found: Sequence[float], reference: Sequence[float]) -> Figures:
+    """Loss over that of fp32 in every step with the same seed: the mean over the seeds, its standard error, and how far
+    fp32 itself spreads over them."""
+    ratios = [loss / base for loss, base in zip(found, reference, strict=True)]
+    mean, error = statistics.fmean(ratios), statistics.stdev(ratios) / math.sqrt(len(ratios))
+    noise = statistics.stdev(reference) / statistics.fmean(reference)
+    return {
+        f"{label}_over_fp32": round(mean, 4),
+        f"{label}_over_fp32_standard_error": round(error, 4),
+        f"{label}_noise_of_fp32": round(noise, 4),
+        f"{label}_within_noise": abs(mean - 1) <= max(2 * error, noise),
+        f"{label}_within_2_percent": mean <= LOSS_OVER_MAX,
+    }
