@@ -217,7 +217,8 @@ class ReduceFinished:
     """The whole result of the tag's round is here. `finite` false: nobody applies it, and `culprits` are the sites
     whose sums were no finite numbers when they came here. `bounded` false: nobody applies it, it is longer than the run
     allows. `clipped`: the norm that this site's part had before it was clipped; 0: it was not. `away`: how far from the
-    centre it was before it was drawn in to `clip_radius`; 0: there is none."""
+    centre it was before it was drawn in to `clip_radius`; 0: there is none. `encoding_error`: what the encoding lost
+    here in the last round that counts, over what was encoded (norms); None: nothing is encoded."""
 
     tag: Tag
     digest: str
@@ -228,6 +229,7 @@ class ReduceFinished:
     bounded: bool = True
     clipped: float = 0.0
     away: float = 0.0
+    encoding_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

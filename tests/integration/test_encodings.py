@@ -28,6 +28,11 @@ def averaged_bytes(site: Site) -> float:
     return float(found.value)
 
 
+def errors_known(site: Site) -> int:
+    averaging = site.client.status().averaging
+    return averaging.errors_known if averaging is not None else 0
+
+
 def all_train(cluster: Cluster, name: str) -> None:
     for site in cluster.sites:
         site.start()
@@ -48,6 +53,14 @@ def test_three_sites_are_bit_identical_and_send_fewer_bytes(tmp_path: Path, name
         assert status.averaging is not None and status.averaging.encoding == name
         error = status.averaging.relative_error
         assert (error is None) == (name == FP32) and (error or 0) < 0.5
+        if name != FP32:
+            wait_for(lambda: all(errors_known(site) == len(sites) for site in sites), "all know what all have lost")
+            told = sites[0].client.status().averaging
+            assert told is not None and told.mean_error is not None and told.worst_error is not None
+            assert 0 < told.mean_error <= told.worst_error < 0.5
+            assert told.worst_site in {one.identity.site for one in sites}
+            (worst,) = samples(sites[0].client.metrics(), "chaosd_encoding_error_worst", encoding=name)
+            assert 0 < worst.value < 0.5
         digests = end_level(cluster)
         assert len(set(digests.values())) == len(digests), "each round changes the state"
         whole = 4 * 4 * NUMBERS  # up and down two links

@@ -20,7 +20,7 @@ from tests.rigs.site import cluster_of, environment, wait_for
 from tests.unit.daemon.api.local_api import FakeControl, record
 
 from chaos_lab.children import free_port
-from chaosd.api.status import LoggedFigure, TransferStatus
+from chaosd.api.status import AveragingStatus, LoggedFigure, TransferStatus
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 
 __all__ = ["quiet_console", "window"]
@@ -75,6 +75,22 @@ def test_twenty_sites_with_hostile_names_are_text_on_a_telephone_in_the_dark(win
         assert seen["overflow"] <= 0, "the page is wider than the telephone"
         assert seen["ground"] == "rgb(20, 23, 26)"
         assert window.complaints() == []
+
+
+def test_what_an_encoding_loses_is_told_over_all_sites_and_nothing_in_fp32(window: Browser) -> None:
+    control = FakeControl()
+    with served(control) as page:
+        window.open(page.client.page().url)
+        assert shown(window, "two sites", lambda now: len(now["sites"]) == 2)["encoding"] == ""
+        three = many_sites(3)
+        averaging = AveragingStatus(
+            trees=1, rate_bytes_per_s=1e6, predicted_s=None, took_s=None, reason="one tree", encoding="int8",
+            relative_error=0.016, errors_known=3, mean_error=0.0175, worst_error=0.021, worst_site=three.sites[0].site,
+        )  # fmt: skip
+        control.current = msgspec.structs.replace(three, averaging=averaging)
+        seen = shown(window, "three sites", lambda now: len(now["sites"]) == 3)
+        assert seen["encoding"] == f"int8: mean 0.018 of 3, worst 0.021 at {HOSTILE}"
+        assert seen["images"] == 0 and window.complaints() == []
 
 
 def test_a_join_with_its_transfer_and_the_end_of_the_daemon_are_seen(window: Browser) -> None:

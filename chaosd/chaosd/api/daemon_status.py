@@ -29,6 +29,7 @@ from chaosd.api.status import (
 )
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
+from chaosd.monitor.encoding_errors import errors_over_sites
 from chaosd.plan_adapter import depth_s
 from chaosd.storage.folders import folder_bytes
 from chaosd.storage.history import HistoryRecord
@@ -139,9 +140,14 @@ def _averaging(driver: Driver) -> AveragingStatus | None:
     if size_bytes and 0 < rate < math.inf:
         predicted_s = size_bytes / rate + max(2 * depth_s(tree, links) for tree in view.plan.trees)
     vectors = driver.bulk.reduce.vectors
+    errors = errors_over_sites(machine.network.encoding_errors())
     return AveragingStatus(
         encoding=vectors.coded.name if vectors is not None else FP32,
         relative_error=vectors.coded.error if vectors is not None else None,
+        errors_known=errors.sites if errors is not None else 0,
+        mean_error=errors.mean if errors is not None else None,
+        worst_error=errors.worst if errors is not None else None,
+        worst_site=errors.worst_site if errors is not None else "",
         trees=len(view.plan.trees),
         rate_bytes_per_s=rate if rate < math.inf else 0.0,
         predicted_s=predicted_s,

@@ -116,7 +116,8 @@ class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the next round is averaged. `rate_bytes_per_s` and `predicted_s`: of the plan, at the rates that the roster
     has; `took_s`: the median of the last rounds, from this site's part given until the result was here (None: no such
     round, or no such size, is known). `relative_error`: what the encoding lost at this site in the last round that
-    counts, over what it encoded (of norms); None: nothing is encoded here."""
+    counts, over what it encoded (of norms); None: nothing is encoded here. `mean_error`, `worst_error`: of the members
+    that say theirs (`errors_known`), each in its last round; `worst_site`: whose is the worst."""
 
     trees: int
     rate_bytes_per_s: float
@@ -125,6 +126,10 @@ class AveragingStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     encoding: str = "fp32"
     relative_error: float | None = None
+    errors_known: int = 0
+    mean_error: float | None = None
+    worst_error: float | None = None
+    worst_site: str = ""
 
 
 class BoundsStatus(msgspec.Struct, frozen=True, kw_only=True):

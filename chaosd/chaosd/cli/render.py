@@ -119,12 +119,20 @@ def _averaging(averaging: AveragingStatus) -> str:
     if averaging.encoding != FP32:
         told += f", in {printable(averaging.encoding)}"
         if averaging.relative_error is not None:
-            told += f" (relative error {averaging.relative_error:.2g})"
+            told += f" (relative error {averaging.relative_error:.2g}{_errors(averaging)})"
     if averaging.predicted_s is not None:
         told += f": {averaging.predicted_s:.3f} s predicted"
     if averaging.took_s is not None:
         told += f", {averaging.took_s:.3f} s taken since this site gave its part"
     return f"{told} ({printable(averaging.reason)})"
+
+
+def _errors(averaging: AveragingStatus) -> str:
+    """Of the other sites, where any says its own."""
+    if averaging.mean_error is None or averaging.worst_error is None or averaging.errors_known < 2:
+        return ""
+    told = f"; mean {averaging.mean_error:.2g} of {averaging.errors_known} sites"
+    return f"{told}, worst {averaging.worst_error:.2g} at {averaging.worst_site}"
 
 
 def _bounds(bounds: BoundsStatus) -> str:

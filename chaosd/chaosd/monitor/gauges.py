@@ -21,6 +21,7 @@ from chaosd.config.model import SiteConfig
 from chaosd.doctor import clock_is_unsynchronised
 from chaosd.driver import Driver
 from chaosd.identity import KEY_FILE
+from chaosd.monitor.encoding_errors import errors_over_sites
 
 LINKS_TOLD_MAX = 256
 """Neighbours that get lines of their own; a site with more is told about those with the lowest ids."""
@@ -49,6 +50,8 @@ KINDS = {
     "encoding_error": Figure(
         "What the encoding lost here in the last round, over what was encoded (norms); absent in fp32", ("encoding",)
     ),
+    "encoding_error_mean": Figure("The same, the mean of the members that say theirs", ("encoding",)),
+    "encoding_error_worst": Figure("The same, the worst of the members that say theirs", ("encoding",)),
     "script_figure": Figure("What the script has logged last, by the name that it gave", ("figure",)),
     "site_rounds_behind": Figure("How many rounds a site of the roster is behind this one, as it says", ("site",)),
     "site_phase": Figure("1 for the phase that a site of the roster is in, as it says", ("site", "phase")),
@@ -106,6 +109,9 @@ class Gauges(Collector):
         vectors = driver.bulk.reduce.vectors
         if vectors is not None and vectors.coded.error is not None:
             yield "encoding_error", [vectors.coded.name], vectors.coded.error
+        if vectors is not None and (errors := errors_over_sites(machine.network.encoding_errors())) is not None:
+            yield "encoding_error_mean", [vectors.coded.name], errors.mean
+            yield "encoding_error_worst", [vectors.coded.name], errors.worst
         for name, (_, value) in driver.workers.figures.items():
             yield "script_figure", [name], math.nan if value is None else value
 

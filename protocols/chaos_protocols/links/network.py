@@ -43,6 +43,8 @@ class Network:
         """Grows whenever a link came or went, here or elsewhere."""
         self.steps = Steps(facts.site)
         """Round and phase of each site, as far as was heard."""
+        self.encoding_error: float | None = None
+        """What the encoding lost here in the last round that counts, for people; None: nothing is encoded."""
         self.inbox: deque[tuple[SiteId, Message]] = deque()
         """Messages of this site to itself: they go by the same door as those of others."""
         self.rates: tuple[tuple[SiteId, float], ...] = ()
@@ -160,8 +162,22 @@ class Network:
                 rules=self._replica.rules,
                 log_index=self._replica.chain.index,
                 log_head=self._replica.chain.head,
+                encoding_error=self.encoding_error,
             )
             self.tell(site, heartbeat)
+
+    def reduced(self, encoding_error: float | None) -> None:
+        """A round's result is here; what the encoding lost at this site."""
+        self.encoding_error = encoding_error
+
+    def encoding_errors(self) -> dict[SiteId, float]:
+        """What the encoding lost at each member of the roster in its last round that counts, as far as it is known."""
+        steps, here = self.steps, self._site
+        told = {
+            site: self.encoding_error if site == here else heard.encoding_error if (heard := steps.of(site)) else None
+            for site in self._replica.roster.member_ids()
+        }
+        return {site: error for site, error in told.items() if error is not None}
 
     def heard_beat(self, site: SiteId, beat: Heartbeat) -> bool:
         """A neighbour lives, and says where it stands. False: it is in another run, and the link is closed."""

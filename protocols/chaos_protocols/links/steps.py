@@ -28,6 +28,7 @@ class HeardStep:
     phase: str
     at_s: float
     direct: bool
+    encoding_error: float | None
 
 
 class Steps:
@@ -45,12 +46,14 @@ class Steps:
     def heard(self, site: SiteId, incarnation: int, beat: Heartbeat, *, now_s: float) -> None:
         """A neighbour says where it stands, and what it knows of others."""
         if self._is_news(site, incarnation, beat.sequence, direct=True):
-            self._known[site] = HeardStep(incarnation, beat.sequence, beat.round, beat.phase, now_s, direct=True)
+            self._known[site] = HeardStep(
+                incarnation, beat.sequence, beat.round, beat.phase, now_s, True, beat.encoding_error
+            )
         for one in beat.others:
             if one.site != self._site and self._is_news(one.site, one.incarnation, one.sequence, direct=False):
                 at_s = now_s - one.age_s
                 self._known[one.site] = HeardStep(
-                    one.incarnation, one.sequence, one.round, one.phase, at_s, direct=False
+                    one.incarnation, one.sequence, one.round, one.phase, at_s, False, one.encoding_error
                 )
 
     def _is_news(self, site: SiteId, incarnation: int, sequence: int, *, direct: bool) -> bool:
@@ -77,6 +80,7 @@ class Steps:
                 round=one.round,
                 phase=one.phase,
                 age_s=max(0.0, now_s - one.at_s),
+                encoding_error=one.encoding_error,
             )
             for site, one in fresh[:STEPS_TOLD_MAX]
         )

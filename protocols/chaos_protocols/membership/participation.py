@@ -245,6 +245,7 @@ class Participation:
         """The result of a round is here."""
         if event.tag == self._rounds.running:
             self.bounded.reduced(event)
+            self._network.reduced(event.encoding_error)
             if not event.finite:
                 self.skips.void(event.tag.round, event.culprits)
         self._outbox.emit(self._rounds.reduce_finished(event.tag, event.digest, event.weights, event.checks))

@@ -36,7 +36,7 @@ from chaos_protocols.wire.plans import CheckpointFacts, Site
 from chaos_protocols.wire.recovery import Identifier, Reason, RecoverAnswer, RecoverRequest, RunWaits
 from chaos_protocols.wire.site_status import SiteStatus as SiteStatus
 from chaos_protocols.wire.starts import OlderStartRefused as OlderStartRefused
-from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Phase, SiteStep
+from chaos_protocols.wire.steps import STEPS_TOLD_MAX, Lost, Phase, SiteStep
 from chaos_protocols.wire.versions import BEFORE, Software, Version, Versions
 from chaos_protocols.wire.waits import RoundWaits as RoundWaits
 from chaos_protocols.wire.waits import Seconds
@@ -76,6 +76,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     log_index: Count = 0
     log_head: Head = b""
     """What stands for all that was agreed up to that entry, as the sender has it; empty: not said."""
+    encoding_error: Lost | None = None
+    """What the encoding lost at the sender in its last round that counts; None: it encodes nothing, or does not say."""
 
 
 class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):

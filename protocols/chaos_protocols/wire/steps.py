@@ -11,6 +11,8 @@ from chaos_protocols.wire.plans import Site
 
 STEPS_TOLD_MAX = 256
 """In one heartbeat, the newest first: with 20 sites it takes about 1 KiB."""
+Lost = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+"""What an encoding lost, over what was encoded (norms)."""
 Phase = Annotated[str, msgspec.Meta(pattern="^(compute|reduce|update|standby)$")]
 
 
@@ -23,3 +25,5 @@ class SiteStep(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     round: Count
     phase: Phase
     age_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    encoding_error: Lost | None = None
+    """As in `Heartbeat`."""

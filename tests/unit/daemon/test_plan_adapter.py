@@ -88,3 +88,7 @@ def test_status_tells_what_a_round_should_take_beside_what_it_takes() -> None:
     assert _averaging(young) == "averaged along one tree, 8.0 Mbit/s (one tree)"
     coded = msgspec.structs.replace(young, encoding="int8", relative_error=0.0163)
     assert _averaging(coded) == "averaged along one tree, 8.0 Mbit/s, in int8 (relative error 0.016) (one tree)"
+    alone = msgspec.structs.replace(coded, errors_known=1, mean_error=0.0163, worst_error=0.0163, worst_site="a" * 32)
+    assert _averaging(alone) == _averaging(coded), "of one site there is nothing to compare"
+    several = msgspec.structs.replace(alone, errors_known=3, mean_error=0.02, worst_error=0.031, worst_site="b" * 32)
+    assert f"(relative error 0.016; mean 0.02 of 3 sites, worst 0.031 at {'b' * 32})" in _averaging(several)

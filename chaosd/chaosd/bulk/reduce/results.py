@@ -33,6 +33,8 @@ class Findings:
     """Norm of this site's part, if it was clipped."""
     away: float = 0.0
     """How far this site's part was from the centre, where there is one."""
+    encoding_error: float | None = None
+    """What the encoding lost here in the last round that counts, over what was encoded (norms)."""
     checks: tuple[tuple[SiteId, bytes], ...] = ()
     """What the sites said of their states in that round, if it was averaged here."""
 
@@ -48,6 +50,7 @@ class Findings:
             bounded=self.bounded,
             clipped=self.clipped,
             away=self.away,
+            encoding_error=self.encoding_error,
         )
 
     def of_fetched(self, round_number: int, digest: str) -> ResultFetched:
@@ -92,6 +95,7 @@ class Result:
             bounded=self.is_bounded(),
             clipped=self.clipped,
             away=self.away,
+            encoding_error=self.coded.error,
             checks=self.checks,
         )
 

@@ -138,6 +138,8 @@ function showStatus() {
   write(by("f-worker"), worker.connected ? `pid ${worker.pid ?? UNKNOWN}, ${plain(worker.phase ?? UNKNOWN)}` : "none: start the script");
   write(by("f-uptime"), duration(status.uptime_s));
 
+  showEncoding(status.averaging);
+
   drawOverlay(by("overlay"), status, names);
   const most = paceCurve.draw();
   write(by("chart-pace-text"), seen.pace === null ? "not known yet" : `now ${seen.pace.toFixed(2)}, highest ${most.toFixed(2)}`);
@@ -148,6 +150,15 @@ function showStatus() {
   showLinks(status);
   showTransfer(status);
   by("leave").disabled = ["leaving", "removed"].includes(status.state);
+}
+
+/** What the encoding loses in a round, over all sites that say it; nothing in fp32. */
+function showEncoding(averaging) {
+  const known = averaging?.mean_error ?? null;
+  by("encoding").hidden = known === null;
+  if (known === null) return;
+  const worst = `worst ${averaging.worst_error.toPrecision(2)} at ${nameOf(averaging.worst_site)}`;
+  write(by("f-encoding"), `${plain(averaging.encoding)}: mean ${known.toPrecision(2)} of ${averaging.errors_known}, ${worst}`);
 }
 
 const cell = (row, number, text, names) => {

@@ -37,6 +37,18 @@ def test_a_neighbour_is_known_by_its_own_beats_and_others_by_what_it_hands_on() 
     assert known is not None and known.at_s == 9.5 and not known.direct
 
 
+def test_what_an_encoding_lost_at_a_site_is_handed_on_with_its_step() -> None:
+    steps = Steps(A)
+    lossy = msgspec.structs.replace(beat(5, 7), encoding_error=0.25)
+    steps.heard(B, 1, msgspec.structs.replace(lossy, others=(word(C, 3, 6),)), now_s=10.0)
+    assert [(one.site, one.encoding_error) for one in steps.told((B, C), now_s=10.0)] == [(B, 0.25), (C, None)]
+    other = Steps(D)
+    handed_on = steps.told((B, C), now_s=11.0)
+    other.heard(A, 1, beat(1, 7, *handed_on), now_s=11.0)
+    known = other.of(B)
+    assert known is not None and known.encoding_error == 0.25 and not known.direct
+
+
 def test_an_old_word_that_comes_round_is_no_news_and_makes_nothing_younger() -> None:
     steps = Steps(A)
     steps.heard(B, 1, beat(5, 7, word(C, 3, 6, age_s=2.0)), now_s=10.0)
