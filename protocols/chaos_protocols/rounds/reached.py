@@ -94,11 +94,11 @@ class ReachedRound:
         outbox = self._outbox
         if roster.restore_epoch != self.noted.lineage:
             self._unsaved_s = outbox.now_s
-            from_the_start = round_number <= ANEW_ROUNDS_MAX or self._is_newcomer(roster)
+            from_the_start = round_number <= ANEW_ROUNDS_MAX or self._never_was_in_the_run(roster)
             return from_the_start and outbox.settings.keep.checkpoint != "off"
         return self.noted.unsaved and outbox.now_s - self._unsaved_s <= FIRST_CHECKPOINT_S_MAX
 
-    def _is_newcomer(self, roster: Roster) -> bool:
+    def _never_was_in_the_run(self, roster: Roster) -> bool:
         """It never was in the run: neither its journal nor the roster knows of it. Who is back without its journal is
         named in the roster as long as that names it."""
         known = any(gone.site == self._outbox.facts.site for gone in roster.departed)
