@@ -105,6 +105,7 @@ class ParallelSite:
         loss: Callable[[Any, Any], Any],
         shard_optimizer: bool = False,
         optimizer_copies: int = 2,
+        device_group: Callable[[Any, Any], Any] | None = None,
     ) -> ParallelModel:
         """The model as one that all workers of `chaosd run` train together; without it, this process trains it. Beside
         a daemon every step is a round of its run, in which other sites may train with replicas or an ordinary script
@@ -118,6 +119,10 @@ class ParallelSite:
         layer, not by all (ZeRO-1, with the layer as the shard). With 2 copies a worker that dies loses nothing; with 1
         its layers come from the other institutions of the run, and a training without a run ends.
 
+        device_group: called with each layer and a mesh of the processes of one worker, which share the layer (`chaosd
+        run --group-size`): `lambda layer, mesh: fully_shard(layer, mesh=mesh)`. Where a worker is one process it is not
+        called.
+
         Raises ValueError on what cannot be trained so.
         """
         self._check_first()
@@ -126,7 +131,9 @@ class ParallelSite:
         if optimizer_copies < 1:
             raise ValueError(f"optimizer_copies must be at least 1, not {optimizer_copies}")
         copies = optimizer_copies if shard_optimizer else 0
-        self._parallel = ParallelModel(model, layers=layers, loss=loss, optimizer_copies=copies)
+        self._parallel = ParallelModel(
+            model, layers=layers, loss=loss, optimizer_copies=copies, device_group=device_group
+        )
         return self._parallel
 
     def replicate(self, model: Any) -> Any:
@@ -148,7 +155,14 @@ class ParallelSite:
         Raises ValueError for what is no module.
         """
         self._check_first()
+        from chaos.worker_group.lanes import group_size
         from chaos.worker_group.replicated import Replicated
+
+        if group_size(os.environ) > 1:
+            raise ValueError(
+                "replicate() gives each process the whole model; --group-size is for layers that several processes "
+                "share (parallelize(..., device_group=)): leave it out"
+            )
 
         self._replicated = Replicated(model)
         return model

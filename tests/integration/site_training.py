@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from chaos import Coordinator
-from chaos.worker_group import interpreter, layers, life, line, summing, together
+from chaos.worker_group import interpreter, lane_lines, layers, life, line, summing, together
 from chaos.worker_group.groups import Groups
 from chaos_protocols.worker_group.messages import Reduced
 
@@ -99,15 +99,20 @@ def train(
     fast: str = "",
     copies: int = 0,
     traced: bool = False,
+    micro_batch: int = MICRO_BATCH,
+    clip_norm: float | None = CLIP_NORM,
+    device_group: Callable[[torch.nn.Module, Any], None] | None = None,
 ) -> None:
     """`after(model, report)` is called after each step."""
     with Coordinator(standalone=standalone, handle_signals=False, verbose=not standalone) as coordinator:
         sharded: dict[str, Any] = {"shard_optimizer": True, "optimizer_copies": copies} if copies else {}
         module = OwnForward() if traced else make_model()
-        model = coordinator.parallelize(module, loss=torch.nn.functional.cross_entropy, **sharded)
-        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=CLIP_NORM)
+        model = coordinator.parallelize(
+            module, loss=torch.nn.functional.cross_entropy, device_group=device_group, **sharded
+        )
+        coordinator.register(model=model, optimizer=make_optimizer, clip_norm=clip_norm)
         loader = coordinator.loader(
-            Points(), global_batch=GLOBAL_BATCH, micro_batch=MICRO_BATCH, seed=seed, steps=steps
+            Points(), global_batch=GLOBAL_BATCH, micro_batch=micro_batch, seed=seed, steps=steps
         )
         for batch in loader:
             after(model, model.step(batch))
@@ -123,13 +128,13 @@ def pause(pace_s: float, fast: str) -> None:
 class Fault:
     """A signal of this process to itself, once, where `before` says."""
 
-    def __init__(self, worker: int, step: int, where: str, number: int = signal.SIGKILL) -> None:
-        self.worker, self.step, self.where, self.number = worker, step, where, number
+    def __init__(self, who: str, step: int, where: str, number: int = signal.SIGKILL) -> None:
+        self.who, self.step, self.where, self.number = who, step, where, number
         self._struck = False
 
     def strike(self) -> None:
         with open(os.environ["STRUCK"], "a", encoding="utf-8") as out:
-            out.write(f"{self.worker} {self.where} {time.monotonic()!r}\n")
+            out.write(f"{self.who.partition('.')[0]} {self.where} {time.monotonic()!r}\n")
         os.kill(os.getpid(), self.number)
 
     def before(self, owner: Any, name: str, due: Callable[..., bool]) -> None:
@@ -145,22 +150,24 @@ class Fault:
 
     def after_reduced(self) -> None:
         """When the sums of the step have been told."""
-        send = line.ControlLine.send
+        sends: Any = lane_lines.FollowerLine if "." in self.who else line.ControlLine
+        send = sends.send
 
         def send_and_strike(control: Any, message: Any) -> None:
             send(control, message)
             if isinstance(message, Reduced) and message.step == self.step:
                 self.strike()
 
-        line.ControlLine.send = send_and_strike  # type: ignore[method-assign,assignment]
+        sends.send = send_and_strike
 
 
 def faults() -> Iterator[Fault]:
-    """Those of this worker, of FAULTS."""
+    """Those of this worker, of FAULTS; a worker `1.2` is lane 2 of the device group 1."""
     for fault in filter(None, os.environ.get("FAULTS", "").split(";")):
-        worker, step, where, *number = fault.split(":")
-        if worker == os.environ.get("CHAOS_WORKER"):
-            yield Fault(int(worker), int(step), where, int(number[0]) if number else signal.SIGKILL)
+        who, step, where, *number = fault.split(":")
+        worker, _, lane = who.partition(".")
+        if (worker, lane or "0") == (os.environ.get("CHAOS_WORKER"), os.environ.get("CHAOS_LANE", "0")):
+            yield Fault(who, int(step), where, int(number[0]) if number else signal.SIGKILL)
 
 
 def _plant(fault: Fault) -> None:
@@ -206,7 +213,7 @@ def _plant(fault: Fault) -> None:
             raise ValueError(f"no place {where}")
 
 
-def main() -> None:
+def main(*afterwards: Callable[[Any, Any], None], **fixed: Any) -> None:
     for fault in faults():
         _plant(fault)
     given = json.loads(os.environ.get("TRAINING", "{}"))
@@ -214,14 +221,16 @@ def main() -> None:
     hold, file = given.pop("hold", (0, ""))
 
     def after(model: Any, report: Any) -> None:
-        while report.step == hold and not os.path.exists(file):
+        while file and report.step == hold and not os.path.exists(file):
             time.sleep(0.01)
         if written:
             with open(written, "a", encoding="utf-8") as out:
                 digests = [digest for _, digest in sorted(model.digests().items())]
                 out.write(json.dumps([report.step, digests]) + "\n")
+        for each in afterwards:
+            each(model, report)
 
-    train(after, **given)
+    train(after, **given, **fixed)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ def run(
     command: Annotated[
         list[str] | None, typer.Argument(help="a Python script and its arguments, or any command", show_default=False)
     ] = None,
-    nproc: Annotated[int, typer.Option(min=1, max=1024, help="workers that train")] = 2,
+    nproc: Annotated[int, typer.Option(min=1, max=1024, help="processes that train; each is a worker")] = 2,
+    group_size: Annotated[
+        int, typer.Option(min=1, max=1024, help="processes of one worker, which share its layers (device_group=)")
+    ] = 1,
     spares: Annotated[int, typer.Option(min=0, max=64, help="further workers that wait for a lost one's place")] = 0,
     dp: Annotated[int, typer.Option(min=0, help="pipelines; default: the planner chooses")] = 0,
     pp: Annotated[int, typer.Option(min=0, help="stages of each pipeline; default: the planner chooses")] = 0,
@@ -58,6 +61,7 @@ def run(
       $ chaosd run --nproc 4 --dp 2 --pp 2 train.py
       $ chaosd run --nproc 4 --config hungary/chaosd.toml train.py
       $ chaosd run --nproc 4 --standalone train.py
+      $ chaosd run --nproc 8 --group-size 2 --dp 2 --pp 2 --standalone train.py
       $ chaosd run --nproc 8 --spares 1 --restarts 3 --events events.jsonl train.py --epochs 3
 
     Ctrl+C ends the training after the message has reached all workers, a second one at once. Exit codes: 0 trained to
@@ -71,21 +75,31 @@ def run(
     unknown = sorted(set(chosen) - set(POLICIES))
     if unknown or not chosen:
         fail(f"--policies {policies}: allowed: a list of {', '.join(POLICIES)}", EXIT_USAGE)
-    if dp and pp and dp * pp > nproc:
-        fail(f"--dp {dp} --pp {pp} needs {dp * pp} workers; --nproc {nproc} gives fewer", EXIT_USAGE)
+    workers = _workers(nproc, group_size, dp * pp)
     if not Path(command[0]).exists() and command[0].endswith(".py"):
         fail(f"{command[0]}: no such script", EXIT_USAGE)
-    given = {"workers": nproc, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
+    given = {"workers": workers, "pipelines": dp, "stages": pp, "first": None if plan is None else _plan(plan)}
     import asyncio  # here: the other commands start without it
 
     site = {"environment": {"CHAOS_STANDALONE": "1"}} if standalone else {"daemon": _worker_socket(config)}
     failed, ended_by = asyncio.run(
-        _run(command, given, chosen, events, spares, restarts, failure_timeout_s, audit, site)
+        _run(command, given, group_size, chosen, events, spares, restarts, failure_timeout_s, audit, site)
     )
     if failed and ended_by is not None:
         fail(f"the training was ended by {ended_by.name} before it was complete", 128 + ended_by)
     if failed:
         fail(f"the training could not go on: {failed}", EXIT_FAILED)
+
+
+def _workers(nproc: int, group_size: int, wanted: int) -> int:
+    """How many that many processes are. `wanted`: by --dp and --pp, 0 where the planner chooses."""
+    if nproc % group_size:
+        fail(f"--nproc {nproc} is no multiple of --group-size {group_size}; make it one", EXIT_USAGE)
+    workers = nproc // group_size
+    if wanted > workers:
+        each = "" if group_size == 1 else f" of {group_size} processes"
+        fail(f"--dp and --pp need {wanted} workers{each}; --nproc {nproc} gives {workers}", EXIT_USAGE)
+    return workers
 
 
 def _worker_socket(config: Path | None) -> Path:
@@ -118,6 +132,7 @@ def _plan(path: Path) -> Any:
 async def _run(
     command: list[str],
     given: dict[str, Any],
+    group_size: int,
     policies: list[str],
     events: Path | None,
     spares: int,
@@ -149,6 +164,7 @@ async def _run(
         controller = Controller(
             command=python_command(command),
             workers=given["workers"],
+            group_size=group_size,
             planner=planner,
             spares=spares,
             restarts=restarts,

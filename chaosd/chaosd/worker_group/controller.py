@@ -84,9 +84,9 @@ LOOK_INTERVAL_S = 0.01
 
 
 class Controller:
-    """Of one worker group, for one training. `happened` is told every entry of its history;
-    `environment` is added to that of the workers; `daemon`: the worker socket of the site's daemon, in whose run these
-    workers take part if their script wants that; None: they train by themselves."""
+    """Of one worker group, for one training. `group_size`: processes of a worker. `happened` is told every entry of
+    its history; `environment` is added to that of the workers; `daemon`: the worker socket of the site's daemon,
+    in whose run these workers take part if their script wants that; None: they train by themselves."""
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Controller:
         failure_timeout_s: float = 1.0,
         audit: bool = False,
         launch: Launch = launch,
+        group_size: int = 1,
         environment: Mapping[str, str] | None = None,
         daemon: Path | None = None,
         happened: Callable[[Happened], None],
@@ -116,7 +117,8 @@ class Controller:
         )
         self._planner, self._happened = planner, happened
         self._environment = dict(environment or {})
-        self._command, self._local, self._launch = list(command), workers + spares, launch
+        self._command, self._local, self._launch = list(command), (workers + spares) * group_size, launch
+        self._group_size = group_size
         self._suspicion = Suspicion(failure_timeout_s)
         self._store = GroupStore()
         self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
@@ -142,7 +144,12 @@ class Controller:
             }
             self._memory = SharedMemory()
             self._processes = WorkerProcesses(
-                self._command, environment, self._process_ended, self._memory.descriptor, self._launch
+                self._command,
+                environment,
+                self._process_ended,
+                self._memory.descriptor,
+                self._launch,
+                self._group_size,
             )
             await self._lines.listen(Path(path))
             watching = asyncio.gather(

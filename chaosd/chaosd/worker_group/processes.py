@@ -49,8 +49,9 @@ def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mappi
 
 
 class WorkerProcesses:
-    """`ended(worker, reason)` is told once for each process that ends, within milliseconds. `memory`: the descriptor of
-    the shared memory for a run of institutions."""
+    """`ended(worker, reason)` is told once for each worker that ends, within milliseconds. `memory`: the descriptor of
+    the shared memory for a run of institutions. `group_size`: processes of one worker, a device group: when one of them
+    dies, the others are ended with it."""
 
     def __init__(
         self,
@@ -59,17 +60,23 @@ class WorkerProcesses:
         ended: Callable[[int, str], None],
         memory: int,
         launch: Launch = launch,
+        group_size: int = 1,
     ) -> None:
         self._command, self._environment, self._ended, self._launch = list(command), dict(environment), ended, launch
+        self._group_size = group_size
         self._words_fd = os.memfd_create("chaos-words", os.MFD_CLOEXEC)
         os.ftruncate(self._words_fd, SLOT_BYTES * SLOTS)
         self._shared = {"CHAOS_WORKER_WORDS": self._words_fd, "CHAOS_WORKER_MEMORY": memory}
         self._words = mmap.mmap(self._words_fd, SLOT_BYTES * SLOTS)
         self._view = memoryview(self._words)
-        self._running: dict[int, Process] = {}
-        self._pidfds: dict[int, int] = {}
-        self._statms: dict[int, int] = {}
-        """Of the running workers that were not seen dying."""
+        self._running: dict[int, dict[int, Process]] = {}
+        """By worker and lane."""
+        self._leaders: dict[int, int] = {}
+        """Process ids of lane 0, by worker."""
+        self._told: set[int] = set()
+        """Running workers whose end was told: one of their processes has ended."""
+        self._statms: dict[tuple[int, int], int] = {}
+        """Of the running processes that were not seen dying."""
         self._none = asyncio.Event()
         self._none.set()
 
@@ -83,13 +90,19 @@ class WorkerProcesses:
             **self._environment,
             "CHAOS_WORKER": str(worker),
         }
-        process = self._launch(self._command, environment, self._shared)
-        self._running[worker] = process
+        for lane in range(self._group_size):
+            own = {"CHAOS_GROUP_SIZE": str(self._group_size), "CHAOS_LANE": str(lane)} if self._group_size > 1 else {}
+            self._watch(worker, lane, self._launch(self._command, {**environment, **own}, self._shared))
+
+    def _watch(self, worker: int, lane: int, process: Process) -> None:
+        self._running.setdefault(worker, {})[lane] = process
         self._none.clear()
-        self._pidfds[worker] = os.pidfd_open(process.pid)
+        if lane == 0:
+            self._leaders[worker] = process.pid
+        pidfd = os.pidfd_open(process.pid)
         with suppress(OSError):  # it has ended already, which its pidfd says
-            self._statms[worker] = os.open(f"/proc/{process.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-        asyncio.get_running_loop().add_reader(self._pidfds[worker], self._over, worker)
+            self._statms[worker, lane] = os.open(f"/proc/{process.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        asyncio.get_running_loop().add_reader(pidfd, self._over, worker, lane, pidfd)
 
     def dying(self) -> list[int]:
         """Workers that are being ended and were not yet; each is told once. At most `LOOKED_AT_MAX` are looked at.
@@ -98,23 +111,22 @@ class WorkerProcesses:
         Freeing the memory of a worker takes long (35 to 150 ms for 400 MB, on two busy cores); that it has none any
         more is seen from the first millisecond on."""
         looked_at = list(itertools.islice(self._statms, LOOKED_AT_MAX))
-        found = [worker for worker in looked_at if _memory_is_gone(self._statms[worker])]
-        for worker in looked_at if len(looked_at) < len(self._statms) else ():
-            self._statms[worker] = self._statms.pop(worker)  # behind the others
-        for worker in found:
-            os.close(self._statms.pop(worker))
-        return found
+        found = {worker for worker, lane in looked_at if _memory_is_gone(self._statms[worker, lane])}
+        for one in looked_at if len(looked_at) < len(self._statms) else ():
+            self._statms[one] = self._statms.pop(one)  # behind the others
+        for one in [one for one in self._statms if found and one[0] in found]:
+            os.close(self._statms.pop(one))
+        return sorted(found)
 
     def kill(self, worker: int) -> None:
         """SIGKILL, to whatever it has started as well."""
-        process = self._running.get(worker)
-        if process is not None:
+        for process in self._running.get(worker, {}).values():
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def pid(self, worker: int) -> int:
-        """Of a running worker."""
-        return self._running[worker].pid
+        """Of a running worker, or of the first process of its device group."""
+        return self._leaders[worker]
 
     @property
     def running(self) -> frozenset[int]:
@@ -127,11 +139,13 @@ class WorkerProcesses:
 
     def stopped(self, workers: Iterable[int]) -> frozenset[int]:
         """Those of them that the system calls stopped: SIGSTOP, or a debugger."""
-        return frozenset(one for one in workers if one in self._running and _is_stopped(self._running[one].pid))
+        return frozenset(
+            one for one in workers if any(_is_stopped(each.pid) for each in self._running.get(one, {}).values())
+        )
 
     def exit_text(self, worker: int) -> str:
         """How a worker ended, if the kernel says so already; else empty."""
-        process = self._running.get(worker)
+        process = self._running.get(worker, {}).get(0)
         code = None if process is None else process.poll()
         return "" if code is None else _text(code)
 
@@ -150,17 +164,30 @@ class WorkerProcesses:
         self._words.close()
         os.close(self._words_fd)
 
-    def _over(self, worker: int) -> None:
-        asyncio.get_running_loop().remove_reader(self._pidfds[worker])
-        os.close(self._pidfds.pop(worker))
-        if worker in self._statms:
-            os.close(self._statms.pop(worker))
-        process = self._running.pop(worker)
-        if not self._running:
-            self._none.set()
-        self._ended(worker, _text(process.wait()))
+    def _over(self, worker: int, lane: int, pidfd: int) -> None:
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        if (worker, lane) in self._statms:
+            os.close(self._statms.pop((worker, lane)))
+        process = self._running[worker].pop(lane)
+        code, left = process.wait(), len(self._running[worker])
+        if not left:
+            self._gone(worker)
+        elif code:
+            self.kill(worker)  # a device group fails as a whole
+        if worker not in self._told and (code or not left):
+            self._told.add(worker)
+            self._ended(worker, _text(code) if lane == 0 else f"process {lane} of its device group: {_text(code)}")
+        if not left:
+            self._told.discard(worker)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # what it leaves behind would hold its memory
+
+    def _gone(self, worker: int) -> None:
+        """All of its processes have ended."""
+        del self._running[worker], self._leaders[worker]
+        if not self._running:
+            self._none.set()
 
 
 def _memory_is_gone(statm: int) -> bool:

@@ -76,11 +76,23 @@ class Loader:
         self.step = 0
         """The next one; set by the model, whose state it belongs to."""
         self.ended = False
+        self.part, self.parts = 0, 1
+        """Which part of each micro-batch this process reads, of how many."""
         self._epoch: tuple[int, Permutation] | None = None
 
     def __iter__(self) -> Iterator[Batch]:
         while not self.ended and self.step < self.steps:
             yield Batch(self)
+
+    def read_part(self, part: int, parts: int) -> None:
+        """From now on only this part of each micro-batch, of so many equal ones. Raises ValueError where there are
+        none."""
+        if self.micro_batch_size % parts:
+            raise ValueError(
+                f"a micro-batch of {self.micro_batch_size} samples cannot be dealt to the {parts} processes of a "
+                f"device group; make micro_batch= a multiple of {parts}"
+            )
+        self.part, self.parts = part, parts
 
     def samples(self, step: int, number: int) -> list[int]:
         """Indices into the data set."""
@@ -90,7 +102,8 @@ class Loader:
             self._epoch = (epoch, Permutation(len(self.dataset), key))
         permutation = self._epoch[1]
         first = (within * self.micro_batches + number) * self.micro_batch_size
-        return [permutation[first + i] for i in range(self.micro_batch_size)]
+        size = self.micro_batch_size // self.parts
+        return [permutation[first + self.part * size + i] for i in range(size)]
 
     def micro_batch(self, step: int, number: int) -> Any:
         """These samples, collated as `torch.utils.data.DataLoader` does."""

@@ -29,6 +29,7 @@ import torch
 import torch.distributed as dist
 
 from chaos.worker_group.line import ControlLine, GenerationEnded
+from chaos_protocols.worker_group.lanes import lane_prefix
 
 BUILD_TIMEOUT = timedelta(seconds=60)
 """A group whose other member died while it was made gives up by itself, on a thread that nobody waits for."""
@@ -171,7 +172,8 @@ class Groups:
         options._devices = [gloo.create_device(hostname="127.0.0.1")]
         options._timeout = BUILD_TIMEOUT
         options._threads = 1
-        store = LineStore(self._line, self._generation, "-".join(map(str, members)))
+        prefix = lane_prefix(self._line.lane) + "-".join(map(str, members))
+        store = LineStore(self._line, self._generation, prefix)
         rank = members.index(self._line.worker)
         return gloo(store, rank, len(members), options)
 

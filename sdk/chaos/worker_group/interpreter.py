@@ -47,6 +47,10 @@ class Task:
     groups: Groups | None
     seed: int
     micro_batches: int
+    part: int = 0
+    parts: int = 1
+    """This process computes part `part` of `parts` of each micro-batch, with the random numbers of a micro-batch of its
+    own."""
 
 
 @dataclass(slots=True)
@@ -127,10 +131,11 @@ class StepRun:
 
     def _apply(self, layer: Layer, entered: torch.Tensor, g: int) -> torch.Tensor:
         if not layer.random:
-            left = layer.module(entered)
+            left = layer.run(entered)
         else:
-            with seeded(seed_of(self._task.seed, self._step, g, layer.index)):
-                left = layer.module(entered)
+            number = g * self._task.parts + self._task.part
+            with seeded(seed_of(self._task.seed, self._step, number, layer.index)):
+                left = layer.run(entered)
         if not isinstance(left, torch.Tensor):
             raise ValueError(
                 f"layer {layer.name} gave a {type(left).__name__}; each layer must take one tensor and give one"
@@ -142,12 +147,12 @@ class StepRun:
         for layer in reversed(self._task.layers[first:last]):
             kept = self._passes.pop((g, layer.index))
             parameters = layer.parameters
-            wanted = [kept.entered] if kept.entered.requires_grad else []
             found: Sequence[torch.Tensor | None] = ()
-            if (wanted or parameters) and gradient is not None and kept.left.requires_grad:
-                found = torch.autograd.grad(kept.left, [*wanted, *parameters], gradient, allow_unused=True)
-            gradient = found[0] if wanted and found else None
-            self._leaf(layer, g, parameters, found[len(wanted) :])
+            if (kept.entered.requires_grad or parameters) and gradient is not None and kept.left.requires_grad:
+                gradient, found = layer.gradients(kept.entered, kept.left, gradient)
+            else:
+                gradient = None
+            self._leaf(layer, g, parameters, found)
         if first > 0:
             boundary = self._task.boundaries[first]
             value = torch.zeros(boundary[0], dtype=boundary[1]) if gradient is None else gradient

@@ -158,6 +158,18 @@ class Layer(HeldPart):
             assert self._make is not None
             self.train_with(self._make)
 
+    def run(self, entered: torch.Tensor) -> Any:
+        """Its forward pass."""
+        return self.module(entered)
+
+    def gradients(
+        self, entered: torch.Tensor, left: torch.Tensor, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, Sequence[torch.Tensor | None]]:
+        """Its backward pass: the gradients of what entered, where that has one, and of the trained parameters."""
+        wanted = [entered] if entered.requires_grad else []
+        found = torch.autograd.grad(left, [*wanted, *self.parameters], gradient, allow_unused=True)
+        return (found[0] if wanted else None), found[len(wanted) :]
+
     def parameters_now(self) -> torch.Tensor:
         """A copy of parameters and buffers, as bytes."""
         return _copy_of(self._plain, self.parameter_bytes)
@@ -190,11 +202,18 @@ class Layer(HeldPart):
     def revive(self) -> None:
         if self.held:
             return
-        assert self._make is not None
         self.module.to_empty(device="cpu")
-        parts = dict(self.module.named_modules())
+        self._put_tables_back(self.module)
+        self._begin_empty()
+
+    def _put_tables_back(self, module: torch.nn.Module) -> None:
+        parts = dict(module.named_modules())
         for (path, name), value in self._transient.items():
             parts[path]._buffers[name] = value.clone()
+
+    def _begin_empty(self) -> None:
+        """Held again, with zeros."""
+        assert self._make is not None
         with torch.no_grad():
             for parameter in self.module.parameters():
                 parameter.zero_()

@@ -15,6 +15,8 @@ import torch
 
 from chaos.worker_group.data import Loader
 from chaos.worker_group.groups import GroupFailed, Groups
+from chaos.worker_group.lane_lines import line_of
+from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.line import ControlLine, GenerationEnded
 from chaos.worker_group.memory import RunMemory
 from chaos.worker_group.moving import move, pair, refresh
@@ -46,6 +48,9 @@ from chaos_protocols.worker_group.tags import StepPhase, StepTag
 
 ORDERS: tuple[type[PlanOrder | CommitStep], ...] = (PlanOrder, CommitStep)
 
+
+PASSES = frozenset({Work.FORWARD, Work.BACKWARD})
+"""In which the processes of a device group exchange parts of tensors."""
 
 AT_A_GATE: tuple[type[CommitStep | Compute | WriteState | TakeState | MeasureResult], ...] = (
     CommitStep,
@@ -91,9 +96,15 @@ def greeting(
 
 class InGroup(ABC):
     """One of several workers, however it computes a step. `vectors`: of a run of institutions; None: the workers train
-    by themselves."""
+    by themselves. `lanes`: the device group that is this worker; None: this process alone."""
 
-    def __init__(self, training: Training, environment: Mapping[str, str], vectors: Vectors | None = None) -> None:
+    def __init__(
+        self,
+        training: Training,
+        environment: Mapping[str, str],
+        vectors: Vectors | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:
         self._training = training
         self._vectors, self._descriptor = vectors, int(environment.get("CHAOS_WORKER_MEMORY", "-1"))
         self._memory: RunMemory | None = None
@@ -101,7 +112,8 @@ class InGroup(ABC):
         self._stale: Exception | None = None
         """What the parameters of layers that others keep could not be brought up to date by."""
         self._tag = StepTag(generation=0, step=0, phase=StepPhase.COMPUTE)
-        self.line = ControlLine(environment, lambda: self._tag)
+        tag: Callable[[], StepTag] = lambda: self._tag  # noqa: E731
+        self.line = ControlLine(environment, tag) if lanes is None else line_of(lanes, environment, tag)
         self._order: PlanOrder | None = None
         self._groups: Groups | None = None
         self._installed = False
@@ -116,10 +128,11 @@ class InGroup(ABC):
     @property
     def speaks(self) -> bool:
         """The holder of layer 0 that is lowest."""
-        return self._order is not None and 0 in self._order.lowest
+        return self._order is not None and 0 in self._order.lowest and self.line.lane == 0
 
     def failed(self, text: str) -> None:
         """The script raised: the others must know, since the same code would fail there too."""
+        self.line.raised()
         self.line.send(ScriptFailed(text=text[:4000]))
         self.line.ended()
 
@@ -219,7 +232,7 @@ class InGroup(ABC):
         self.line.send(Stepped(generation=self.line.generation, step=commit.step + 1, digests=digests, seconds=seconds))
 
     def _doing(self, work: Work, peer: int = -1) -> None:
-        self.line.check()
+        self.line.agree() if work in PASSES else self.line.check()
         self.line.doing(work, peer)
 
     def _stand(self, phase: StepPhase) -> None:

@@ -59,7 +59,13 @@ class GroupEnded(Exception):
 class ControlLine:
     """One to the controller named in the environment. `tag` is where the script's thread stands; it alone sets it."""
 
-    def __init__(self, environment: Mapping[str, str], tag: Callable[[], StepTag]) -> None:
+    lane = 0
+    """Which process of its device group this one is; 0 where the worker is one process."""
+
+    def __init__(
+        self, environment: Mapping[str, str], tag: Callable[[], StepTag], connection: socket.socket | None = None
+    ) -> None:
+        """`connection`: of a line to somebody else than the controller."""
         self.worker = int(environment["CHAOS_WORKER"])
         self.token = environment["CHAOS_WORKER_TOKEN"]
         self.generation = 0
@@ -69,8 +75,10 @@ class ControlLine:
         at = self.worker * SLOT_BYTES
         self._slot = memoryview(self._words)[at : at + SLOT_BYTES]
         self._count = 0
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(environment["CHAOS_WORKER_GROUP"])
+        if connection is None:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.connect(environment["CHAOS_WORKER_GROUP"])
+        self._socket = connection
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._inbox: deque[Ordered] = deque()
@@ -111,6 +119,14 @@ class ControlLine:
         if self.stopping:
             raise GenerationEnded
 
+    def agree(self) -> None:
+        """Before a pass: all processes of this worker begin it, or none. Raises `GenerationEnded`, `GroupFailed`."""
+        self.check()
+
+    def raised(self) -> None:
+        """The script has raised; does not return where this device group is dying, which looks like an error of the
+        script's."""
+
     def enter(self) -> None:
         """The script's thread is in a step from now on: it answers for itself."""
         with self._changed:
@@ -124,7 +140,6 @@ class ControlLine:
             if self._stop_generation > self._answered:
                 self._answer()
 
-    @property
     def halted(self) -> bool:
         """Whether the end of this generation was answered already."""
         return self._answered >= self.generation
@@ -216,10 +231,13 @@ class ControlLine:
         try:
             while True:
                 size = frame_size(self._exactly(4))
-                self._receive(from_controller(self._exactly(size)))
+                self._heard(self._exactly(size))
         except (OSError, EOFError):
             if not self._closed:
                 self._lost()
+
+    def _heard(self, body: bytes) -> None:
+        self._receive(from_controller(body))
 
     def _receive(self, message: ControllerMessage) -> None:
         with self._changed:
@@ -251,8 +269,13 @@ class ControlLine:
         never = threading.Event()
         beat = 0
         while not never.wait(BEAT_INTERVAL_S):
-            beat += 1
-            write_beat(self._slot, beat)
+            if self._runs():
+                beat += 1
+                write_beat(self._slot, beat)
+
+    def _runs(self) -> bool:
+        """Whether all of this worker has run since the last beat."""
+        return True
 
     def _lost(self) -> None:
         """Nobody says any more what counts: training on would make a state of its own."""

@@ -74,7 +74,7 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
         drawn = torch.get_rng_state()
         began_s = perf_counter()
         try:
-            left = layer.module(entered)
+            left = layer.run(entered)
         except RuntimeError as error:
             raise ValueError(
                 f"layer {layer.name} cannot take what the one before gives ({tuple(value.shape)} {value.dtype}): "
@@ -86,10 +86,9 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
             raise ValueError(
                 f"layer {layer.name} gives a {type(left).__name__}; each layer must take one tensor and give one"
             )
-        wanted = [t for t in (entered, *layer.parameters) if t.requires_grad]
         began_s = perf_counter()
-        if wanted and left.requires_grad:
-            torch.autograd.grad(left, wanted, torch.ones_like(left), allow_unused=True)
+        if left.requires_grad and (entered.requires_grad or layer.parameters):
+            layer.gradients(entered, left, torch.ones_like(left))
         backward_s.append(perf_counter() - began_s)
     size = left.numel() * left.element_size()
     measured = LayerMeasure(

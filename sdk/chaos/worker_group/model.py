@@ -18,6 +18,7 @@ from chaos.conversation import Conversation
 from chaos.sync import SyncSession
 from chaos.worker_group.data import Batch, Loader
 from chaos.worker_group.interpreter import Loss
+from chaos.worker_group.lanes import Lanes, assemble, group_size
 from chaos.worker_group.layers import Layer, MakeOptimizer, chain, digest_of
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.life import greeting
@@ -64,8 +65,10 @@ class ParallelModel:
         layers: Callable[[Any], Sequence[torch.nn.Module]] | None,
         loss: Loss,
         optimizer_copies: int = 0,
+        device_group: Callable[[torch.nn.Module, Any], Any] | None = None,
     ) -> None:
         """`optimizer_copies`: how many workers keep the optimizer's state of a layer; 0: all that hold it.
+        `device_group`: shards a layer over the processes of one worker.
 
         Raises ValueError on what cannot be trained by several workers, naming it."""
         if layers is None:
@@ -74,6 +77,7 @@ class ParallelModel:
         self.layers: list[Layer] = chain(list(layers(model)))
         _check_covered(model, self.layers)
         self._loss, self._copies = loss, optimizer_copies
+        self._lanes = self._assembled(device_group)
         self._make: MakeOptimizer | None = None
         self._clip_norm: float | None = None
         self._loader: Loader | None = None
@@ -99,8 +103,34 @@ class ParallelModel:
         for layer in self.layers:
             layer.train_with(optimizer)
 
+    def _assembled(self, shard: Callable[[torch.nn.Module, Any], Any] | None) -> Lanes | None:
+        """The device group that is this worker, with its layers cut; None where the worker is one process."""
+        size = group_size(os.environ)
+        if size == 1:
+            return None
+        if shard is None:
+            raise ValueError(
+                f"each worker has {size} processes (--group-size), which share layers as device_group= says: "
+                "parallelize(..., device_group=lambda layer, mesh: fully_shard(layer, mesh=mesh))"
+            )
+        if self._copies:
+            raise ValueError(
+                "shard_optimizer=True and device_group= together are not supported; a device group shards the "
+                "optimizer's state already, leave shard_optimizer out"
+            )
+        from chaos.worker_group.sharded import shard_layers  # here: the library takes a second for it
+
+        lanes = assemble(os.environ)
+        self.layers = shard_layers(self.layers, shard, lanes.mesh)
+        return lanes
+
     def of_workers_in_a_run(self) -> None:
         """These workers train with other institutions, through their controller."""
+        if self._lanes is not None:
+            raise ValueError(
+                "device groups of several processes do not take part in a run of institutions yet; start with "
+                "`chaosd run --standalone`, or without --group-size"
+            )
         self._vectors = LayerVectors(self._layout())
 
     def of_a_run(self) -> LayersSession:
@@ -164,7 +194,9 @@ class ParallelModel:
     @property
     def speaks(self) -> bool:
         """Whether this worker should print what all of them know: one of them, the lowest that trains."""
-        return self._session is None or self._session.speaks
+        if self._session is None:
+            return self._lanes is None or self._lanes.lane == 0
+        return self._session.speaks
 
     @property
     def round(self) -> int:
@@ -183,6 +215,8 @@ class ParallelModel:
         if batch.loader is not self._loader:
             raise ValueError("this batch is of another loader than coordinator.loader(...) gave")
         loader = batch.loader
+        if self._lanes is not None:
+            loader.read_part(self._lanes.lane, self._lanes.size)
         self._measured = measure(self.layers, self._loss, loader)
         training = ChainTraining(
             layers=self.layers,
@@ -192,7 +226,7 @@ class ParallelModel:
             clip_norm=self._clip_norm,
         )
         if "CHAOS_WORKER_GROUP" in os.environ:
-            together = TrainsTogether(training, os.environ, self._vectors)
+            together = TrainsTogether(training, os.environ, self._vectors, self._lanes)
             together.line.send(self._hello(together.line, loader))
             self._session = together
         elif self._others is not None:

@@ -287,7 +287,7 @@ class ReplicaTogether(InGroup):
 
     def _dealt(self) -> tuple[int, int] | None:
         while True:
-            if not self._installed or self.line.halted:
+            if not self._installed or self.line.halted():
                 self._install()
             if self._held() is not None or self._tag.step >= self._training.loader.steps:
                 return None

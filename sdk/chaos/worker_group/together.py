@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from chaos.worker_group.groups import GroupFailed, Groups
 from chaos.worker_group.interpreter import StepRun, Task
+from chaos.worker_group.lanes import Lanes
 from chaos.worker_group.life import InGroup
 from chaos.worker_group.line import GenerationEnded
 from chaos.worker_group.session import Applied, ChainTraining, pair_of
@@ -17,8 +18,14 @@ from chaos_protocols.worker_group.tags import StepPhase
 class TrainsTogether(InGroup):
     """See `InGroup`."""
 
-    def __init__(self, training: ChainTraining, environment: Mapping[str, str], vectors: Vectors | None = None) -> None:
-        super().__init__(training, environment, vectors)
+    def __init__(
+        self,
+        training: ChainTraining,
+        environment: Mapping[str, str],
+        vectors: Vectors | None = None,
+        lanes: Lanes | None = None,
+    ) -> None:
+        super().__init__(training, environment, vectors, lanes)
         self._chain = training
         self._task: Task | None = None
 
@@ -30,7 +37,7 @@ class TrainsTogether(InGroup):
         try:
             while True:
                 try:
-                    if not self._installed or self.line.halted:
+                    if not self._installed or self.line.halted():
                         self._install()
                     applied = applied or self._held() or self._one_step(repeated)
                     if applied is not None:
@@ -65,4 +72,6 @@ class TrainsTogether(InGroup):
             groups=groups,
             seed=loader.seed,
             micro_batches=loader.micro_batches,
+            part=loader.part,
+            parts=loader.parts,
         )

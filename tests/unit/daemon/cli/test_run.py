@@ -17,7 +17,12 @@ from chaosd.cli.options import EXIT_FAILED, EXIT_USAGE
     [
         ([], "name the script that the workers run"),
         (["missing.py"], "missing.py: no such script"),
-        (["--nproc", "4", "--dp", "2", "--pp", "3", "x"], "--dp 2 --pp 3 needs 6 workers; --nproc 4 gives fewer"),
+        (["--nproc", "4", "--dp", "2", "--pp", "3", "x"], "--dp and --pp need 6 workers; --nproc 4 gives 4"),
+        (["--nproc", "5", "--group-size", "2", "x"], "--nproc 5 is no multiple of --group-size 2"),
+        (
+            ["--nproc", "4", "--group-size", "2", "--dp", "2", "--pp", "2", "x"],
+            "--dp and --pp need 4 workers of 2 processes; --nproc 4 gives 2",
+        ),
         (["--policies", "reroute,hope", "x"], "allowed: a list of reroute, dynamic, spare"),
         (["--plan", "missing.json", "x"], "--plan missing.json:"),
     ],

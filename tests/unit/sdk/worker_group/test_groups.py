@@ -43,6 +43,8 @@ class Desk:
 class Thread:
     """What groups need of a line."""
 
+    lane = 0
+
     def __init__(self, worker: int, desk: Desk) -> None:
         self.worker, self.desk, self.stopped = worker, desk, False
         self.sever: Callable[[], None] = lambda: None

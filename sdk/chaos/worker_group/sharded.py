@@ -1,0 +1,129 @@
+"""Layers whose parameters are cut over the devices of a device group (FSDP2).
+
+The library's module computes: it gathers a layer's parameters before a pass and deals the gradient afterwards.
+Everything else (optimizer, sums, state that moves, digests) is done with this process's own pieces, as with a small
+layer of its own: plain tensors that lie in the same memory as the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from chaos.worker_group.layers import Layer
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+Shard = Callable[[torch.nn.Module, "DeviceMesh"], Any]
+"""Of a script: shards a layer's module over a mesh, in place."""
+
+
+class ShardedLayer(Layer):
+    """`module`: the pieces of this process; `whole`: what computes."""
+
+    def __init__(self, index: int, whole: torch.nn.Module) -> None:
+        super().__init__(index, _pieces_of(whole))
+        self.whole = whole
+        self._cut = dict(zip(self.module.parameters(), whole.parameters(), strict=True))
+
+    @property
+    def name(self) -> str:
+        return f"{self.index} {type(self.whole).__name__}"
+
+    def run(self, entered: torch.Tensor) -> Any:
+        return self.whole(entered)
+
+    def gradients(
+        self, entered: torch.Tensor, left: torch.Tensor, gradient: torch.Tensor
+    ) -> tuple[torch.Tensor | None, Sequence[torch.Tensor | None]]:
+        """The library deals gradients where a backward pass leaves them, so they are taken from there."""
+        torch.autograd.backward(left, gradient)
+        found = [_piece(self._cut[piece].grad) for piece in self.parameters]
+        for parameter in self._cut.values():
+            parameter.grad = None
+        into, entered.grad = entered.grad, None
+        return into, found
+
+    def drop(self) -> None:
+        if self.held:
+            super().drop()
+            self.whole.to("meta")
+            for part in self.whole.modules():
+                if isinstance(part, FSDPModule):
+                    _forget_memory(part)
+
+    def revive(self) -> None:
+        if self.held:
+            return
+        self.whole.to_empty(device="cpu")
+        self._put_tables_back(self.whole)
+        self.module = _pieces_of(self.whole)
+        self._cut = dict(zip(self.module.parameters(), self.whole.parameters(), strict=True))
+        self._begin_empty()
+
+
+def shard_layers(layers: Sequence[Layer], shard: Shard, mesh: DeviceMesh) -> list[Layer]:
+    """All of them, cut by the script's function. Raises ValueError, naming the layer, where it has done something else
+    than shard all parameters by `fully_shard`."""
+    found: list[Layer] = []
+    for layer in layers:
+        shard(layer.module, mesh)
+        parameters = list(layer.module.named_parameters())
+        cut = [isinstance(parameter, DTensor) for _, parameter in parameters]
+        if not any(cut):
+            if parameters:
+                raise ValueError(
+                    f"device_group= has left layer {layer.name} as it is; call fully_shard(layer, mesh=mesh) in it"
+                )
+            found.append(layer)
+            continue
+        if not any(isinstance(part, FSDPModule) for part in layer.module.modules()):
+            raise ValueError(
+                f"device_group= has made layer {layer.name} parallel without fully_shard; tensor parallelism "
+                "(parallelize_module) in a device group is not supported yet"
+            )
+        for (name, _), is_cut in zip(parameters, cut, strict=True):
+            if not is_cut:
+                raise ValueError(
+                    f"device_group= has left the parameter {name!r} of layer {layer.name} whole; fully_shard must "
+                    "shard all of them (no ignored_params=)"
+                )
+        found.append(ShardedLayer(layer.index, layer.module))
+    return found
+
+
+def _pieces_of(whole: torch.nn.Module) -> torch.nn.Module:
+    """A module with the same names, whose parameters are this process's pieces, in the same memory."""
+    root = torch.nn.Module()
+    made: dict[int, torch.nn.Parameter] = {}
+    for path, part in whole.named_modules():
+        own = root
+        for name in filter(None, path.split(".")):
+            if name not in own._modules:
+                own.add_module(name, torch.nn.Module())
+            own = own.get_submodule(name)
+        for name, parameter in part.named_parameters(recurse=False):
+            if id(parameter) not in made:
+                piece = _piece(parameter.detach())
+                assert piece is not None
+                made[id(parameter)] = torch.nn.Parameter(piece, requires_grad=parameter.requires_grad)
+            own.register_parameter(name, made[id(parameter)])
+        for name, buffer in part.named_buffers(recurse=False):
+            own.register_buffer(name, buffer, persistent=name not in part._non_persistent_buffers_set)
+    return root
+
+
+def _forget_memory(part: FSDPModule) -> None:
+    """The library keeps the piece that it had before its parameters went to `meta`, until they come back."""
+    for group in getattr(part._get_fsdp_state(), "_fsdp_param_groups", ()):
+        for parameter in group.fsdp_params:
+            parameter._sharded_param_data = torch.empty(0)
+
+
+def _piece(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,55 @@
+"""`site_training` with layers that the processes of a device group share (FSDP2): what `test_device_groups` runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Any
+
+import torch
+from tests.integration import site_training
+
+from chaos.worker_group.data import Loader
+
+WHOLE_VARIABLE = "WHOLE"
+"""A file for the parameters of all layers after each step, put together from the pieces: their digests."""
+
+
+def shard(layer: torch.nn.Module, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(layer, mesh=mesh)
+
+
+def note_whole(model: Any, report: Any) -> None:
+    """All processes of the device group come here at once, since putting a tensor together takes all of them."""
+    held = [layer for layer in model.layers if layer.held]
+    whole = [[part.full_tensor() for part in layer.whole.parameters()] for layer in held]
+    if os.environ["CHAOS_WORKER"] == "0" and os.environ["CHAOS_LANE"] == "0":
+        with open(os.environ[WHOLE_VARIABLE], "a", encoding="utf-8") as out:
+            out.write(json.dumps([report.step, [digest(each) for each in whole]]) + "\n")
+
+
+def read_badly() -> None:
+    """The data of lane 1 cannot be read in step 2."""
+    read = Loader.micro_batch
+
+    def micro_batch(self: Loader, step: int, number: int) -> Any:
+        if self.part == 1 and step == 2:
+            raise RuntimeError("the data of this lane are gone")
+        return read(self, step, number)
+
+    Loader.micro_batch = micro_batch  # type: ignore[method-assign]
+
+
+def digest(tensors: list[torch.Tensor]) -> str:
+    """Of a layer's parameters."""
+    return hashlib.blake2b(b"".join(each.detach().numpy().tobytes() for each in tensors)).hexdigest()
+
+
+if __name__ == "__main__":
+    if "RAISES" in os.environ:
+        read_badly()
+    after = (note_whole,) if WHOLE_VARIABLE in os.environ else ()
+    site_training.main(*after, device_group=shard)

@@ -1,0 +1,144 @@
+"""Layers that the library shards (FSDP2), in a device group of one process: what computes and what is kept are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+from chaos import Coordinator
+from chaos.worker_group.layers import Layer
+from chaos.worker_group.sharded import ShardedLayer, shard_layers
+
+
+class Block(torch.nn.Module):
+    """A table that is no state, a buffer that is, parameters of two depths."""
+
+    table: torch.Tensor
+    offset: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.GELU(), torch.nn.Linear(5, 3))
+        self.register_buffer("table", torch.linspace(0.5, 1.5, 3), persistent=False)
+        self.register_buffer("offset", torch.full((3,), 0.25))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left: torch.Tensor = self.inner(x) * self.table + self.offset
+        return left
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[DeviceMesh]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            yield init_device_mesh("cpu", (1,))
+        finally:
+            dist.destroy_process_group()
+
+
+def shard(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+    fully_shard(layer, mesh=mesh)
+
+
+def adam(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.1)
+
+
+def made(mesh: DeviceMesh) -> tuple[Layer, ShardedLayer]:
+    """The same layer, plain and sharded."""
+    plain, cut = Layer(0, Block()), Block()
+    cut.load_state_dict(plain.module.state_dict())
+    (sharded,) = shard_layers([Layer(0, cut)], shard, mesh)
+    assert isinstance(sharded, ShardedLayer)
+    for layer in (plain, sharded):
+        layer.train_with(adam)
+    return plain, sharded
+
+
+def trained(layer: Layer, step: int, value: torch.Tensor) -> torch.Tensor:
+    """Output and gradients of one micro-batch, flat; and the update by them."""
+    entered = value.clone().requires_grad_()
+    left = layer.run(entered)
+    into, found = layer.gradients(entered, left, torch.ones_like(left))
+    assert into is not None
+    gradient = torch.cat([each.reshape(-1) for each in found if each is not None])
+    layer.update(gradient, step + 1)
+    return torch.cat([left.detach().reshape(-1), into.reshape(-1), gradient])
+
+
+def test_a_sharded_layer_computes_and_keeps_what_a_plain_one_does(mesh: DeviceMesh) -> None:
+    plain, sharded = made(mesh)
+    for step in range(3):
+        value = torch.randn(4, 3, generator=torch.Generator().manual_seed(step))
+        assert torch.equal(trained(plain, step, value), trained(sharded, step, value))
+        assert torch.equal(plain.state(), sharded.state()) and sharded.digest() == plain.digest()
+    whole: list[Any] = list(sharded.whole.parameters())
+    assert all(torch.equal(one.full_tensor(), other) for one, other in zip(whole, plain.parameters, strict=True))
+    assert all(one.grad is None for one in whole), "what is left would be added to the next gradient"
+
+
+def test_a_layer_that_was_dropped_comes_back_with_the_state_that_is_loaded(mesh: DeviceMesh) -> None:
+    plain, sharded = made(mesh)
+    value = torch.ones(2, 3)
+    for layer in (plain, sharded):
+        trained(layer, 0, value)
+    state = sharded.state()
+    sharded.drop()
+    whole: list[Any] = list(sharded.whole.parameters())
+    assert all(one.to_local().is_meta for one in whole)
+    sharded.revive()
+    sharded.load(state)
+    assert torch.equal(sharded.state(), plain.state())
+    assert torch.equal(trained(sharded, 1, value), trained(plain, 1, value)), "its tables are back as well"
+
+
+def test_what_is_not_sharded_by_fully_shard_is_refused(mesh: DeviceMesh) -> None:
+    def left_alone(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+        """As a function that forgets a kind of layer."""
+
+    def columns(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+        parallelize_module(layer, mesh, ColwiseParallel())
+
+    def in_part(layer: torch.nn.Module, mesh: DeviceMesh) -> None:
+        fully_shard(layer, mesh=mesh, ignored_params={layer.get_parameter("bias")})
+
+    said: dict[Any, str] = {
+        left_alone: "has left layer 0 Linear as it is; call fully_shard",
+        columns: "tensor parallelism",
+        in_part: "has left the parameter 'bias'",
+    }
+    for function, text in said.items():
+        with pytest.raises(ValueError, match=text):
+            shard_layers([Layer(0, torch.nn.Linear(2, 2))], function, mesh)
+    (nothing,) = shard_layers([Layer(0, torch.nn.ReLU())], left_alone, mesh)
+    assert not isinstance(nothing, ShardedLayer), "a layer without parameters may stay as it is"
+
+
+def test_a_worker_of_several_processes_needs_layers_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAOS_GROUP_SIZE", "2")
+    model, loss = torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.nn.functional.mse_loss
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        with pytest.raises(ValueError, match=r"each worker has 2 processes.*device_group="):
+            coordinator.parallelize(model, loss=loss)
+        with pytest.raises(ValueError, match="shard_optimizer=True and device_group= together"):
+            coordinator.parallelize(model, loss=loss, shard_optimizer=True, device_group=shard)
+        with pytest.raises(ValueError, match="leave it out"):
+            coordinator.replicate(model)
+
+
+def test_a_worker_of_one_process_shards_nothing() -> None:
+    with Coordinator(standalone=True, handle_signals=False) as coordinator:
+        model = coordinator.parallelize(
+            torch.nn.Sequential(torch.nn.Linear(2, 2)), loss=torch.nn.functional.mse_loss, device_group=shard
+        )
+        assert [type(layer) for layer in model.layers] == [Layer]
