@@ -33,6 +33,8 @@ from chaos_protocols.worker_group.events import (
     NoPlanMade,
     NoteEvent,
     PlanMade,
+    PlanPrepared,
+    PreparePlan,
     PutPlanInForce,
     RunLost,
     SetGroupTimer,
@@ -285,6 +287,8 @@ class Controller:
                 self._lines.send(worker, message)
             case AskPlanner():
                 self._keep(loop.create_task(self._think(effect)))
+            case PreparePlan(idle=idle):
+                self._keep(loop.create_task(self._prepare(idle)))
             case PutPlanInForce(asked=asked):
                 self._planner.put_in_force(asked)
                 self._feedback.begin(self._machine)
@@ -325,6 +329,18 @@ class Controller:
         except Exception as error:
             event = NoPlanMade(asked=asked.asked, reason=f"the planner failed: {error}", hopeless=True)
         self._feed(event)
+
+    async def _prepare(self, idle: frozenset[int]) -> None:
+        hello = self._machine.hello
+        assert hello is not None
+        try:
+            await asyncio.to_thread(self._planner.prepare_return, hello, self._machine.present, idle)
+        except Unplannable:
+            return  # they wait: nobody stops for a plan that there is not
+        except Exception as error:
+            self._record("no-plan", f"the planner failed: {error}")
+            return
+        self._feed(PlanPrepared(idle=idle))
 
     def _keep(self, task: asyncio.Task[None]) -> None:
         self._thinking.add(task)

@@ -140,6 +140,14 @@ class SitePlanner:
                 except Unplannable:
                     continue  # it is said when it happens
 
+    def prepare_return(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
+        """Work out what follows if these workers take part, so that nobody stands still for that. On a thread of its
+        own. Raises `Unplannable`."""
+        into, current = self._prepared, self._in_force
+        situation = (frozenset[int](), idle, present)
+        if current is not None and situation not in into:
+            into[situation] = self._work_out(current, situation, hello)
+
     def _work_out(
         self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello, *, part: bool = False
     ) -> tuple[Plan, ExecutionPlan]:

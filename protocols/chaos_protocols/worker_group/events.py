@@ -72,6 +72,17 @@ class NoPlanMade:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanPrepared:
+    """The planner has worked out what `PreparePlan` named: to ask for it is a look-up now. Nothing is said where there
+    is no plan."""
+
+    idle: frozenset[int]
+
+
+PlannerSaid: TypeAlias = PlanMade | NoPlanMade | PlanPrepared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTimerFired:
     """The time of `SetGroupTimer` is over."""
 
@@ -107,7 +118,7 @@ class RunLost:
 
 RunEvent: TypeAlias = RunFound | RunSaid | RunLost
 Event: TypeAlias = (
-    Begin | WorkerSaid | WorkerGone | WorkerSuspected | PlanMade | NoPlanMade | GroupTimerFired | EndWanted | RunEvent
+    Begin | WorkerSaid | WorkerGone | WorkerSuspected | PlannerSaid | GroupTimerFired | EndWanted | RunEvent
 )
 
 # ---- effects
@@ -148,6 +159,14 @@ class AskPlanner:
     idle: frozenset[int]
     afresh: bool = False
     part: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparePlan:
+    """Work out, while training goes on, what to do with these workers beside those of the plan in force. Answered by
+    `PlanPrepared`."""
+
+    idle: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +253,7 @@ Effect: TypeAlias = (
     | KillWorker
     | TellWorker
     | AskPlanner
+    | PreparePlan
     | PutPlanInForce
     | BeginStore
     | SetGroupTimer

@@ -14,6 +14,7 @@ from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.member import RunMember
 from chaos_protocols.worker_group.member_phases import Kept
+from chaos_protocols.worker_group.outbox import Outbox
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
@@ -22,14 +23,14 @@ from chaos_protocols.worker_group.stopping import Stopping
 from chaos_protocols.worker_group.tags import Step, StepTag, TornStep
 
 
-class WorkerGroupMachine:
+class WorkerGroupMachine(Outbox):
     """`handle(event, now_s)` is the only way in; it returns what is to be done, in order."""
 
     def __init__(self, settings: GroupSettings) -> None:
+        super().__init__()
         self._settings = settings
         self.phase = GroupPhase.FORMING
         self.generation = 0
-        self._effects: list[ev.Effect] = []
         self._now_s = 0.0
         self._crew = Crew(settings.token, settings.workers + settings.spares, settings.restarts)
         self._in_force: Plan | None = None
@@ -42,7 +43,6 @@ class WorkerGroupMachine:
         self._ordered: frozenset[int] = frozenset()
         self._ready: set[int] = set()
         self._stopping: Stopping | None = None
-        self._plan_wanted = ""
         self._broken = 0
         self._waits_for = ""
         self.member: RunMember | None = None
@@ -82,12 +82,8 @@ class WorkerGroupMachine:
                     self._gone(worker, reason)
                 case ev.WorkerSuspected(worker=worker, reason=reason):
                     self._kill(worker, reason)
-                case ev.PlanMade(asked=asked, plan=plan):
-                    if asked == self._asked and self.phase is GroupPhase.DECIDING:
-                        self._order(plan)
-                case ev.NoPlanMade(asked=asked, reason=reason, hopeless=hopeless):
-                    if asked == self._asked and self.phase is GroupPhase.DECIDING:
-                        self._no_plan(reason, hopeless=hopeless)
+                case ev.PlanMade() | ev.NoPlanMade() | ev.PlanPrepared():
+                    self._planner_said(event)
                 case ev.GroupTimerFired(timer=timer):
                     self._fired(timer)
                 case ev.EndWanted(reason=reason):
@@ -96,8 +92,7 @@ class WorkerGroupMachine:
                 case ev.RunFound() | ev.RunSaid() | ev.RunLost():
                     if self.member is not None:
                         self.member.heard(event)
-        effects, self._effects = self._effects, []
-        return effects
+        return self.taken()
 
     # ---- workers come and go
 
@@ -200,6 +195,18 @@ class WorkerGroupMachine:
         idle = self._crew.offered(held)
         self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh, part=part))
 
+    def _planner_said(self, said: ev.PlannerSaid) -> None:
+        match said:
+            case ev.PlanPrepared(idle=idle):
+                if self.phase is GroupPhase.TRAINING and not self._crew.has_plan(idle, self.training):
+                    self._want_more()
+            case _ if said.asked != self._asked or self.phase is not GroupPhase.DECIDING:
+                pass  # of an older question
+            case ev.PlanMade(plan=plan):
+                self._order(plan)
+            case ev.NoPlanMade(reason=reason, hopeless=hopeless):
+                self._no_plan(reason, hopeless=hopeless)
+
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
         self._change(GroupChange.NO_PLAN)
         self.note("no-plan", reason)
@@ -213,7 +220,6 @@ class WorkerGroupMachine:
     def _order(self, plan: Plan) -> None:
         self.generation += 1
         self.plan = plan
-        self._plan_wanted = ""
         self._ordered = frozenset(plan.shares)
         self._ready.clear()
         self._change(GroupChange.PLAN)
@@ -244,10 +250,10 @@ class WorkerGroupMachine:
             member.begins(self.training, collector, computing=computing)
 
     def _want_more(self) -> None:
-        """Another plan from the next step boundary on, if a worker is here that this one could do with."""
-        came = self._crew.not_offered()
-        if came and len(self.training) < self._settings.workers:
-            self._plan_wanted = f"worker {min(came)} is here"
+        """Another plan from the next step boundary on, if a worker is here that this one could do with; it is worked
+        out before anybody stops for it."""
+        if self._crew.not_offered() and len(self.training) < self._settings.workers:
+            self.do(ev.PreparePlan(idle=self.present - self.training))
 
     # ---- steps
 
@@ -302,10 +308,9 @@ class WorkerGroupMachine:
         )
         if self.member is not None:
             self.member.stepped(commit)
-        if self._plan_wanted and whole:
-            reason, self._plan_wanted = self._plan_wanted, ""
+        if self._crew.wanted and whole:
             self._change(GroupChange.WANTED)
-            self._stop_all(reason)
+            self._stop_all(self._crew.wanted)
 
     def _end_if_done(self) -> None:
         through = bool(self._crew.done) and not (self.training & self._crew.present) - self._crew.done
@@ -389,12 +394,3 @@ class WorkerGroupMachine:
         """To these, or all with layers."""
         for worker in sorted(self.training if workers is None else workers):
             self._tell(worker, message)
-
-    def _tell(self, worker: int, message: msg.ControllerMessage) -> None:
-        self.do(ev.TellWorker(worker=worker, message=message))
-
-    def note(self, kind: str, reason: str, **fields: object) -> None:
-        self.do(ev.NoteEvent(kind=kind, reason=reason, fields=fields))
-
-    def do(self, effect: ev.Effect) -> None:
-        self._effects.append(effect)

@@ -80,6 +80,7 @@ class World:
         self.workers: dict[int, Worker] = {}
         self.gone: deque[int] = deque()
         self.asked: deque[ev.AskPlanner] = deque()
+        self.preparing: deque[frozenset[int]] = deque()
         self.plans: dict[int, frozenset[int]] = {}
         """Generation to the workers that have layers in it."""
         self.made: dict[int, Plan] = {}
@@ -111,6 +112,7 @@ class World:
 
     def actions(self) -> list[tuple[str, int]]:
         found = [("answer", 0)] * bool(self.asked) + [("bury", 0)] * bool(self.gone)
+        found += [("prepare", 0)] * bool(self.preparing)
         for number, worker in self.workers.items():
             if worker.outgoing:
                 found.append(("hear", number))  # what it said before it died arrives
@@ -188,6 +190,9 @@ class World:
             kept=self.draw_keepers(shares),
         )
         self.feed(ev.PlanMade(asked=asked.asked, plan=plan))
+
+    def prepare(self, _: int) -> None:
+        self.feed(ev.PlanPrepared(idle=self.preparing.popleft()))
 
     def draw_keepers(self, shares: dict[int, tuple[int, int]]) -> dict[int, frozenset[int]] | None:
         if not self.copies:
@@ -284,6 +289,9 @@ class World:
                     assert lost == holders - here, "every loss since the plan came into force is told"
                     assert idle == (here - holders if self.in_force else frozenset())
                     self.asked.append(effect)
+                case ev.PreparePlan(idle=idle):
+                    assert idle, "for nobody there is nothing to prepare"
+                    self.preparing.append(idle)
                 case ev.PutPlanInForce(asked=asked):
                     plan = self.made[asked]
                     self.in_force = {w: frozenset(range(s.first_layer, s.last_layer)) for w, s in plan.shares.items()}
