@@ -93,7 +93,8 @@ class SitePlanner:
 
     def learn(self, factors: MeasuredFactors, hello: GroupHello, present: frozenset[int]) -> float:
         """What steps really take: plans are worked out by that from now on. Seconds of a step of the plan in force."""
-        self._factors, self._prepared = factors, {}
+        self._factors = factors
+        self._prepared = {known: plan for known, plan in self._prepared.items() if not known[0]}  # somebody comes: soon
         current = self._in_force
         if current is None:
             return 0.0
@@ -143,10 +144,12 @@ class SitePlanner:
     def prepare_return(self, hello: GroupHello, present: frozenset[int], idle: frozenset[int]) -> None:
         """Work out what follows if these workers take part, so that nobody stands still for that. On a thread of its
         own. Raises `Unplannable`."""
-        into, current = self._prepared, self._in_force
-        situation = (frozenset[int](), idle, present)
-        if current is not None and situation not in into:
-            into[situation] = self._work_out(current, situation, hello)
+        current, situation = self._in_force, (frozenset[int](), idle, present)
+        if current is None:
+            return
+        found = self._work_out(current, situation, hello)
+        if self._in_force is current:
+            self._prepared[situation] = found
 
     def _work_out(
         self, current: ExecutionPlan | None, situation: Situation, hello: GroupHello, *, part: bool = False

@@ -14,16 +14,16 @@ from chaos_protocols.worker_group.commit import NotFinite, ReplicasDiffer
 from chaos_protocols.worker_group.crew import Crew
 from chaos_protocols.worker_group.member import RunMember
 from chaos_protocols.worker_group.member_phases import Kept
-from chaos_protocols.worker_group.outbox import Outbox
 from chaos_protocols.worker_group.phases import TABLE, GroupChange, GroupPhase
 from chaos_protocols.worker_group.plan import Plan
 from chaos_protocols.worker_group.settings import BROKEN_MAX, GroupSettings
 from chaos_protocols.worker_group.steps import CountedSteps
 from chaos_protocols.worker_group.stopping import Stopping
 from chaos_protocols.worker_group.tags import Step, StepTag, TornStep
+from chaos_protocols.worker_group.told import ToBeDone
 
 
-class WorkerGroupMachine(Outbox):
+class WorkerGroupMachine(ToBeDone):
     """`handle(event, now_s)` is the only way in; it returns what is to be done, in order."""
 
     def __init__(self, settings: GroupSettings) -> None:

@@ -15,6 +15,7 @@ from chaos_protocols.streams import BackwardPass, Sum, prove
 from chaos_protocols.worker_group.events import AskPlanner
 from chaos_protocols.worker_group.messages import GroupHello
 from chaos_protocols.worker_group.plan import Plan
+from chaosd.worker_group.facts import MeasuredFactors
 from chaosd.worker_group.planning import SitePlanner, Unplannable
 
 
@@ -167,6 +168,31 @@ def test_what_was_prepared_is_what_would_be_worked_out_and_is_forgotten_with_the
         left = frozenset(range(4)) - {worker}
         assert planner.make(ask(2, {worker}), greeted, left) == other.make(ask(2, {worker}), greeted, left)
     planner.put_in_force(2)
+    assert planner._prepared == {}
+
+
+def test_the_plan_for_who_comes_is_prepared_and_outlives_what_is_learnt_of_seconds() -> None:
+    planner, other = (SitePlanner(workers=4, pipelines=2, stages=2) for _ in range(2))
+    greeted = greeting()
+    for each in (planner, other):
+        begun(each, range(4), greeted)
+        each.make(ask(2, {1}), greeted, frozenset({0, 2, 3}))
+        each.put_in_force(2)
+    here, came = frozenset({0, 2, 3, 4}), frozenset({4})
+    planner.prepare_return(greeted, here, came)
+    planner.learn(MeasuredFactors(forward=(1.5,) * 6, backward=(1.5,) * 6), greeted, here)
+    (situation,) = planner._prepared
+    assert situation == (frozenset(), came, here)
+    prepared, _ = planner._prepared[situation]
+    assert planner.make(ask(3, set(), {4}), greeted, here) is prepared
+    assert prepared == other.make(ask(3, set(), {4}), greeted, here)
+    planner.put_in_force(3)
+    assert planner._prepared == {}
+
+
+def test_nothing_is_prepared_before_a_plan_is_in_force() -> None:
+    planner = SitePlanner(workers=4, pipelines=2, stages=2)
+    planner.prepare_return(greeting(), frozenset(range(4)), frozenset({3}))
     assert planner._prepared == {}
 
 

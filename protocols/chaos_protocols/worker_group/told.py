@@ -6,7 +6,7 @@ from chaos_protocols.worker_group import events as ev
 from chaos_protocols.worker_group.messages import ControllerMessage
 
 
-class Outbox:
+class ToBeDone:
     """Collects effects."""
 
     def __init__(self) -> None:
