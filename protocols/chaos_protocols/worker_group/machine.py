@@ -196,16 +196,15 @@ class WorkerGroupMachine(ToBeDone):
         self.do(ev.AskPlanner(asked=self._asked, lost=frozenset(self._lost), idle=idle, afresh=afresh, part=part))
 
     def _planner_said(self, said: ev.PlannerSaid) -> None:
-        match said:
-            case ev.PlanPrepared(idle=idle):
-                if self.phase is GroupPhase.TRAINING and not self._crew.has_plan(idle, self.training):
-                    self._want_more()
-            case _ if said.asked != self._asked or self.phase is not GroupPhase.DECIDING:
-                pass  # of an older question
-            case ev.PlanMade(plan=plan):
-                self._order(plan)
-            case ev.NoPlanMade(reason=reason, hopeless=hopeless):
-                self._no_plan(reason, hopeless=hopeless)
+        if isinstance(said, ev.PlanPrepared):
+            if self.phase is GroupPhase.TRAINING and not self._crew.has_plan(said.idle, self.training):
+                self._want_more()
+        elif said.asked != self._asked or self.phase is not GroupPhase.DECIDING:
+            pass  # of an older question
+        elif isinstance(said, ev.PlanMade):
+            self._order(said.plan)
+        else:
+            self._no_plan(said.reason, hopeless=said.hopeless)
 
     def _no_plan(self, reason: str, *, hopeless: bool) -> None:
         self._change(GroupChange.NO_PLAN)
