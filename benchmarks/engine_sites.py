@@ -27,6 +27,7 @@ from blake3 import blake3
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
 from chaos_protocols.wire.versions import Versions
 from chaosd.bulk.replication.engine import ReplicationEngine
@@ -182,7 +183,10 @@ class _Site:
     answered: asyncio.Future[None] | None = None
     answering: asyncio.Future[None] | None = None
 
-    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
+        return True
+
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
         return None
 
     def run_id(self) -> str:

@@ -22,8 +22,10 @@ from aiohttp import web
 from chaos_protocols.causes import Why
 from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.events import ForcedStop, LeaveRequested, SiteRefused
+from chaos_protocols.links.keys import FORMER_KEY
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer import TransferSettings
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX, Versions
 from chaosd.addresses import join_address, split_address
 from chaosd.api.daemon_status import version
@@ -36,6 +38,8 @@ from chaosd.conduct import GUESTS_LINKED_MAX
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
 from chaosd.identity import Identity
+from chaosd.key_changes import KeyChanges
+from chaosd.key_files import take_agreed
 from chaosd.log_format import ForTerminals, formatter
 from chaosd.machine import make_machine
 from chaosd.message_auth import MessageAuth
@@ -102,14 +106,14 @@ class Daemon:
         machine, self._founding = make_machine(config, identity, journal, address=address, now_s=time.monotonic())
         self.driver = Driver(
             machine,
-            MessageAuth(identity),
+            MessageAuth(identity, machine.keys),
             journal,
             Recorder(history, machine),
             self.transport,
             self.metrics,
             self._make_parts,
         )
-        self._trust = TrustList(config, self.driver)
+        self._trust, self.keys = TrustList(config, self.driver), KeyChanges(config.data_dir, identity, self.driver)
         self.metrics.registry.register(Gauges(self.driver, config, version()))
 
     def _make_parts(self, driver: Driver) -> Parts:
@@ -152,6 +156,7 @@ class Daemon:
             keeper=StateKeeper(driver.feed, folder if config.checkpoint != "off" else None),
             hang_command=HangCommand(config.on_hang, driver.spawn),
             rounds_log=self.make_rounds_log(),
+            key_agreed=lambda chain: self.keys.agreed(chain),  # noqa: PLW0108 - made after the driver
         )
 
     # -- its parts: what a daemon for experiments makes in another way
@@ -199,7 +204,7 @@ class Daemon:
             lists=self._trust,
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
-        further += BoundsWishes(driver).local_routes()
+        further += [*BoundsWishes(driver).local_routes(), *self.keys.local_routes()]
         api = self.make_api(operations, further)
         try:
             self.before_start()
@@ -209,6 +214,7 @@ class Daemon:
             self._catch_signals(loop)
             driver.start(self._trust.addresses())
             self._trust.started()
+            self.keys.started()
             self._greet()
             return await self._until_stopped(loop)
         finally:
@@ -275,8 +281,10 @@ class Daemon:
 
     # -- TransportEvents: who may connect is decided here, the rest is the driver's
 
-    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
         roster = self.driver.machine.roster
+        if not self.accepts(site, chain):
+            return KeptOut(FORMER_KEY)
         if site in roster.banned:
             return KeptOut("banned from the run")
         if refusal := self.driver.conduct.why_not(site):
@@ -286,6 +294,9 @@ class Daemon:
         if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
             return None
         return KeptOut("not trusted by this site", stranger=True)
+
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
+        return self.driver.machine.keys.accepts(site, chain)
 
     def lets_in(self, site: SiteId) -> str:
         """What lets that site connect, for people; empty: nothing but `admission = "open"`."""
@@ -356,6 +367,8 @@ def run_daemon(
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if take_agreed(data_dir):
+        log.info("this site uses its new key from now on; the run agreed on it before")
     identity = Identity.load(data_dir)
     page_door: PageDoor | None = None
     if told := raise_files_allowed(len(config.peers)):

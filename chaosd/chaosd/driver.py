@@ -12,7 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from chaos_protocols import effects, events
@@ -21,6 +21,7 @@ from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
 from chaos_protocols.wire.control import CodecError
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import Reached, Tag
 from chaos_protocols.wire.versions import Versions
 from chaos_protocols.wire.worker import StateSpec, WorkerRefused
@@ -64,6 +65,7 @@ class Parts:
     keeper: StateKeeper
     hang_command: HangCommand
     rounds_log: RoundsLog | None
+    key_agreed: Callable[[KeyChain], None] = lambda _: None
 
 
 class Driver:
@@ -89,8 +91,7 @@ class Driver:
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
         self._auth, self._journal = auth, journal
-        self.conduct = Conduct(machine.is_trusted)
-        self.round_clock = RoundClock()
+        self.conduct, self.round_clock = Conduct(machine.is_trusted), RoundClock()
         self.phase_clock = PhaseClock(metrics.phase_seconds, self.now_s())
         self._phases = StatePhases(metrics.state_phase_seconds)
         self._queue: deque[events.Event] = deque()
@@ -102,7 +103,7 @@ class Driver:
         parts = make_parts(self)
         self.workers, self.bulk, self.meter = parts.workers, parts.bulk, parts.bulk.meter
         self._keeper, self._rounds_log = parts.keeper, parts.rounds_log
-        self.hang_command = parts.hang_command
+        self.hang_command, self._key_agreed = parts.hang_command, parts.key_agreed
 
     # -- the loop of events and effects
 
@@ -204,6 +205,8 @@ class Driver:
                 self.workers.deliver(number, sites, weight, digest)
             case effects.Record():
                 self.record(effect)
+            case effects.KeyAgreed(chain=chain):
+                self._key_agreed(chain)
             case effects.AnswerRequest(request=request, done=done, reason=reason):
                 answer = self.answers.pop(request, None)
                 if answer is not None and not answer.done():
@@ -259,8 +262,8 @@ class Driver:
                 assert_never(effect)
 
     def _note(self, reached: Reached) -> None:
-        """That a worker trains no more must be on the disk before this site gives to a round without it; anything else
-        in a note only helps after a power cut: a full disk is no reason to stop for that."""
+        """That a worker trains no more must be on the disk before this site gives to a round without it. All else in a
+        note only helps after a power cut: a full disk is no reason to stop for it."""
         try:
             self._journal.note_reached(reached)
         except JournalError as error:
@@ -283,8 +286,7 @@ class Driver:
 
     async def _dial(self, site: SiteId, address: str, timeout_s: float) -> None:
         if refusal := self.conduct.why_not(site):
-            self.feed(events.DialFailed(site=site, reason=refusal))
-            return
+            return self.feed(events.DialFailed(site=site, reason=refusal))
         try:
             await self.transport.dial(site, address, timeout_s=timeout_s)
         except DialError as error:
@@ -312,9 +314,9 @@ class Driver:
     # -- facts from the transport (TransportEvents)
 
     def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
-        software = next((link.software for link in self.transport.links() if link.site == site), "")
-        up = events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions, software=software)
-        self.feed(up)
+        shown = next(((one.software, one.chain) for one in self.transport.links() if one.site == site), ("", None))
+        up = events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions)
+        self.feed(replace(up, software=shown[0], chain=shown[1]))
         self.bulk.link_up(site)
         self.metrics.links_up.set(len(self.machine.links.up_sites()))
 
@@ -333,7 +335,8 @@ class Driver:
         except (CodecError, RemoteProtocolError) as error:
             self.peer_broke_rules(site, str(error))
             return 0.0
-        self.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
+        if envelope is not None:
+            self.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
         return self.conduct.heard(site)
 
     def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:

@@ -10,6 +10,7 @@ which is why its dates and serial number are constants and why no clock has to b
 
 from __future__ import annotations
 
+import base64
 import datetime
 import os
 import secrets
@@ -19,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 import blake3
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -27,12 +29,17 @@ from cryptography.x509.oid import NameOID
 
 from chaos_protocols.names import RUN_ID_CHARACTERS, SITE_ID_CHARACTERS, SiteId
 from chaos_protocols.wire.handshake import PUBLIC_KEY_BYTES
+from chaos_protocols.wire.keys import KeyChain
 from chaosd.os_errors import explain
 
 KEY_FILE = "site.key"
 KEY_FILE_MODE = 0o600
 KEY_FILE_BYTES_MAX = 4096
-"""An Ed25519 key takes 119 bytes as PEM; a longer file is not one."""
+"""An Ed25519 key takes 119 bytes as PEM, the longest chain 2,000; a longer file is not one."""
+CHAIN_BEGINS, CHAIN_ENDS = b"-----BEGIN CHAOS KEY CHAIN-----\n", b"-----END CHAOS KEY CHAIN-----\n"
+"""Between them, after the key: how it has come to be the site's (`chaos_protocols.wire.keys`)."""
+CHAIN_OID = x509.ObjectIdentifier("2.25.337351338956082405072163470710561056331")
+"""Of the same in the certificate: a number that nobody else has drawn (X.667)."""
 
 _CERTIFICATE_FROM = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _CERTIFICATE_UNTIL = datetime.datetime(2120, 1, 1, tzinfo=datetime.UTC)
@@ -42,25 +49,37 @@ class IdentityError(ValueError):
     """The key of this site cannot be made or read; the text says why and what to do."""
 
 
-class Identity:
+class Checks:
+    """The cryptography that needs no key of one's own (`chaos_protocols.wire.keys.Checker`)."""
+
+    def owner(self, public_key: bytes) -> str:
+        """The id of a site whose first key this is; empty on malformed input."""
+        return site_of(public_key) if len(public_key) == PUBLIC_KEY_BYTES else ""
+
+    def signed(self, public_key: bytes, signature: bytes, data: bytes) -> bool:
+        """Whether this key has signed these bytes; False on malformed input."""
+        return verify(public_key, signature, data)
+
+
+class Identity(Checks):
     """The key pair of this site. Make one with `Identity.create`, read it back with `Identity.load`."""
 
-    def __init__(self, key: Ed25519PrivateKey, key_path: Path) -> None:
+    def __init__(self, key: Ed25519PrivateKey, key_path: Path, chain: KeyChain | None = None) -> None:
+        """`chain`: how this key has come to be the site's, as its file says; None: it is the first."""
         self._key = key
         self._key_path = key_path
         self.public_key = key.public_key().public_bytes_raw()
         """Raw Ed25519 public key, 32 bytes."""
-        self.site = site_of(self.public_key)
-        self.certificate_der = _certificate(key, self.site)
+        self.chain = chain if chain is not None else KeyChain(first=self.public_key)
+        """From the site's first key to this one."""
+        self.site = site_of(self.chain.first)
+        self.certificate_der = _certificate(key, self.site, self.chain)
 
     @classmethod
     def create(cls, directory: Path | str) -> Identity:
         """Make a new key in `directory` (created if it is missing). Never overwrites one: raises IdentityError."""
         path = Path(directory) / KEY_FILE
         key = Ed25519PrivateKey.generate()
-        text = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, KEY_FILE_MODE)
@@ -75,15 +94,15 @@ class Identity:
             ) from error
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), KEY_FILE_MODE)
-            file.write(text)
+            file.write(key_text(key))
             file.flush()
             os.fsync(file.fileno())
         return cls(key, path)
 
     @classmethod
-    def load(cls, directory: Path | str) -> Identity:
+    def load(cls, directory: Path | str, name: str = KEY_FILE) -> Identity:
         """Read the key that `create` made. Raises IdentityError: missing, readable by others, or not an Ed25519 key."""
-        path = Path(directory) / KEY_FILE
+        path = Path(directory) / name
         try:
             with open(path, "rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -97,21 +116,26 @@ class Identity:
                 f"the key of this site, {path}, can be read by other users (mode {mode:o}). "
                 f"If nobody copied it, run `chmod 600 {path}`; otherwise make a new one."
             )
+        pem, begins, told = text.partition(CHAIN_BEGINS)
         try:
-            key = serialization.load_pem_private_key(text, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            key = serialization.load_pem_private_key(pem, password=None)
+            chain = read_chain(told) if begins else None
+        except (ValueError, TypeError, UnsupportedAlgorithm, msgspec.MsgspecError) as error:
             raise IdentityError(f"{path} is not a readable private key. Restore it from a copy.") from error
         if len(text) > KEY_FILE_BYTES_MAX or not isinstance(key, Ed25519PrivateKey):
             raise IdentityError(f"{path} holds another kind of key; Chaos needs Ed25519. Make one with `chaosd init`.")
-        return cls(key, path)
+        identity = cls(key, path, chain)
+        if identity.chain.key != identity.public_key or not identity.chain.is_sound(identity):
+            raise IdentityError(f"what {path} says of how its key was changed is wrong. Restore it from a copy.")
+        return identity
 
     def sign(self, data: bytes) -> bytes:
         """Ed25519 signature (64 bytes) of `data`. The caller puts a label first, so that no signature serves twice."""
         return self._key.sign(data)
 
-    def verify(self, site: SiteId, public_key: bytes, signature: bytes, data: bytes) -> bool:
-        """Whether `public_key` is that of `site` and has signed `data`; False on malformed input."""
-        return is_key_of(site, public_key) and verify(public_key, signature, data)
+    def text_with(self, chain: KeyChain) -> bytes:
+        """What a file with this key holds once that is the chain that leads to it."""
+        return key_text(self._key) + _chain_text(chain)
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Give a TLS context this site's certificate and key. The standard library takes them from files only."""
@@ -147,15 +171,25 @@ def site_of(public_key_raw: bytes) -> SiteId:
     return SiteId(blake3.blake3(public_key_raw).hexdigest()[:SITE_ID_CHARACTERS])
 
 
-def is_key_of(site: SiteId, public_key_raw: bytes) -> bool:
-    """Whether a raw Ed25519 public key is that of `site`; False on malformed input."""
-    return len(public_key_raw) == PUBLIC_KEY_BYTES and site_of(public_key_raw) == site
-
-
 def site_of_certificate(certificate_der: bytes) -> SiteId | None:
-    """The site that a TLS certificate speaks for, or None when it is not an Ed25519 certificate (hostile input)."""
+    """The site that a TLS certificate speaks for, or None when it is none of ours (hostile input)."""
+    chain = chain_of_certificate(certificate_der)
+    return site_of(chain.first) if chain is not None and chain.is_sound(Checks()) else None
+
+
+def chain_of_certificate(certificate_der: bytes) -> KeyChain | None:
+    """How the key of a TLS certificate has come to be that of the site that it names, as the certificate says; None:
+    it has no Ed25519 key, or tells of another one (hostile input). Whether it is true is not looked at."""
     key = key_of_certificate(certificate_der)
-    return site_of(key) if key is not None else None
+    if key is None:
+        return None
+    try:
+        extensions = x509.load_der_x509_certificate(certificate_der).extensions
+        told = [one.value for one in extensions if one.oid == CHAIN_OID]
+        chain = decode_chain(told[0].value) if told else KeyChain(first=key)
+    except Exception:  # as below
+        return None
+    return chain if chain.key == key else None
 
 
 def key_of_certificate(certificate_der: bytes) -> bytes | None:
@@ -167,9 +201,33 @@ def key_of_certificate(certificate_der: bytes) -> bytes | None:
     return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
 
 
-def _certificate(key: Ed25519PrivateKey, site: SiteId) -> bytes:
+def key_text(key: Ed25519PrivateKey) -> bytes:
+    """A private key as its file holds it."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _chain_text(chain: KeyChain) -> bytes:
+    return CHAIN_BEGINS + base64.encodebytes(msgspec.msgpack.encode(chain)) + CHAIN_ENDS
+
+
+def read_chain(text: bytes) -> KeyChain:
+    """What stands after `CHAIN_BEGINS`. Raises ValueError, msgspec.MsgspecError."""
+    body, ends, _ = text.partition(CHAIN_ENDS)
+    if not ends:
+        raise ValueError("the chain of the key is cut off")
+    return decode_chain(base64.decodebytes(body))
+
+
+def decode_chain(data: bytes) -> KeyChain:
+    """Raises msgspec.MsgspecError."""
+    return msgspec.msgpack.decode(data, type=KeyChain)
+
+
+def _certificate(key: Ed25519PrivateKey, site: SiteId, chain: KeyChain) -> bytes:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"chaos site {site}")])
-    certificate = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -177,6 +235,7 @@ def _certificate(key: Ed25519PrivateKey, site: SiteId) -> bytes:
         .serial_number(int(site[:16], 16) | 1)
         .not_valid_before(_CERTIFICATE_FROM)
         .not_valid_after(_CERTIFICATE_UNTIL)
-        .sign(key, None)
     )
-    return certificate.public_bytes(serialization.Encoding.DER)
+    if chain.changes:
+        builder = builder.add_extension(x509.UnrecognizedExtension(CHAIN_OID, msgspec.msgpack.encode(chain)), False)
+    return builder.sign(key, None).public_bytes(serialization.Encoding.DER)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from chaos_protocols.agreement.commands import TooNew, decode_roster, encode_roster
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings, bootstrap
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
 from chaos_protocols.site import SiteMachine
@@ -40,6 +41,7 @@ def make_machine(
         roster = bootstrap_roster(facts, planner, new_run_id(config.run, identity))
         hard_state, snapshot = bootstrap(facts.site, encode_roster(roster))
         founding = Persist(hard_state=hard_state, truncate_from=None, entries=(), snapshot=snapshot)
+    keys = KeyRing(identity, identity.chain)
     rng = random.Random(f"{facts.site}/{facts.incarnation}")
     raft = RaftMachine(
         facts.site,
@@ -52,7 +54,7 @@ def make_machine(
         snapshot=snapshot,
         entries=entries,
         now_s=now_s,
-        keys=identity,
+        keys=keys,
     )
     try:
         machine = SiteMachine(
@@ -62,6 +64,7 @@ def make_machine(
             raft=raft,
             roster=decode_roster(snapshot.state) if snapshot is not None else None,
             entries=entries,
+            keys=keys,
             now_s=now_s,
         )
     except TooNew as error:

@@ -15,6 +15,7 @@ from chaos_protocols.causes import Cause
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.control import Envelope
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import CheckpointFacts, Reached, ReplicationPlan, SyncPlan, Tag
 from chaos_protocols.wire.worker import DaemonMessage
 
@@ -236,6 +237,13 @@ class CancelTransfer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyAgreed:
+    """The run has agreed on a key that this site does not use yet: note it beside that key, for the next start."""
+
+    chain: KeyChain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A line for the event history. `kind`, `outcome`: see `chaosd.api.status.EventRecord`."""
 
@@ -293,6 +301,7 @@ Effect = (
     | VoidResults
     | CheckpointEffect
     | CancelTransfer
+    | KeyAgreed
     | Record
     | AnswerRequest
     | StopDaemon

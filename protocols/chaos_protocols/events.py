@@ -14,10 +14,11 @@ from chaos_protocols.agreement.roster import ModelFacts
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import Envelope
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import CheckpointFacts, Tag
 from chaos_protocols.wire.versions import NEWEST, SPOKEN, Version, Versions
 from chaos_protocols.wire.worker import StateDigests
-from chaos_protocols.wishes import BansChanged, BoundsWanted
+from chaos_protocols.wishes import Wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +42,15 @@ class TimerFired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUp:
-    """An authenticated connection to `site` is ready (whoever dialled)."""
+    """An authenticated connection to `site` is ready (whoever dialled). `versions`: protocol versions that it speaks.
+    `software`: its release, for people. `chain`: what it showed of its key; None: not told."""
 
     site: SiteId
     incarnation: int
     address: str
     versions: Versions = SPOKEN
-    """Protocol versions that the site speaks."""
     software: str = ""
-    """Its release, for people."""
+    chain: KeyChain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,8 +362,7 @@ Event = (
     | LinkUp
     | LinkLost
     | PeersChanged
-    | BansChanged
-    | BoundsWanted
+    | Wish
     | DialFailed
     | SiteRefused
     | LinkProgressed

@@ -42,3 +42,11 @@ def words_of(site: SiteId) -> str:
     words = [WORDS[byte] for byte in bytes.fromhex(site)]
     groups = [" ".join(words[at : at + GROUP_WORDS]) for at in range(0, len(words), GROUP_WORDS)]
     return ", ".join(groups)
+
+
+def site_of_words(text: str) -> SiteId | None:
+    """The id that these 16 words stand for, whatever stands between them; None: they are not 16, or one is unknown."""
+    words = text.lower().replace(",", " ").split()
+    if len(words) * 2 != SITE_ID_CHARACTERS or not all(word in WORDS for word in words):
+        return None
+    return SiteId(bytes(WORDS.index(word) for word in words).hex())

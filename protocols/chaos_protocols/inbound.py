@@ -10,6 +10,7 @@ from chaos_protocols.agreement.commands import of_another_run, readable
 from chaos_protocols.agreement.raft import Effect as RaftEffect
 from chaos_protocols.agreement.raft.messages import AppendRequest, SnapshotRequest, TimeoutNow
 from chaos_protocols.agreement.replica import RosterReplica
+from chaos_protocols.links.keys import LinkKeys
 from chaos_protocols.links.network import Network
 from chaos_protocols.links.orders import LinkOrders
 from chaos_protocols.membership.participation import Participation
@@ -31,6 +32,7 @@ FOR_INSIDERS = frozenset(
         RunWaits,
         RecoverAnswer,
         messages.OlderStartRefused,
+        messages.KeysTold,
     )
 )
 """Taken only from sites of the run: a site that may connect, or be relayed, is not yet one that may decide."""
@@ -41,7 +43,7 @@ FOR_LEADERS = (AppendRequest, SnapshotRequest, TimeoutNow)
 ANSWERS = frozenset((messages.JoinAnswer, messages.LeaveAnswer, messages.LinkAnswer, RecoverAnswer))
 """What the scheduler answers: taken from whom this site takes for it (spec 7.2)."""
 
-OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye, messages.OlderStartRefused))
+OF_THE_LINK = frozenset((messages.Heartbeat, messages.Goodbye, messages.OlderStartRefused, messages.KeysTold))
 """Taken only over the link that they are about: an old one that a third site brings would call a dead link up, or
 warn of what is over."""
 
@@ -57,6 +59,7 @@ class Inbound:
         participation: Participation,
         orders: LinkOrders,
         scheduler: SchedulerMachine,
+        keys: LinkKeys,
     ) -> None:
         self.rejected = 0
         """Messages that were not taken: from somebody who may not say such a thing, or unreadable."""
@@ -66,6 +69,7 @@ class Inbound:
         self._participation = participation
         self._orders = orders
         self._scheduler = scheduler
+        self._keys = keys
 
     def received(self, event: events.EnvelopeReceived) -> list[RaftEffect]:
         """An envelope from a neighbour: heard of, passed on, or taken."""
@@ -89,7 +93,8 @@ class Inbound:
             outbox.caused_by(ours.event_id)
         if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):
             network.versions.said(ours.source, ours.incarnation, ours.version)  # its own word: it made the envelope
-            network.saw_incarnation(ours.source, ours.incarnation)
+            key = self._keys.key_of(neighbour) if ours.source == neighbour else ours.public_key
+            network.saw_incarnation(ours.source, ours.incarnation, key)
         return self.deliver(ours.source, ours.message)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:
@@ -132,6 +137,8 @@ class Inbound:
                 participation.recovering.answered(message)
             case messages.OlderStartRefused():
                 participation.warnings.heard(source, message)
+            case messages.KeysTold():
+                self._keys.heard(source, message)
             case _:
                 if self._scheduler.at_work(now_s=self._outbox.now_s):
                     self._scheduler.receive(source, message, now_s=self._outbox.now_s)

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 from chaos_protocols import events
 from chaos_protocols.agreement.commands import Command, encode_command
+from chaos_protocols.agreement.key_ring import KeyRing, NoKeys
 from chaos_protocols.agreement.raft import Commit, Persist, RaftMachine, RestoreSnapshot, Role, RoleChanged, Send
 from chaos_protocols.agreement.raft import Effect as RaftEffect
 from chaos_protocols.agreement.raft.effects import Unproven
@@ -47,13 +48,24 @@ class SiteMachine(SiteParts):
         raft: RaftMachine,
         roster: Roster | None = None,
         entries: tuple[LogEntry, ...] = (),
+        keys: KeyRing | None = None,
         now_s: float,
     ) -> None:
+        """`keys`: those that the agreement was given; None: nobody changes his."""
         super().__init__(
-            facts, settings=settings, planner=planner, raft=raft, roster=roster, entries=entries, now_s=now_s
+            facts,
+            settings=settings,
+            planner=planner,
+            raft=raft,
+            roster=roster,
+            entries=entries,
+            keys=keys or KeyRing(NoKeys()),
+            now_s=now_s,
         )
         self.scheduler = SchedulerMachine(self)
-        self.inbound = Inbound(self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler)
+        self.inbound = Inbound(
+            self.outbox, self.replica, self.network, self.participation, self.orders, self.scheduler, self.link_keys
+        )
         self._timer_s: float | None = None
         self.parts = self._table()
 
@@ -64,7 +76,7 @@ class SiteMachine(SiteParts):
             events.Started: self._started,
             events.TimerFired: self._timer_fired,
             events.EnvelopeReceived: self._received,
-            events.LinkUp: network.link_up,
+            events.LinkUp: self._linked,
             events.LinkLost: network.link_lost,
             events.DialFailed: participation.dial_failed,
             events.SiteRefused: network.refused,
@@ -73,6 +85,7 @@ class SiteMachine(SiteParts):
             events.LinkProbed: self.orders.probed,
             events.PeersChanged: participation.links.peers_changed,
             **participation.client.takes,
+            **participation.keys.takes,
             events.LinkChangeRequested: participation.links.change_requested,
             events.RecoverRequested: participation.recovering.requested,
             events.LeaveRequested: participation.leave_requested,
@@ -140,6 +153,10 @@ class SiteMachine(SiteParts):
             self._timer_s = at_s
             self.outbox.emit([SetTimer(at_s=at_s)])
 
+    def _linked(self, event: events.LinkUp) -> None:
+        self.link_keys.shown(event.site, event.chain)
+        self.network.link_up(event)
+
     def _started(self, event: events.Started) -> None:
         self.network.name_runs(self.participation.client.is_of_run)
         self.participation.links.started(event.peers)
@@ -191,11 +208,19 @@ class SiteMachine(SiteParts):
             self.scheduler.committed(command, entry.index, now_s=self.now_s)
 
     def _install(self, roster: Roster, command: Command | None) -> None:
-        old = self.replica.install(roster)
+        old, rekeyed = self.replica.install(roster)
         self.network.name_runs(self.participation.client.is_of_run)
         self.participation.roster_changed(old, command)
+        if rekeyed:
+            self._keys_changed(rekeyed)
         self._lift_fence()  # only now: the rounds know the new views, so nothing is contributed under the old tag
         self._look_for_the_leader()
+
+    def _keys_changed(self, sites: list[SiteId]) -> None:
+        """The run has agreed on something about their keys."""
+        self.participation.keys.follow(sites)
+        self.link_keys.changed(sites)
+        self._carry_out(self.raft.keys_changed(now_s=self.now_s))
 
     def _lift_fence(self) -> None:
         if self.replica.lift_fence():
@@ -226,15 +251,18 @@ class SiteMachine(SiteParts):
         network = self.network
         match notice:
             case LinkCameUp(site=site, incarnation=incarnation):
-                network.saw_incarnation(site, incarnation)
+                network.saw_incarnation(site, incarnation, self.link_keys.key_of(site))
+                self.link_keys.tell(site)
                 self.outbox.emit(network.router.introduce(site))
                 network.report_link(site, incarnation, up=True, reason="connected")
                 self._look_for_the_leader()
                 self.participation.link_came_up()
                 self.orders.look(site)
             case LinkRenewed(site=site):
+                self.link_keys.tell(site)
                 self.outbox.emit(network.router.introduce(site))
             case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
+                self.link_keys.went_down(site)
                 network.report_link(site, incarnation, up=False, reason=reason)
                 self._look_for_the_leader()
                 self.record("link-down", short(site), reason, "", None, "the link to this site is down")

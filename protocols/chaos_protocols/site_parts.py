@@ -3,11 +3,13 @@ making itself. What they do together is the matter of `site.py`."""
 
 from __future__ import annotations
 
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import RaftMachine
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner
+from chaos_protocols.links.keys import LinkKeys
 from chaos_protocols.links.liveness import LinkTable
 from chaos_protocols.links.network import Network
 from chaos_protocols.links.orders import LinkOrders
@@ -20,6 +22,7 @@ from chaos_protocols.rounds.machine import RoundMachine
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.state.machine import WorkerState
 from chaos_protocols.wire.control import RoundStatusReply, SiteStatus
+from chaos_protocols.wire.keys import KeyNews
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
 
@@ -36,6 +39,7 @@ class SiteParts:
         raft: RaftMachine,
         roster: Roster | None,
         entries: tuple[LogEntry, ...],
+        keys: KeyRing,
         now_s: float,
     ) -> None:
         roster = roster if roster is not None else empty_roster(facts.run)
@@ -43,8 +47,11 @@ class SiteParts:
         self.planner = planner
         self.outbox = Outbox(facts, settings, now_s=now_s)
         last_known = last_known_roster(roster, entries)
-        self.replica = RosterReplica(facts.site, raft, roster, last_known, rules=facts.reached.rules, now_s=now_s)
+        self.replica = RosterReplica(
+            facts.site, raft, roster, last_known, keys=keys, rules=facts.reached.rules, now_s=now_s
+        )
         self.network = Network(self.outbox, self.replica)
+        self.link_keys = LinkKeys(self.outbox, self.network, keys)
         self.rounds = RoundMachine(facts.site, roster)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
         self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)
@@ -68,6 +75,10 @@ class SiteParts:
     @property
     def roster(self) -> Roster:
         return self.replica.roster
+
+    @property
+    def keys(self) -> KeyRing:
+        return self.replica.keys
 
     @property
     def configuration(self) -> Configuration:
@@ -141,6 +152,9 @@ class SiteParts:
 
     def own_report(self) -> SiteStatus:
         return self.participation.report()
+
+    def key_news(self) -> KeyNews | None:
+        return self.participation.keys.news()
 
     def scheduler_site(self) -> SiteId | None:
         return self.participation.client.scheduler

@@ -11,6 +11,7 @@ from tests.rigs.transport import LOOPS, Site, link, run, until
 from tests.unit.protocols.one_site import EPOCH, Bench, roster_of
 
 from chaos_protocols import events
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft.messages import AppendRequest, LeaderProof, ProofRequest, RaftMessage, Vote
 from chaos_protocols.agreement.raft.proof import vote_words
 from chaos_protocols.effects import SendEnvelope
@@ -30,7 +31,7 @@ class Victim:
         self.site, self.auth = site, MessageAuth(site.identity)
         known = sorted([site.id, *(one.id for one in others)])
         roster = msgspec.structs.replace(roster_of(*known), run_id=RUN_ID, rules=PROOFS_SINCE, needs=PROOFS_SINCE)
-        self.bench = Bench(site.id, roster, keys=site.identity)
+        self.bench = Bench(site.id, roster, ring=KeyRing(site.identity))
 
     def hear(self) -> None:
         """What has come since the last look; its answers go back."""

@@ -12,8 +12,9 @@ import uvloop
 from chaos_lab.links.transport import LabTransport
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import Versions
-from chaosd.identity import Identity
+from chaosd.identity import Identity, site_of
 from chaosd.transport import PeerProtocolError, TransportSettings
 from chaosd.transport.settings import KeptOut
 
@@ -90,7 +91,10 @@ class Recorder:
     def refused(self, site: SiteId, why: Why) -> None:
         self.refusals.append((site, why))
 
-    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
+        return site_of(chain.first) == site
+
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
         self.asked.append((site, purpose))
         return None if site in self.trusted else KeptOut("not in the roster of this test", stranger=True)
 

@@ -3,13 +3,18 @@
 recover SITE OTHER NAME          its request NAME at SITE: the run goes on from OTHER's newest checkpoint; or, where
                                  OTHER is `anew`, it begins anew
 recover SITE OTHER NAME ROUND    from OTHER's state of that round
+rotate SITE OTHER                SITE is to have another key, which OTHER's operator approves; its next start takes it
 """
 
 from __future__ import annotations
 
+from tests.rigs.keys import RigKeys
 from tests.simulator.world import World
 
 from chaos_protocols.events import RecoverRequested
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.keys import with_change
+from chaos_protocols.wishes import KeyApproved, KeyOffered
 
 
 def recover(world: World, site: str, origin: str, request: str, round_number: str = "") -> None:
@@ -18,3 +23,14 @@ def recover(world: World, site: str, origin: str, request: str, round_number: st
     origin = "" if origin == "anew" else origin
     asked = RecoverRequested(request=request, origin=origin, round=int(round_number or newest))
     world.node(site).handle(asked)
+
+
+def rotate(world: World, site: str, approver: str) -> None:
+    """See the module."""
+    node = world.node(site)
+    assert node.machine is not None
+    node.disk.next_number = node.disk.key_number + 1
+    old, new = (RigKeys(node.site, number) for number in (node.disk.key_number, node.disk.next_number))
+    node.handle(KeyOffered(chain=with_change(node.machine.keys.own, node.machine.roster.run_id, old, new)))
+    key_id = SiteId(old.owner(new.public_key))
+    world.node(approver).handle(KeyApproved(site=SiteId(node.site), key_id=key_id))

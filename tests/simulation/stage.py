@@ -9,6 +9,7 @@
     empty SITE             its checkpoints are gone
     patience SECONDS       before the sites: restore_wait_s
     recover SITE OTHER NAME [ROUND]      the operator's request NAME at SITE, see `operating`
+    rotate SITE OTHER                    SITE gets another key, OTHER approves it, see `operating`
     add d:b,c              d exists, and knows b and c; `start d` starts its daemon and its worker
     found-again z:a,b      z founds a second run of the name, and dials a and b
     copy SITE              its machine is copied while it runs, and the copy, with the same key, is started
@@ -48,7 +49,7 @@ from typing import Any
 
 from tests.simulation.expectations import Expectations
 from tests.simulation.moments import Moments
-from tests.simulation.operating import recover
+from tests.simulation.operating import recover, rotate
 from tests.simulation.paths import KINDS, Paths
 from tests.simulation.waiting import Waiting
 from tests.simulator.faults import begin
@@ -232,6 +233,8 @@ class Stage:
                 self.world.settings = replace(self.world.settings, restore_wait_s=float(names[0]))
             case "recover":
                 recover(self.world, *names)
+            case "rotate":
+                rotate(self.world, *names)
             case "disk":
                 self.node(names[0]).keeper.disk_range_s = (float(names[1]), float(names[1]))
             case "sites" | "found":

@@ -6,6 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from chaos_protocols.agreement.commands import decode_roster, encode_roster
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import Persist, RaftMachine, RaftSettings
 from chaos_protocols.agreement.raft import bootstrap as bootstrap_log
 from chaos_protocols.membership.facts import SiteFacts, bootstrap_roster
@@ -21,11 +22,14 @@ if TYPE_CHECKING:
 def make_machine(node: Node) -> SiteMachine:
     """The next incarnation. A founder with an empty disk founds the run."""
     world, disk = node.world, node.disk
+    disk.take_next_key()
+    signer = RigKeys(node.site, disk.key_number)
+    keys = KeyRing(signer, disk.key_chain)
     facts = SiteFacts(
         site=node.site,  # type: ignore[arg-type]
         name=node.name,
         address=node.site,
-        public_key=b"",
+        public_key=signer.public_key,
         incarnation=disk.incarnation,
         run="simulated",
         min_sites=node.min_sites,
@@ -51,7 +55,7 @@ def make_machine(node: Node) -> SiteMachine:
         snapshot=disk.snapshot,
         entries=disk.entries,
         now_s=world.now_s,
-        keys=RigKeys(node.site),
+        keys=keys,
     )
     return SiteMachine(
         facts,
@@ -60,5 +64,6 @@ def make_machine(node: Node) -> SiteMachine:
         raft=raft,
         roster=decode_roster(disk.snapshot.state) if disk.snapshot is not None else None,
         entries=disk.entries,
+        keys=keys,
         now_s=world.now_s,
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos_protocols.agreement.raft import HardState, Persist
-from chaos_protocols.effects import NoteReached
+from chaos_protocols.effects import KeyAgreed, NoteReached
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import Reached
 from chaosd.storage.journal.journal import Journal, JournalError
 from tests.unit.daemon.storage.journal_faults import FaultyFolder, PowerLost
@@ -35,6 +36,20 @@ class Disk:
     reached: Reached = field(default_factory=Reached)
     tear: random.Random | None = None
     failing: bool = False
+    key_number: int = 0
+    """Of the key in `site.key`: 0 is the first."""
+    key_chain: KeyChain | None = None
+    """What stands there of its changes."""
+    next_number: int = 0
+    """Of the key in `site.key.new`; 0: there is none."""
+    next_chain: KeyChain | None = None
+    """What stands there, once the run has agreed on it."""
+
+    def take_next_key(self) -> None:
+        """At the start of a daemon: the file is renamed if the run has agreed on the key in it."""
+        if self.next_number and self.next_chain is not None:
+            self.key_number, self.key_chain = self.next_number, self.next_chain
+            self.next_number, self.next_chain = 0, None
 
     def open(self) -> None:
         self.calm()
@@ -55,12 +70,24 @@ class Disk:
         """The next writes are refused, until the daemon is started again."""
         self.failing = True
 
-    def keep(self, effect: Persist | NoteReached) -> None:
+    def keep(self, effect: Persist | NoteReached | KeyAgreed) -> None:
         """Raises PowerLost or DiskFailed, where that was asked for."""
-        if isinstance(effect, NoteReached):
+        if isinstance(effect, KeyAgreed):
+            self._note_key(effect.chain)
+        elif isinstance(effect, NoteReached):
             self.note(effect.reached)
         else:
             self.persist(effect)
+
+    def _note_key(self, chain: KeyChain) -> None:
+        """Beside the key in `site.key.new`, if that is the one."""
+        lost = self.tear is not None and self.tear.random() < 0.5
+        if not lost and not self.failing and self.next_number:
+            self.next_chain = chain
+        if self.failing:
+            raise DiskFailed("Input/output error")
+        if self.tear is not None:
+            raise PowerLost
 
     def persist(self, effect: Persist) -> None:
         """Raises PowerLost or DiskFailed, where that was asked for."""

@@ -26,6 +26,7 @@ from tests.simulator.liars import turn
 from tests.simulator.node import Node
 from tests.simulator.odd_workers import trouble as odd_workers
 from tests.simulator.piecewise import SEEDS_WITH as PIECEWISE_SHARE
+from tests.simulator.rekeying import must_settle, rotate
 from tests.simulator.releases import upgrade_in_turn
 from tests.simulator.strays import strays
 from tests.simulator.strikes import BACK_WITHIN_S, OF_THE_LIVING, PAIRED, STRIKES, Strike, begin
@@ -251,6 +252,7 @@ def run_trial(trial: Trial, *, verbose: bool = False, world: World | None = None
     turn(world)
     bring(world)
     upgrade_in_turn(world, until_s, begin)
+    rotate(world, until_s, begin)
     try:
         _play(trial, world)
     except NotPromised as end:
@@ -278,6 +280,8 @@ def _play(trial: Trial, world: World) -> None:
     before = world.oracles.rounds_done
     if not world.run_until(lambda: world.oracles.rounds_done > before + ROUNDS_AFTERWARDS, limit_s=60.0):
         _not_live(world, "rounds do not go on after the faults ended")
+    if not world.liar:
+        must_settle(world, trial.heal_s)
     one_falls_silent(world)
 
 

@@ -202,7 +202,7 @@ class Node:
         if restart is not None:
             restart()
 
-    def _persist(self, effect: Persist | effects.NoteReached) -> None:
+    def _persist(self, effect: Persist | effects.NoteReached | effects.KeyAgreed) -> None:
         try:
             self.disk.keep(effect)
         except PowerLost:
@@ -239,7 +239,7 @@ class Node:
         assert bulk is not None and self.machine is not None
         world.oracles.executed(self, effect)
         match effect:
-            case Persist() | effects.NoteReached():
+            case Persist() | effects.NoteReached() | effects.KeyAgreed():
                 self._persist(effect)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
                 if neighbour in self.connections:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
+from chaos_protocols.links.keys import FORMER_KEY
 from chaos_protocols.names import other_run, short
 from tests.simulator.disk import Disk
 from tests.simulator.hanging import SEEDS_APART
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FOUNDERS, COPIES = 5, 7
 """Of sixteen seeds one has a second founder, another a copied machine."""
 
-FOUNDER, OLDER = "founder", "older"
+FOUNDER, OLDER, THIEF = "founder", "older", "thief"
 """What a node's `stray` says; empty: it is a site of the run."""
 
 LATER = 1_000_000
@@ -38,23 +39,53 @@ class Doors:
     """What the listeners of all sites know of those that dial them: the newest start of each, while they live."""
 
     def __init__(self) -> None:
-        self._proven: dict[tuple[str, int, str], int] = {}
+        self._proven: dict[tuple[str, int, str], tuple[int, bytes]] = {}
+        self.unread = 0
+        """Words that were signed with keys that do not count where they came."""
 
     def saw(self, node: Node, far: Node) -> None:
         """A connection stands: each end has the other's signed start number."""
         for one, other in ((node, far), (far, node)):
             key = (one.site, one.disk.incarnation, other.site)
-            self._proven[key] = max(self._proven.get(key, 0), other.disk.incarnation)
+            assert other.machine is not None
+            shown = (other.disk.incarnation, other.machine.keys.public_key)
+            self._proven[key] = max(self._newest(one, other.site), shown)
+
+    def _newest(self, here: Node, site: str) -> tuple[int, bytes]:
+        """The newest start of a site that it has proven to this daemon with a key that counts, and that key."""
+        found = self._proven.get((here.site, here.disk.incarnation, site), (0, b""))
+        assert here.machine is not None
+        return found if here.machine.keys.counts(site, found[1]) else (0, b"")  # type: ignore[arg-type]
+
+    def reads(self, node: Node, neighbour: str, envelope: Any) -> bool:
+        """Whether the driver hands a word on to the machine: what a neighbour says to this site itself, and what is
+        signed with a key that counts for its source."""
+        if node.machine is None or (envelope.source == neighbour and envelope.destination == node.site):
+            return True
+        counts = node.machine.keys.counts(envelope.source, envelope.public_key)
+        self.unread += not counts
+        return counts
 
     def refuse(self, node: Node, other: Node) -> bool:
         """Whether `other` refuses the dial of `node`; both are told why."""
-        told = self._two_runs(node, other) or self._older(node, other)
+        told = self._keys(node, other) or self._two_runs(node, other) or self._older(node, other)
         if told is None:
             return False
         there, here = told
-        other.handle(events.SiteRefused(site=node.site, why=here))  # type: ignore[arg-type]
+        if here is not None:
+            other.handle(events.SiteRefused(site=node.site, why=here))  # type: ignore[arg-type]
         node.handle(events.DialFailed(site=other.site, reason="refused", why=there))  # type: ignore[arg-type]
         return True
+
+    def _keys(self, node: Node, other: Node) -> tuple[Why, Why | None] | None:
+        """Each end looks whether the other one's key counts; the dialer first."""
+        assert node.machine is not None and other.machine is not None
+        if not node.machine.keys.accepts(other.site, other.machine.keys.own):  # type: ignore[arg-type]
+            return Cause.ANOTHER_SITE.told(site=other.site, address=other.site, reason=FORMER_KEY), None
+        if not other.machine.keys.accepts(node.site, node.machine.keys.own):  # type: ignore[arg-type]
+            there = Cause.DISTRUSTED.told(site=other.site, own=node.site, words="")
+            return there, Cause.SHUT_OUT.told(reason=FORMER_KEY)
+        return None
 
     def _two_runs(self, node: Node, other: Node) -> tuple[Why, Why] | None:
         assert node.machine is not None and other.machine is not None
@@ -67,13 +98,14 @@ class Doors:
     def _older(self, node: Node, other: Node) -> tuple[Why, Why] | None:
         assert other.machine is not None
         record = other.machine.roster.record(node.site)  # type: ignore[arg-type]
-        proven = self._proven.get((other.site, other.disk.incarnation, node.site), 0)
+        proven, key = self._newest(other, node.site)
         newest = max(proven, record.incarnation if record is not None else 0)
         if newest <= node.disk.incarnation:
             return None
         reason = f"start {node.disk.incarnation} is older than {newest}"
         there = Cause.OLDER_START.told(site=other.site, reason=reason)
-        if proven == newest:
+        assert node.machine is not None
+        if proven == newest and key == node.machine.keys.public_key:  # it can check it with its own key alone
             there = Cause.KEY_ELSEWHERE.told(site=other.site)
         return there, Cause.REFUSED_START.told(reason=reason)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
+from tests.rigs.keys import RigKeys
 from tests.simulator.guests import SEEDS_APART, hear
 from tests.simulator.lies import AHEAD, BROUGHT, Liar
 
@@ -56,6 +57,7 @@ def _bring(world: World, author: Node, bringer: Node, rng: random.Random, mean_s
     word = msgspec.structs.replace(
         bare,
         source=SiteId(author.site),
+        public_key=RigKeys(author.site, author.disk.key_number).public_key,
         incarnation=min((1 << 53) - 1, author.disk.incarnation + rng.choice(AHEAD)),
         sequence=rng.choice((1, 50, 1 << 20)),
         run=rng.choice(("", OTHER_RUN)),

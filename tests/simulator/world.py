@@ -9,7 +9,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,9 @@ from tests.simulator.outbox import Frame
 from tests.simulator.planner import SimulatedPlanner
 from tests.simulator.replaying import replay, replay_bulk, was_taken
 from tests.simulator.strays import Doors
+
+if TYPE_CHECKING:
+    from tests.simulator.rekeying import Rotation
 
 TRAIL_KEPT = 40
 """Events remembered for the story of a violation."""
@@ -63,6 +66,8 @@ class World:
         """Which bounds the operators of which sites have wanted since."""
         self.former: set[str] = set()
         """Sites whose next daemon is one of the release before (`releases`)."""
+        self.rotation: Rotation | None = None
+        """A site changes its key (`rekeying`)."""
         self.lossy = False
         """The rounds travel in an encoding that loses something."""
         self.piecewise = False
@@ -177,7 +182,8 @@ class World:
             number = far.disk.incarnation
             spoken = far.machine.facts.versions if far.machine is not None else SPOKEN
             address: Any = far.site
-            one.handle(events.LinkUp(site=address, incarnation=number, address=address, versions=spoken))
+            chain = far.machine.keys.own if far.machine is not None else None
+            one.handle(events.LinkUp(site=address, incarnation=number, address=address, versions=spoken, chain=chain))
             one.to_bulk(lambda bulk, site=far.site: bulk.link_up(site))
 
     def _deliver(self, connection: Connection, site: str, kind: str, message: Any) -> None:
@@ -189,6 +195,8 @@ class World:
             self.delivered.append((site, source, kind, message, node.disk.incarnation))
         self.oracles.delivered(node, source)
         if kind == CONTROL:
+            if not self.doors.reads(node, source, message):
+                return
             event = events.EnvelopeReceived(neighbour=source, envelope=message)  # type: ignore[arg-type]
             lies = message.source in self.guests or message.event_id in (CLAIM, BROUGHT)
             if lies and node.site not in self.guests:

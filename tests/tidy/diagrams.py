@@ -291,6 +291,7 @@ OWNERS = {
     "participation.waits": "`membership/waits.py`",
     "participation.warnings": "`membership/warnings.py`",
     "participation.reporting": "`membership/reporting.py`",
+    "self._keys": "`links/keys.py`",
     "self._orders": "`links/orders.py`",
     "admission": "`scheduler/admission.py`",
     "self._reported": "`scheduler/machine.py`: `receive`, `scheduler/reports.py`: `take`",

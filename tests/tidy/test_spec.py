@@ -37,6 +37,7 @@ NOT_SENT = {"raw"}
 UNTABLED = {
     "Goodbye",
     "Heartbeat",
+    "KeysTold",
     "LinkStateAdvertisement",
     "OlderStartRefused",
     "RaftEnvelope",

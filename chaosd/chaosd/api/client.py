@@ -20,6 +20,7 @@ import msgspec
 from chaosd.api.status import (
     BlockedSite,
     EventRecord,
+    KeyStatus,
     ListedPeer,
     Outcome,
     PageAddress,
@@ -163,6 +164,14 @@ class LocalClient:
     def want_bounds(self, bounds: Mapping[str, float], *, withdraw: bool = False) -> Outcome:
         """Want others: `norm_max`, `weight_max`, `clip_radius`, 0 for none; or take that back."""
         return self.ask("POST", "/v1/bounds", Outcome, {**bounds, "withdraw": withdraw})
+
+    def key(self) -> KeyStatus:
+        """The keys of the daemon's site."""
+        return self.ask("GET", "/v1/key", KeyStatus)
+
+    def change_key(self, what: str, site: str = "", key: str = "") -> Outcome:
+        """`rotate`, `cancel`, or `approve` that the next key of `site` is `key`, by its id or its words."""
+        return self.ask("POST", "/v1/key", Outcome, {"what": what, "site": site, "key": key})
 
     def peers(self) -> list[ListedPeer]:
         """Neighbours that the daemon dials."""

@@ -233,6 +233,30 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     duration_s: float
 
 
+class ApprovedKey(msgspec.Struct, frozen=True, kw_only=True):
+    """A next key of another site, by its id, that this site's operator has approved."""
+
+    site: str
+    called: str
+    key: str
+
+
+class KeyStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of this site: `key`, the id of the one in use, which is the site's own id until it was changed;
+    `number`: how often it was; `settled`: no other one counts; `next_key`: the id of the one in `site.key.new`, with
+    its words, empty: there is none; `next_agreed`: the run has agreed on it, and the next start takes it. `approved`:
+    next keys of others, not agreed yet."""
+
+    site: str
+    key: str
+    number: int
+    settled: bool
+    next_key: str
+    next_words: str
+    next_agreed: bool
+    approved: list[ApprovedKey]
+
+
 class PendingSite(msgspec.Struct, frozen=True, kw_only=True):
     """A site that proved its id to this one and was refused, since nobody here trusts it. `words`: its id, to be
     compared with what that institution reads out."""

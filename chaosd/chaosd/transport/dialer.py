@@ -32,6 +32,7 @@ from chaos_protocols.wire.handshake import (
     Session,
     Verdict,
 )
+from chaos_protocols.wire.keys import KeyChain
 from chaosd.addresses import split_address
 from chaosd.identity import Identity
 from chaosd.transport.connection import PeerConnection
@@ -265,11 +266,16 @@ class Attempt:
             known=self._known,
             address=context.address_seen_from(connection),
             nonce=secrets.token_bytes(NONCE_BYTES),
+            keys=context.identity.chain if context.identity.chain.changes else None,
         )
 
     def saw_start(self, public_key: bytes, verdict: Verdict) -> None:
         """The listener says which start of its daemon it is."""
         self._context.starts.saw(self.site, public_key, start_of(verdict), verdict.run_id)
+
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
+        """Whether who shows this chain is that site, as far as is known here."""
+        return self._context.starts.run.accepts(site, chain)
 
     @property
     def options(self) -> SocketOptions:
@@ -295,7 +301,7 @@ class _Handshake:
 
     def secured(self, connection: PeerConnection) -> None:
         hello = self._attempt.hello(connection, self._stream)
-        machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello)
+        machine = DialerHandshake(self._attempt.identity, self._attempt.site, hello, self._attempt.accepts)
         try:
             machine.check_certificate(connection.channel.peer_certificate)
         except PeerProtocolError:

@@ -10,7 +10,8 @@ Driven by a connection, which hands in each frame and sends what comes back. Wha
 Why the channel is mutually authenticated and bound:
 
 1. The dialer knows whom it calls. TLS 1.3 proves that the listener holds the key of its certificate
-   (CertificateVerify signs the transcript), and the dialer checks that this key hashes to the expected site id. So
+   (CertificateVerify signs the transcript), and the dialer checks that this key hashes to the expected site id, or
+   that a chain of changes in the certificate leads to it from one that does and counts here (spec 20.7). So
    what the dialer sends can be read by that site only, and what it reads comes from that site.
 2. The dialer proves its key by signing (label, fingerprint of the listener's certificate, the listener's nonce, the
    hello). The hello contains the dialer's nonce and every field that the listener acts on. The listener's nonce is
@@ -29,7 +30,8 @@ unknown client certificates and leave the judgement to us, which is why the dial
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import blake3
@@ -40,14 +42,16 @@ from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FULL_FRAME_BYTES,
     HANDSHAKE_BYTES_MAX,
+    PUBLIC_KEY_BYTES,
     REFUSED_VERSION,
     Challenge,
     Hello,
     Proof,
     Verdict,
 )
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import BEFORE, SPOKEN, Versions, agreed, refusal
-from chaosd.identity import Identity, key_of_certificate, site_of, verify
+from chaosd.identity import Checks, Identity, chain_of_certificate, site_of, site_of_certificate, verify
 from chaosd.transport.errors import PeerProtocolError
 
 LABEL = b"chaos transport hello, protocol version 1\x00"
@@ -66,6 +70,8 @@ class Speaker:
 
     versions: Versions = SPOKEN
     software: str = ""
+    chain: KeyChain | None = None
+    """How its key has come to be its site's, as it has shown; None: it has shown nothing yet."""
 
 
 class ListenerHandshake:
@@ -85,9 +91,12 @@ class ListenerHandshake:
         """The site that the dialer has proven to be, and its hello. Raises PeerProtocolError (for our log)."""
         proof = decode(frame, Proof)
         hello = decode(proof.hello, Hello)
-        site = site_of(hello.public_key)
-        if hello.site != site:
-            raise PeerProtocolError(f"the hello names site {hello.site}, its key is that of {site}")
+        chain = chain_of(hello)
+        site = site_of(chain.first) if len(chain.first) == PUBLIC_KEY_BYTES else None
+        if site is None or hello.site != site or chain.key != hello.public_key:
+            raise PeerProtocolError(f"the hello names site {hello.site}, its key is that of {site or 'no site'}")
+        if not chain.is_sound(Checks()):
+            raise PeerProtocolError(f"what the hello of {site} says of the changes of its key is not signed")
         signed = signed_bytes(self._certificate_der, self._nonce, proof.hello)
         if not verify(hello.public_key, proof.signature, signed):
             raise PeerProtocolError(f"the signature of the hello of {site} is wrong")
@@ -101,8 +110,15 @@ class ListenerHandshake:
 class DialerHandshake:
     """The dialing end: checks who answers, proves who calls."""
 
-    def __init__(self, identity: Identity, expected: SiteId, hello: Hello) -> None:
-        self._identity = identity
+    def __init__(
+        self,
+        identity: Identity,
+        expected: SiteId,
+        hello: Hello,
+        accepts: Callable[[SiteId, KeyChain], bool] = lambda _, __: True,
+    ) -> None:
+        """`accepts`: whether that chain leads to a key that counts for the site, as far as is known here."""
+        self._identity, self._accepts = identity, accepts
         self._expected = expected
         self._hello = hello
         self._certificate_der = b""
@@ -114,18 +130,24 @@ class DialerHandshake:
         """The version that both use; None: they share none, or the challenge has not come yet."""
 
     def check_certificate(self, certificate_der: bytes | None) -> None:
-        """Raises PeerProtocolError when another site answered than the one that was dialed."""
-        key = key_of_certificate(certificate_der) if certificate_der else None
-        site = site_of(key) if key is not None else None
-        if site != self._expected:
+        """Raises PeerProtocolError when another site answered than the one that was dialed, or with a key that counts
+        for it no more."""
+        chain = chain_of_certificate(certificate_der) if certificate_der else None
+        site = site_of_certificate(certificate_der) if certificate_der else None
+        if site != self._expected or chain is None:
             raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site or 'no site'}")
-        self._certificate_der, self.listener_key = certificate_der or b"", key or b""
+        if not self._accepts(self._expected, chain):
+            raise PeerProtocolError(
+                f"site {self._expected} has changed its key, and who answers there has a former one"
+            )
+        self._certificate_der, self.listener_key = certificate_der or b"", chain.key
+        self.listener = Speaker(versions=BEFORE, chain=chain)
 
     def answer(self, frame: bytes) -> bytes:
         """The proof that answers a challenge. Only after `check_certificate`."""
         assert self._certificate_der, "the certificate is checked first"
         challenge = decode(frame, Challenge)
-        self.listener = Speaker(versions=challenge.versions)
+        self.listener = replace(self.listener, versions=challenge.versions)
         self.version = agreed(self._hello.versions, challenge.versions)
         hello = encode(msgspec.structs.replace(self._hello, heard=challenge.versions))
         signature = self._identity.sign(signed_bytes(self._certificate_der, challenge.nonce, hello))
@@ -135,7 +157,7 @@ class DialerHandshake:
         """What the listener decided. Raises PeerProtocolError if it takes another version than the highest of both.
         A refusal for the versions is told in this end's own words, which know what both speak."""
         verdict = decode(frame, Verdict)
-        self.listener = Speaker(versions=self.listener.versions, software=verdict.software)
+        self.listener = replace(self.listener, software=verdict.software)
         if verdict.code == ACCEPTED and verdict.version != self.version:
             raise PeerProtocolError(f"it takes protocol {verdict.version}, where {self.version} was to be taken")
         if verdict.code == REFUSED_VERSION:
@@ -147,6 +169,11 @@ class DialerHandshake:
             )
             return msgspec.structs.replace(verdict, reason=told)
         return verdict
+
+
+def chain_of(hello: Hello) -> KeyChain:
+    """What the dialer shows of its key."""
+    return hello.keys if hello.keys is not None else KeyChain(first=hello.public_key)
 
 
 def signed_bytes(listener_certificate_der: bytes, listener_nonce: bytes, hello: bytes) -> bytes:

@@ -310,6 +310,7 @@ class Link:
             version=self.version,
             versions=self.speaker.versions,
             software=self.speaker.software,
+            chain=self.speaker.chain,
             streams=tuple(sorted(self.streams)),
             congestion=next((stream.connection.congestion for stream in self.streams.values()), ""),
             bulk_bytes_received=self.progress.received_bytes,

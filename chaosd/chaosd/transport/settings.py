@@ -12,6 +12,7 @@ from typing import Protocol
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.wire.handshake import STREAMS_MAX
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
 from chaosd.transport.sockets import SocketOptions
@@ -135,6 +136,8 @@ class LinkInfo:
     """Congestion control of the bulk streams; "" where the system does not tell."""
     bulk_bytes_received: int
     bulk_bytes_sent: int
+    chain: KeyChain | None = None
+    """What the neighbour has shown of its key."""
     queued_bytes: int = 0
     """Handed over and not taken by the kernel yet, on all connections."""
     retransmitted_segments: int = 0
@@ -157,8 +160,12 @@ class TransportEvents(Protocol):
     is reported once `Transport.close` was called. No call happens from inside a method of Transport.
     """
 
-    def keeps_out(self, site: SiteId, purpose: str) -> KeptOut | None:
-        """May this proven site connect? None = yes; otherwise why not, for this end only."""
+    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
+        """May this proven site connect, with the key that this chain leads to? None = yes; otherwise why not, for this
+        end only."""
+
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
+        """Whether a key to which this chain leads counts for that site, as far as is known here."""
 
     def run_id(self) -> str:
         """Which run this site is or was in; "" = none that has an id."""

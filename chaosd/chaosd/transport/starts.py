@@ -15,6 +15,7 @@ import msgspec
 
 from chaos_protocols.names import SITES_MAX, SiteId
 from chaos_protocols.wire.handshake import Hello, Verdict
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import STARTS_SINCE
 from chaosd.identity import Identity, verify
 
@@ -34,6 +35,8 @@ class Start:
     incarnation: int
     signature: bytes = b""
     named: bytes = b""
+    key: bytes = b""
+    """Which has signed them; empty: not known."""
 
 
 UNKNOWN = Start(incarnation=0)
@@ -45,6 +48,7 @@ class RunFacts(Protocol):
 
     def run_id(self) -> str: ...
     def run_rules(self) -> int: ...
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool: ...
 
 
 class Starts:
@@ -52,14 +56,14 @@ class Starts:
 
     def __init__(self, identity: Identity, incarnation: int, run: RunFacts) -> None:
         self.incarnation = incarnation
-        self._identity, self._run = identity, run
+        self._identity, self.run = identity, run
         self._newest: dict[SiteId, Start] = {}
         self._signed: dict[str, bytes] = {}
         """Of this start: by the run that it names."""
 
     def own(self) -> Start:
         """This start, as it is to be told now: without a run until the run has agreed to be named."""
-        run = self._run.run_id()
+        run = self.run.run_id()
         if not run:
             return Start(incarnation=self.incarnation, signature=self._own_signature(""))
         plain = b"" if self._names_only() else self._own_signature("")
@@ -69,6 +73,9 @@ class Starts:
         """The newest start of a site: the one that it has proven, or a newer one that others have `agreed_on`, for
         which there is no proof here; number 0 where none is known."""
         proven = self._newest.get(site, UNKNOWN)
+        if proven.key and not self.run.accepts(site, KeyChain(first=proven.key)):  # the site has changed it since
+            proven = UNKNOWN
+            del self._newest[site]
         return proven if proven.incarnation >= agreed_on else Start(incarnation=agreed_on)
 
     def saw(self, site: SiteId, public_key: bytes, start: Start, run: str) -> None:
@@ -84,13 +91,13 @@ class Starts:
         if number == known.incarnation:
             plain = plain or known.signature
         self._newest.pop(site, None)
-        self._newest[site] = Start(incarnation=number, signature=plain, named=named)
+        self._newest[site] = Start(incarnation=number, signature=plain, named=named, key=public_key)
         while len(self._newest) > STARTS_KEPT_MAX:
             del self._newest[next(iter(self._newest))]
 
     def is_replaced(self, start: Start) -> bool:
         """Whether this proves that a daemon with this very key was started after this one, and in this run."""
-        own, run, number = self._identity, self._run.run_id(), start.incarnation
+        own, run, number = self._identity, self.run.run_id(), start.incarnation
         if number <= self.incarnation:
             return False
         if run and verify(own.public_key, start.named, _signed(own.site, number, run)):
@@ -99,7 +106,7 @@ class Starts:
 
     def _names_only(self) -> bool:
         """The run has agreed on it that a start counts in the run alone that it names."""
-        return bool(self._run.run_id()) and self._run.run_rules() >= STARTS_SINCE
+        return bool(self.run.run_id()) and self.run.run_rules() >= STARTS_SINCE
 
     def _own_signature(self, run: str) -> bytes:
         if run not in self._signed:

@@ -24,7 +24,7 @@ from chaosd.transport import admission
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.dialer import Attempt, DialerContext, Yielded
 from chaosd.transport.errors import DialError, LinkClosed
-from chaosd.transport.handshake import Speaker
+from chaosd.transport.handshake import Speaker, chain_of
 from chaosd.transport.link import BulkProgress, Link, SocketLinkPhase
 from chaosd.transport.listener import Listener
 from chaosd.transport.paths import Paths
@@ -219,7 +219,7 @@ class Transport:
             own_run_id=self._events.run_id(),
             own_start=self._starts.own(),
             newest=self._starts.newest(site, self._events.newest_start(site)),
-            kept_out=self._events.keeps_out(site, hello.purpose),
+            kept_out=self._events.keeps_out(site, hello.purpose, chain_of(hello)),
             link=link.standing if link is not None else None,
             committed=attempt is not None and attempt.committed,
         )
@@ -234,7 +234,7 @@ class Transport:
         if hello.purpose == PURPOSE_CONTROL:
             if (attempt := self._attempts.get(site)) is not None:
                 attempt.supersede()
-            speaker = Speaker(versions=hello.versions, software=hello.software)
+            speaker = Speaker(versions=hello.versions, software=hello.software, chain=chain_of(hello))
             link = self._new_link(site, hello.incarnation, hello.session, hello.streams, hello.address, speaker)
             timeout_s = self._settings.handshake_timeout_s
             late = f"its streams did not come up within {timeout_s:g} s"

@@ -18,6 +18,7 @@ from typing import Annotated, assert_never
 
 import msgspec
 
+from chaos_protocols.agreement.key_commands import ApproveKey, SettleKey, with_keys
 from chaos_protocols.agreement.raft.messages import AppendRequest, RaftMessage, SnapshotRequest
 from chaos_protocols.agreement.roster import (
     DEPARTED_KEPT_MAX,
@@ -31,25 +32,19 @@ from chaos_protocols.agreement.roster import (
     View,
 )
 from chaos_protocols.agreement.since import needed
+from chaos_protocols.agreement.stored import Stored
 from chaos_protocols.names import SITES_MAX, SiteId, other_run
 from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
-from chaos_protocols.wire.versions import BEFORE, CUTS_SINCE, NEWEST, PROOFS_SINCE, RULED, Version, Versions
+from chaos_protocols.wire.versions import BEFORE, CUTS_SINCE, KEYS_SINCE, NEWEST, PROOFS_SINCE, RULED, Version, Versions
 
 Views = Annotated[tuple[View, ...], msgspec.Meta(max_length=64)]
 
 
 class TooNew(ValueError):
     """A command or a roster that only a newer version can read; the text names both versions."""
-
-
-class Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """What every command has."""
-
-    needs: Version = 0
-    """The version that a site must speak to apply it; 0: all do. Filled in by `encode_command`."""
 
 
 class SetRestorePoint(Stored, frozen=True, kw_only=True, tag=True):
@@ -183,9 +178,16 @@ Command = (
     | RoundResolved
     | SetBounds
     | SetRules
+    | ApproveKey
+    | SettleKey
 )
 
-COMMANDS_SINCE: dict[type[Stored], int] = {SetBounds: BOUNDS_SINCE, SetRules: PROOFS_SINCE}
+COMMANDS_SINCE: dict[type[Stored], int] = {
+    SetBounds: BOUNDS_SINCE,
+    SetRules: PROOFS_SINCE,
+    ApproveKey: KEYS_SINCE,
+    SettleKey: KEYS_SINCE,
+}
 """Commands that came after version OLDEST, and with which."""
 
 FIELDS_SINCE: dict[tuple[type[msgspec.Struct], str], int] = {
@@ -305,13 +307,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
         case PromoteSite(site=site):
             sites = tuple(replace(record, state="member") if record.site == site else record for record in roster.sites)
             changed = replace(roster, sites=sites, replication=_unless_for(roster.replication, site))
-        case RenewSite(site=site, incarnation=incarnation, address=address, versions=versions):
-            sites = tuple(
-                replace(record, incarnation=incarnation, address=address, versions=versions)
-                if record.site == site
-                else record
-                for record in roster.sites
-            )
+        case RenewSite(site=site):
+            sites = tuple(_renewed(record, command) if record.site == site else record for record in roster.sites)
             changed = replace(roster, sites=sites, resolving=True, replication=_unless_for(roster.replication, site))
         case RemoveSite(departure=departure, resolve=resolve):
             changed = _without_site(roster, departure, resolve)
@@ -337,6 +334,8 @@ def apply_command(roster: Roster, command: Command, index: int) -> Roster:
             changed = replace(roster, bounds=bounds, bounds_before=roster.bounds_of(begins - 1), bounds_from=begins)
         case SetRules(version=version):
             changed = replace(roster, rules=max(roster.rules, version))
+        case ApproveKey() | SettleKey():
+            return _installed(with_keys(roster, command), command, roster.views, index)
         case _:
             assert_never(command)
     return _installed(changed, command, command.views, index)
@@ -349,6 +348,12 @@ def _installed(roster: Roster, command: Command, views: tuple[View, ...], index:
     started = roster.started or (roster.model is not None and members >= roster.min_sites)
     needs = max(roster.needs, command.needs)
     return replace(roster, epoch=index, views=numbered, started=started, needs=needs)
+
+
+def _renewed(record: SiteRecord, start: RenewSite) -> SiteRecord:
+    return msgspec.structs.replace(
+        record, incarnation=start.incarnation, address=start.address, versions=start.versions
+    )
 
 
 def _without_site(roster: Roster, departure: Departure, resolve: bool) -> Roster:

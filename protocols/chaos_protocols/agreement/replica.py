@@ -16,6 +16,8 @@ from chaos_protocols.agreement.commands import (
     decode_roster,
     encode_roster,
 )
+from chaos_protocols.agreement.key_commands import ApproveKey, SettleKey, why_not
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import Effect, RaftMachine, Unproven
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
 from chaos_protocols.agreement.roster import Roster
@@ -44,10 +46,21 @@ class RosterReplica:
     """See the module."""
 
     def __init__(
-        self, site: SiteId, raft: RaftMachine, roster: Roster, last_known: Roster, *, rules: int = 0, now_s: float
+        self,
+        site: SiteId,
+        raft: RaftMachine,
+        roster: Roster,
+        last_known: Roster,
+        *,
+        keys: KeyRing,
+        rules: int = 0,
+        now_s: float,
     ) -> None:
         """`rules`: those that this site's journal has noted as agreed."""
         self.site = site
+        self.keys = keys
+        """Which keys count for whom."""
+        self.keys.follow(last_known.run_id, last_known.keys)
         self.raft = raft
         self.roster = roster
         """The committed one, as far as it is applied here."""
@@ -108,7 +121,9 @@ class RosterReplica:
         return command
 
     def apply(self, command: Command, index: int) -> Roster:
-        """The roster after the command."""
+        """The roster after the command. One on a site's key changes nothing unless it is proven."""
+        if isinstance(command, ApproveKey | SettleKey) and why_not(self.roster, self.keys.signer, command):
+            return self.roster
         return apply_command(self.roster, command, index)
 
     def restored(self, snapshot: Snapshot) -> Roster:
@@ -119,11 +134,11 @@ class RosterReplica:
         self.chain.restored(snapshot, begun=roster.rules >= NAMES_SINCE)
         return roster if roster.run_id else msgspec.structs.replace(roster, run_id=self.roster.run_id)
 
-    def install(self, roster: Roster) -> Roster:
-        """It is in force from now on; the one before."""
+    def install(self, roster: Roster) -> tuple[Roster, list[SiteId]]:
+        """It is in force from now on; the one before, and sites of which other keys count."""
         old, self.roster = self.roster, roster
         self._tell_rules(roster.run_id, roster)
-        return old
+        return old, self.keys.follow(roster.run_id, roster.keys)
 
     def _tell_rules(self, run_id: str, agreed: Roster) -> None:
         """Rules that were agreed hold for good, also while it is not known again, after a restart, that they were."""

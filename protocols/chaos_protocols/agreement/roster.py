@@ -17,6 +17,7 @@ import msgspec
 from chaos_protocols.names import RUN_ID_PATTERN, SITES_MAX, SiteId, link_key, short
 from chaos_protocols.wire.bounds import UNBOUNDED, Bounds
 from chaos_protocols.wire.encodings import FP32
+from chaos_protocols.wire.keys import KEYS_KEPT_MAX, SiteKeys
 from chaos_protocols.wire.plans import ReplicationPlan, Site, SyncPlan, Tag
 from chaos_protocols.wire.versions import BEFORE, UNNEGOTIATED, Version, Versions, agreed
 
@@ -136,6 +137,9 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """In rounds before this one `bounds_before` holds: the run's sites have agreed on others since."""
     rules: Version = 0
     """The version whose rules hold at every site, for good (since version 7, `SetRules`); 0: none was agreed on."""
+    keys: Annotated[tuple[SiteKeys, ...], msgspec.Meta(max_length=KEYS_KEPT_MAX)] = ()
+    """Of sites that have changed theirs (since version 10), also of those that are gone; ascending. Of all others the
+    key counts that their id names."""
 
     @cached_property
     def _records(self) -> dict[SiteId, SiteRecord]:

@@ -72,6 +72,11 @@ class ReplayGuard:
                 self.seen[source] = {one for one in seen if one > sequence - REPLAY_WINDOW}
         return True
 
+    def forget(self, source: SiteId) -> None:
+        """It was not this site that spoke: what it says itself is new."""
+        for known in (self.incarnation, self.highest, self.seen, self.strangers):
+            known.pop(source, None)
+
     def _make_room(self) -> None:
         if len(self.strangers) >= STRANGERS_MAX:
             oldest = next(iter(self.strangers))
@@ -177,6 +182,11 @@ class LinkStateTable:
             for neighbour in sorted(self._told[source])[REPORTS_EACH_MAX:]:
                 self._told[source].discard(neighbour)
                 self._drop((source, neighbour))
+
+    def forget(self, source: SiteId) -> None:
+        """Everything that this site has reported, if it has anything."""
+        if source in self._told:
+            self._forget(source)
 
     def _forget(self, source: SiteId) -> None:
         for neighbour in sorted(self._told.pop(source)):

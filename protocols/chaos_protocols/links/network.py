@@ -37,6 +37,8 @@ class Network:
         self.router = Router(facts.site, facts.public_key, facts.incarnation, self.naming, speaks=facts.versions.newest)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that it has shown itself."""
+        self._keys: dict[SiteId, bytes] = {}
+        """The key with which each site has shown that start; none where that was not told."""
         self.restarts_seen = 0
         """Grows with every newer start that is seen."""
         self.overlay_version = 0
@@ -272,9 +274,23 @@ class Network:
         """The newest start of its daemon that was seen."""
         return self.incarnations.get(site)
 
-    def saw_incarnation(self, site: SiteId, incarnation: int) -> None:
+    def spoke_with(self, site: SiteId) -> bytes:
+        """The key with which the site has shown its newest start; empty: not told."""
+        return self._keys.get(site, b"")
+
+    def forget(self, site: SiteId) -> None:
+        """Whoever has said this last in a site's name is not the site (spec 20.6)."""
+        for known in (self.incarnations, self._keys, self._told_early):
+            known.pop(site, None)
+        self.versions.forget(site)
+        self.router.forget(site)
+        self.overlay_changed()
+
+    def saw_incarnation(self, site: SiteId, incarnation: int, key: bytes = b"") -> None:
         """The site itself has shown that this start of its daemon is there: by a link, or in an envelope that it made
-        (spec 4.11)."""
+        (spec 4.11). `key`: with this one; empty: not told."""
+        if incarnation >= self.incarnations.get(site, 0) and key:
+            self._keys[site] = key
         if incarnation > self.incarnations.get(site, 0):
             self.incarnations[site] = incarnation
             self.restarts_seen += 1

@@ -97,6 +97,11 @@ class Router:
         known = [envelope for envelope in self.overlay.envelopes() if envelope.source != neighbour]
         return [effect for envelope in known for effect in self._to(neighbour, envelope)]
 
+    def forget(self, site: SiteId) -> None:
+        """What was heard from this site was not its word: neither its reports nor its numbers count."""
+        self._guard.forget(site)
+        self.overlay.forget(site)
+
     def receive(
         self, neighbour: SiteId, envelope: Envelope, *, roster: Roster, own_up: tuple[SiteId, ...]
     ) -> tuple[Envelope | None, list[Effect]]:

@@ -51,6 +51,13 @@ class SiteVersions:
         if software or incarnation > known:
             self._software[site] = software
 
+    def forget(self, site: SiteId) -> None:
+        """Whoever has said all this was not the site."""
+        self._spoken.pop(site, None)
+        self._met.pop(site, None)
+        self._said.pop(site, None)
+        self._software.pop(site, None)
+
     def of(self, site: SiteId) -> Versions:
         """What the newest incarnation of a site speaks; if nobody said, the least that it may be."""
         return self._spoken.get(site, (0, BEFORE))[1]

@@ -26,6 +26,7 @@ from chaos_protocols.membership.join_hold import JoinHold
 from chaos_protocols.membership.joining import Joining
 from chaos_protocols.membership.leaving import Leaving, SchedulerRole
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.own_keys import OwnKeys
 from chaos_protocols.membership.pause import Pause
 from chaos_protocols.membership.recovering import Recovering
 from chaos_protocols.membership.reporting import Reporting
@@ -69,10 +70,11 @@ class Participation:
         self.pause = Pause(outbox, replica, network, self.membership, client, joining, hold, rounds, state, self.waits)
         self.warnings = Warnings(outbox, replica, network, self.session)
         self.bounded = Bounded(outbox, replica)
+        self.keys = OwnKeys(outbox, replica, self._tell_report)
         self.drift = Drift(outbox, replica, self.state, self.session)
         self.lost_results = LostResults(outbox, replica, network, rounds)
         self.reporting = Reporting(
-            outbox, replica, network, self.membership, client, rounds, self.state, self.absence, self.reached
+            outbox, replica, network, self.membership, client, rounds, self.state, self.absence, self.reached, self.keys
         )
         self._outbox = outbox
         self._replica = replica
@@ -84,6 +86,11 @@ class Participation:
     def report(self) -> SiteStatus:
         """What this site tells the scheduler of itself."""
         return self.reporting.status()
+
+    def _tell_report(self) -> None:
+        """At once: something has changed that it says."""
+        if self.membership.in_roster:
+            self.client.tell(self.report())
 
     # -- the roster
 
@@ -97,6 +104,7 @@ class Participation:
         self.catch_up.promoted(command)
         self.hold.roster_changed()
         self.bounded.roster_changed(old, command)
+        self.keys.look()
         if membership.in_roster:
             if state.fetch.is_called_off(roster):
                 state.fetch.cancel()

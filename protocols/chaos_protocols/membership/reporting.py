@@ -8,6 +8,7 @@ from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.links.network import Network
 from chaos_protocols.membership.absence import WorkerAbsence
 from chaos_protocols.membership.own import Membership
+from chaos_protocols.membership.own_keys import OwnKeys
 from chaos_protocols.membership.scheduler_client import SchedulerClient
 from chaos_protocols.names import SiteId
 from chaos_protocols.outbox import Outbox
@@ -32,9 +33,11 @@ class Reporting:
         state: WorkerState,
         absence: WorkerAbsence,
         reached: ReachedRound,
+        keys: OwnKeys,
     ) -> None:
         self._outbox, self._replica, self._network, self._membership = outbox, replica, network, membership
         self._client, self._rounds, self._state, self._absence, self._reached = client, rounds, state, absence, reached
+        self._keys = keys
 
     def status(self) -> SiteStatus:
         """As of now."""
@@ -62,6 +65,7 @@ class Reporting:
             rates=self._network.rates,
             bans=self._client.bans,
             bounds=self._client.bounds_wanted,
+            keys=self._keys.news(),
             unsaved=0 < roster.restore_epoch == state.unsaved_in(),
         )
 

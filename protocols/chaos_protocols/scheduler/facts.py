@@ -11,12 +11,14 @@ from collections.abc import Set
 from typing import Protocol
 
 from chaos_protocols.agreement.commands import Command
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft.messages import Configuration
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner
 from chaos_protocols.names import SiteId
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.control import Message, RoundStatusReply, SiteStatus
+from chaos_protocols.wire.keys import KeyNews
 from chaos_protocols.wire.plans import Tag
 from chaos_protocols.wire.versions import Versions
 
@@ -42,6 +44,11 @@ class Facts(Protocol):
     @property
     def configuration(self) -> Configuration:
         """Voters and learners of the agreement; counts from when it is appended."""
+        ...
+
+    @property
+    def keys(self) -> KeyRing:
+        """Which keys count for whom."""
         ...
 
     @property
@@ -88,6 +95,10 @@ class Facts(Protocol):
 
     def round_status(self) -> RoundStatusReply: ...
     def own_report(self) -> SiteStatus: ...
+    def key_news(self) -> KeyNews | None:
+        """What that says of keys; None: nothing."""
+        ...
+
     def versions_of(self, record: SiteRecord, incarnation: int) -> Versions:
         """Which protocol versions this start of a site speaks whose former start `record` names."""
         ...

@@ -5,8 +5,8 @@ It works by looking, not by remembering: after each event `evaluate` compares th
 and sites, and takes the most urgent step. So a new scheduler that knows nothing but the roster goes on where the old
 one stopped. Order of urgency: sites that failed, the round under way when they did, daemons that were restarted, then
 what was asked for in the order of asking, a round that ended empty, a state to go on from, the voters, other bounds,
-other trees. The parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources: spec
-7; Chaos IV.
+keys, other trees. The parts look and decide, this machine acts. Driven by `SiteMachine`, which is its `Host`. Sources:
+spec 7; Chaos IV.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from chaos_protocols.scheduler.pace import Pace
 from chaos_protocols.scheduler.progress import ProgressWatch
 from chaos_protocols.scheduler.proposals import CannotPropose, Proposal, Situation
 from chaos_protocols.scheduler.proposer import InFlight, Proposer
+from chaos_protocols.scheduler.rekeying import Rekeying
 from chaos_protocols.scheduler.replanning import Replanning
 from chaos_protocols.scheduler.reports import Reports
 from chaos_protocols.scheduler.restore_point import RestorePoint
@@ -95,6 +96,7 @@ class Term:
         self.waits = WaitsWatch(host, self.reports, pace)
         self.replanning = Replanning(host, self.reports, pace)
         self.bounding = Bounding(host, self.reports, pace)
+        self.rekeying = Rekeying(host, self.reports)
         self.admission = Admission(host, self.negotiations, self.reports, self.restore_point, turned_back)
 
 
@@ -262,6 +264,7 @@ class SchedulerMachine:
             or self._carry_out(term.voters.step(now_s), now_s)
             or self._agree_on_rules(now_s)
             or self._carry_out(term.bounding.step(), now_s)
+            or self._carry_out(term.rekeying.step(), now_s)
             or self._carry_out(term.replanning.step(now_s), now_s)
         )
 

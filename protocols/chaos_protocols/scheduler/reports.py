@@ -27,6 +27,9 @@ class Reports:
         self._bounding: set[SiteId] = set()
         """Sites whose newest report names bounds that the run should have."""
 
+        self._rekeying: set[SiteId] = set()
+        """Sites whose newest report says something of keys."""
+
     @property
     def newest(self) -> Mapping[SiteId, tuple[SiteStatus, float]]:
         return self._newest
@@ -35,6 +38,7 @@ class Reports:
         self._newest[site] = (report, now_s)
         (self._banning.add if report.bans else self._banning.discard)(site)
         (self._bounding.add if report.bounds is not None else self._bounding.discard)(site)
+        (self._rekeying.add if report.keys is not None else self._rekeying.discard)(site)
         if report.empty_round is None:
             self._stalled.discard(site)
         else:
@@ -44,6 +48,11 @@ class Reports:
     def name_bounds(self) -> bool:
         """Some other site's report, maybe of one that is gone, names bounds that the run should have."""
         return bool(self._bounding)
+
+    @property
+    def name_keys(self) -> bool:
+        """Some other site's report, maybe of one that is gone, says something of keys."""
+        return bool(self._rekeying)
 
     def rate_seen(self, site: SiteId, neighbour: SiteId) -> float:
         """Bytes per second that `site` says its link to `neighbour` carries; 0: it says nothing."""

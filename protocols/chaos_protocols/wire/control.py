@@ -3,7 +3,7 @@ are to come or go in `wire/link_words.py`, on standstills in `wire/recovery.py`.
 
 Who says what to whom; which part of a site handles it stands in `inbound.py`:
 
-    neighbour to neighbour   Heartbeat, Goodbye, OlderStartRefused
+    neighbour to neighbour   Heartbeat, Goodbye, OlderStartRefused, KeysTold
     flooded                  LinkStateAdvertisement
     site -> scheduler        JoinRequest, StateRequest, LeaveRequest, LinkRequest, LinkReady, SiteStatus,
                              RoundStatusReply, CaughtUp, RecoverRequest
@@ -27,6 +27,7 @@ import msgspec
 from chaos_protocols.agreement.raft.messages import Head, RaftMessage
 from chaos_protocols.agreement.roster import Address, Count, Label, ModelFacts, RunId
 from chaos_protocols.names import CONTROL_FRAME_BYTES_MAX, SITES_MAX, SiteId
+from chaos_protocols.wire.keys import KeysTold as KeysTold
 from chaos_protocols.wire.link_words import ConnectOrder as ConnectOrder
 from chaos_protocols.wire.link_words import LinkAnswer as LinkAnswer
 from chaos_protocols.wire.link_words import LinkReady as LinkReady
@@ -219,10 +220,11 @@ Message = (
     | RecoverAnswer
     | RaftEnvelope
     | OlderStartRefused
+    | KeysTold
 )
 
 
-OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits, OlderStartRefused))
+OPTIONAL: Final[frozenset[type[msgspec.Struct]]] = frozenset((RoundWaits, RunWaits, OlderStartRefused, KeysTold))
 """Messages that a site may miss: one of an older version, which does not know them, skips them."""
 
 KINDS: Final = frozenset(one.__struct_config__.tag for one in get_args(Message))

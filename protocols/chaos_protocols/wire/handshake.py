@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 
 from chaos_protocols.names import RUN_ID_PATTERN, SITE_ID_CHARACTERS
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import Software, Version, Versions
 
 NONCE_BYTES = 32
@@ -30,8 +31,9 @@ REASON_CHARACTERS_MAX = 512
 STREAMS_MAX = 16
 """Bulk connections of one link. Sixteen are what long fat pipes were ever seen to profit from."""
 
-HANDSHAKE_BYTES_MAX = 2048
-"""One handshake message. A hello takes about 400 bytes; the longest reason and address fit."""
+HANDSHAKE_BYTES_MAX = 4096
+"""One handshake message. A hello takes about 400 bytes, the longest chain of keys 1,400; the longest reason and address
+fit."""
 
 FULL_FRAME_BYTES = 1600
 """Challenge and proof are filled up to it, so that each takes a packet of full size and some more: where such packets
@@ -117,6 +119,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     has agreed to be named in it."""
     run_start: StartSignature = b""
     """The same with the name of the run `run_id` (since version 9); empty: it is in none, or its release gives none."""
+    keys: KeyChain | None = None
+    """How `public_key` has come to be that of `site` (since version 10); None: it is the first."""
 
     @property
     def versions(self) -> Versions:

@@ -12,6 +12,7 @@ import msgspec
 from chaos_protocols.agreement.roster import Count
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import Bounds
+from chaos_protocols.wire.keys import KeyNews
 from chaos_protocols.wire.plans import CheckpointFacts, Site, Tag
 from chaos_protocols.wire.waits import Seconds, Words
 
@@ -65,3 +66,5 @@ class SiteStatus(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     unsaved: bool = False
     """As its journal knows, no checkpoint of the present lineage was ever whole on its disk: it was there in the first
     rounds of that, or came later and was new in the run. Not said by releases that do not note it."""
+    keys: KeyNews | None = None
+    """Since version 10: what it has to say of its key, and of those of others; None: nothing."""

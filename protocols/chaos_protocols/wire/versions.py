@@ -16,7 +16,7 @@ UNNEGOTIATED = 1
 OLDEST = 2
 """The oldest version that this software still speaks. Raised only when no institution runs an older one any more."""
 
-NEWEST = 9
+NEWEST = 10
 """The newest one. What is new with each is listed in docs/decisions/0015."""
 
 PROOFS_SINCE = 7
@@ -35,6 +35,9 @@ STARTS_SINCE = 9
 
 CUTS_SINCE = 9
 """From this version on the vectors of rounds are cut into more chunks, once a run has agreed on it (spec 9.7)."""
+
+KEYS_SINCE = 10
+"""From this version on a run agrees on a site's new key (spec 20)."""
 
 RULED = (PROOFS_SINCE, NAMES_SINCE, STARTS_SINCE)
 """Versions that brought rules which a run agrees on; each holds those before it, too (spec 6.12)."""

@@ -60,8 +60,8 @@ ROUNDS = (
         patches=(
             Patch(
                 "chaos_protocols.site:SiteMachine._install",
-                "old = self.replica.install(roster)",
-                "old = self.replica.install(roster); self._lift_fence()",
+                "old, rekeyed = self.replica.install(roster)",
+                "old, rekeyed = self.replica.install(roster); self._lift_fence()",
             ),
         ),
         breaks=(2, 3, 8),

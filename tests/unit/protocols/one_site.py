@@ -13,6 +13,7 @@ import msgspec
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.commands import encode_roster
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import HardState, RaftMachine, RaftSettings
 from chaos_protocols.agreement.raft.core import Keys
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
@@ -118,6 +119,7 @@ class Bench:
         settings: SiteSettings = SETTINGS,
         reached: Reached = NOTHING_NOTED,
         keys: Keys | None = None,
+        ring: KeyRing | None = None,
     ) -> None:
         """Without a roster: a site that was never admitted. `voters`: all members where left out; the sole voter leads
         as soon as it has started. `reached`: what its journal says."""
@@ -136,7 +138,7 @@ class Bench:
                 site=site,
                 name=f"site {site[:1]}",
                 address=f"{site[:1]}.example:7400",
-                public_key=b"",
+                public_key=ring.public_key if ring is not None else b"",
                 incarnation=incarnation,
                 run="hearts",
                 reached=reached,
@@ -153,8 +155,9 @@ class Bench:
                 snapshot=snapshot,
                 entries=entries,
                 now_s=self.now_s,
-                keys=keys,
+                keys=ring or keys,
             ),
+            keys=ring,
             roster=roster,
             entries=entries,
             now_s=self.now_s,

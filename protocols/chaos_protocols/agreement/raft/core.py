@@ -9,6 +9,7 @@ so no answer can outrun it (thesis 3.8).
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,6 +44,10 @@ class Keys(Protocol):
     def sign(self, data: bytes) -> bytes: ...
     def verify(self, site: SiteId, public_key: bytes, signature: bytes, data: bytes) -> bool:
         """Whether `public_key` is the site's, and has signed these bytes. False on malformed input."""
+        ...
+
+    def counts(self, site: SiteId, public_key: bytes) -> bool:
+        """Whether `public_key` is the site's."""
         ...
 
 
@@ -242,6 +247,10 @@ class Core:
 
     def keep_vote(self, vote: Vote) -> None:
         self.ballots[vote.voter] = vote
+
+    def drop_votes(self, voters: Iterable[SiteId]) -> None:
+        for voter in voters:
+            del self.ballots[voter]
 
     def gathers(self, now_s: float) -> None:
         self.gathered_s = now_s

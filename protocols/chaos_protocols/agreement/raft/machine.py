@@ -284,6 +284,11 @@ class RaftMachine:
         term is believed when it shows its votes."""
         self._core.in_run(run_id, proof_needed=proof_needed)
 
+    def keys_changed(self, *, now_s: float) -> list[Effect]:
+        """Of some site another key counts than before."""
+        proof.keys_changed(self._core, now_s)
+        return self._core.take_effects()
+
     @property
     def shows_votes(self) -> bool:
         """This site leads, and can show signed votes of a majority of those who vote now."""
@@ -326,6 +331,8 @@ class RaftMachine:
             return "this leader has not committed an entry of its term yet"
         if voters_changed(core.log.configuration, configuration) > 1:
             return "more than one voter would change at once"
+        if core.proof_needed and not self.shows_votes and tuple(sorted(configuration.voters)) != core.voters:
+            return "this leader lacks signed votes, which it would have to show with the change"
         if self.configuration_pending and not self._alone_in_every_majority(configuration):
             return f"the configuration change at index {core.log.configuration_index} is not committed yet"
         for site in sorted(set(configuration.voters) - {core.site, *core.voters}):

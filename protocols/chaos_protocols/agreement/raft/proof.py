@@ -98,6 +98,18 @@ def gather(core: Core, now_s: float) -> None:
             core.send(site, request)
 
 
+def keys_changed(core: Core, now_s: float) -> None:
+    """Of some site another key counts: a leader asks once more for a vote that was given with the former one, as
+    nobody would take it any more who has heard of that."""
+    keys = core.keys
+    if keys is None or not core.ballots:
+        return
+    stale = [vote.voter for vote in core.ballots.values() if not keys.counts(vote.voter, vote.public_key)]
+    core.drop_votes(stale)
+    if stale and core.role is Role.LEADER:
+        gather(core, now_s)
+
+
 def shows_votes(core: Core) -> bool:
     """A leader that can show the votes of a majority of those who vote now."""
     return core.role is Role.LEADER and core.has_majority(set(core.ballots))
@@ -192,8 +204,8 @@ def _leads_from(core: Core, index: int, configuration: Configuration, message: L
     voters = frozenset(configuration.voters)
     led = next(((one.term, one.leader) for one in reversed(core.log.mandates) if one.index <= index), None)
     for mandate in message.mandates:
-        if mandate.index <= index:
-            continue
+        if mandate.index <= max(index, core.commit_index):
+            continue  # what is agreed on here is known here: votes up to there may be of keys that count no more
         leader = (mandate.term, mandate.leader)
         if leader != led and not _majority_for(core, *leader, mandate.votes, voters):
             return False

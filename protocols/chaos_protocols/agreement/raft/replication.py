@@ -134,6 +134,8 @@ def tick_leader(core: Core, now_s: float) -> None:
         core.become_follower(core.term, None, f"no majority: nothing heard from {lacking} for {timeout_s} s", now_s)
         return
     core.beats_next(now_s)
+    if core.proof_needed and not proof.shows_votes(core):  # a voter has changed its key
+        proof.gather(core, now_s)
     for site, progress in core.progress.items():
         beat(core, site, progress, now_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.wire.handshake import (
     ACCEPTED,
     HANDSHAKE_BYTES_MAX,
@@ -21,11 +23,20 @@ from chaos_protocols.wire.handshake import (
     Session,
     Verdict,
 )
+from chaos_protocols.wire.keys import CHANGES_MAX, KeyChain, SiteKeys, with_change
 from chaos_protocols.wire.versions import BEFORE, NEWEST, OLDEST, SPOKEN, Versions, agreed, refusal
 from chaosd.identity import Identity
 from chaosd.transport.admission import AdmissionFacts, judge
 from chaosd.transport.errors import PeerProtocolError
-from chaosd.transport.handshake import DialerHandshake, ListenerHandshake, Speaker, decode, encode, signed_bytes
+from chaosd.transport.handshake import (
+    DialerHandshake,
+    ListenerHandshake,
+    Speaker,
+    chain_of,
+    decode,
+    encode,
+    signed_bytes,
+)
 from chaosd.transport.starts import Start
 
 
@@ -252,3 +263,69 @@ def test_a_reversed_range_shares_no_version_with_anybody(sites: list[Identity]) 
     longest = Versions(oldest=(1 << 31) - 1, newest=(1 << 31) - 2)
     told = refusal(longest, longest, software_here="s" * 64, software_there="s" * 64)
     assert len(told) <= REASON_CHARACTERS_MAX
+
+
+def changed_key(first: Identity, later: Identity, *, run: str = "ab" * 16) -> Identity:
+    """The same site with another key."""
+    return Identity(later._key, later._key_path, with_change(first.chain, run, first, later))
+
+
+def test_a_site_that_has_changed_its_key_is_still_that_site_at_either_end(sites: list[Identity]) -> None:
+    one, other, spare = sites
+    changed = changed_key(one, spare)
+    assert changed.site == one.site
+    machine = ListenerHandshake(other, b"n" * 32, Speaker())
+    hello = hello_of(changed, keys=changed.chain)
+    site, said = machine.prove(proof_for(changed, other, machine, hello))
+    assert site == one.site and chain_of(said) == changed.chain
+    dialing = DialerHandshake(other, one.site, hello_of(other))
+    dialing.check_certificate(changed.certificate_der)
+    assert dialing.listener_key == spare.public_key and dialing.listener.chain == changed.chain
+    assert chain_of(hello_of(one)) == one.chain
+
+
+@pytest.mark.parametrize(
+    "false",
+    [
+        lambda chain: None,
+        lambda chain: msgspec.structs.replace(chain, changes=()),
+        lambda chain: msgspec.structs.replace(chain, run_id="cd" * 16),
+        lambda chain: msgspec.structs.replace(chain, first=b"k"),
+        lambda chain: msgspec.structs.replace(chain, changes=chain.changes * 2),
+        lambda chain: msgspec.structs.replace(
+            chain, changes=(msgspec.structs.replace(chain.changes[0], by_former=bytes(64)),)
+        ),
+    ],
+)
+def test_a_hello_whose_chain_is_not_signed_proves_nothing(
+    sites: list[Identity], false: Callable[[KeyChain], KeyChain | None]
+) -> None:
+    one, other, spare = sites
+    changed = changed_key(one, spare)
+    machine = ListenerHandshake(other, b"n" * 32, Speaker())
+    with pytest.raises(PeerProtocolError):
+        machine.prove(proof_for(changed, other, machine, hello_of(changed, keys=false(changed.chain))))
+
+
+def test_a_dialer_refuses_who_answers_with_a_key_that_counts_no_more(sites: list[Identity]) -> None:
+    one, other, spare = sites
+    ring = KeyRing(other)
+    changed = changed_key(one, spare)
+    ring.follow("ab" * 16, (SiteKeys(site=one.site, chain=changed.chain, settled=1),))
+    dialing = DialerHandshake(other, one.site, hello_of(other), ring.accepts)
+    dialing.check_certificate(changed.certificate_der)
+    with pytest.raises(PeerProtocolError, match="has changed its key"):
+        dialing.check_certificate(one.certificate_der)
+
+
+def test_the_longest_hello_and_chain_fit_a_frame(sites: list[Identity], tmp_path: Path) -> None:
+    one, other, _ = sites
+    last = one
+    for number in range(CHANGES_MAX):
+        last = changed_key(last, Identity.create(tmp_path / str(number)))
+    machine = ListenerHandshake(other, b"n" * 32, Speaker(software="s" * 64))
+    wide = hello_of(last, keys=last.chain, run="r" * 256, address="a" * 256, software="s" * 64, run_id="ab" * 16)
+    full = msgspec.structs.replace(wide, start=bytes(64), run_start=bytes(64))
+    proof = proof_for(last, other, machine, full)
+    assert len(proof) <= HANDSHAKE_BYTES_MAX
+    assert machine.prove(proof)[0] == one.site

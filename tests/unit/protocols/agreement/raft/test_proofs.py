@@ -7,6 +7,7 @@ import pytest
 from tests.rigs.keys import RigKeys
 from tests.unit.protocols.agreement.raft.cluster import RUN, Cluster, configuration
 
+from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import Role
 from chaos_protocols.agreement.raft.machine import TERMS_AHEAD_MAX
 from chaos_protocols.agreement.raft.messages import (
@@ -20,6 +21,7 @@ from chaos_protocols.agreement.raft.messages import (
 from chaos_protocols.agreement.raft.messages import Vote as SignedVote
 from chaos_protocols.agreement.raft.proof import change_words, vote_words
 from chaos_protocols.names import SiteId
+from chaos_protocols.wire.keys import KeyChain, SiteKeys, with_change
 
 
 def led(voters: str = "abc", learners: str = "") -> tuple[Cluster, str, list[str]]:
@@ -276,3 +278,60 @@ def test_signatures_are_not_checked_for_nothing_again_and_again() -> None:
     for _ in range(1000):
         cluster.act(one, cluster[one].receive(SiteId(other), proof, now_s=cluster.now_s))
     assert looked == 1
+
+
+def settled_key(cluster: Cluster, at: str, changed: str) -> None:
+    """This site has heard that another one uses a new key."""
+    chain = with_change(KeyChain(first=RigKeys(changed).public_key), RUN, RigKeys(changed), RigKeys(changed, 1))
+    ring = KeyRing(RigKeys(at))
+    ring.follow(RUN, (SiteKeys(site=SiteId(changed), chain=chain, settled=1),))
+    cluster[at]._core.keys = ring
+
+
+def test_a_leader_asks_once_more_for_the_vote_of_who_has_changed_its_key() -> None:
+    """And changes no voters meanwhile: what it would have to show with that, nobody would take."""
+    cluster, leader, _ = led()
+    machine = cluster[leader]
+    voter = next(name for name in machine._core.ballots if name != leader)
+    assert machine.keys_changed(now_s=cluster.now_s) == [] and machine.shows_votes
+    settled_key(cluster, leader, voter)
+    cluster.filter = lambda _source, _destination, _message: False
+    cluster.act(leader, machine.keys_changed(now_s=cluster.now_s))
+    assert voter not in machine._core.ballots
+    fewer = configuration("".join(name for name in "abc" if name != voter), voter)
+    if not machine.shows_votes:
+        assert cluster.propose(leader, fewer) is None and "lacks signed votes" in machine.refusal
+    answer = VoteResponse(term=2, granted=True)
+    by_former, by_new = (
+        msgspec.structs.replace(
+            answer, public_key=keys.public_key, signature=keys.sign(vote_words(RUN, 2, SiteId(voter), SiteId(leader)))
+        )
+        for keys in (RigKeys(voter), RigKeys(voter, 1))
+    )
+    machine.receive(SiteId(voter), by_former, now_s=cluster.now_s)
+    assert voter not in machine._core.ballots
+    machine.receive(SiteId(voter), by_new, now_s=cluster.now_s)
+    assert voter in machine._core.ballots and machine.shows_votes
+
+
+def test_a_former_key_elects_nobody_also_by_a_mandate_of_what_is_agreed() -> None:
+    """A thief of it, and a member that lies, would be two of three."""
+    cluster, leader, (one, other) = led()
+    settled_key(cluster, one, leader)
+    votes = (vote(leader, other, 9), vote(other, other, 9))
+    cluster.act(one, cluster[one].receive(SiteId(other), shown(other, 9, *votes), now_s=cluster.now_s))
+    assert not believes(cluster, one, other, 9)
+    keys, index = RigKeys(other), cluster[one].commit_index
+    alone = Mandate(
+        term=2,
+        leader=SiteId(other),
+        votes=(vote(leader, other, 2), vote(other, other, 2)),
+        index=index,
+        voters=(SiteId(other),),
+        public_key=keys.public_key,
+        signature=keys.sign(change_words(RUN, 2, SiteId(other), index, (SiteId(other),))),
+    )
+    cluster.run(1.0)
+    proof = shown(other, 9, vote(other, other, 9), mandates=(alone,))
+    cluster.act(one, cluster[one].receive(SiteId(other), proof, now_s=cluster.now_s))
+    assert not believes(cluster, one, other, 9)
