@@ -16,6 +16,7 @@ from chaosd.cli import (
     doctor,
     events,
     init,
+    key,
     leave,
     link,
     metrics,
@@ -60,7 +61,7 @@ def chaosd() -> None:
     """
 
 
-for module in (up, init, start, status, events, page, metrics, link, peer, trust, block, bounds, leave, recover):
+for module in (up, init, start, status, events, page, metrics, link, peer, trust, key, block, bounds, leave, recover):
     module.register(app)
 doctor.register(app)
 
