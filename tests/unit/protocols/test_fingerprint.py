@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from chaos_protocols.fingerprint import WORDS, words_of
+from chaos_protocols.fingerprint import WORDS, site_of_words, words_of
 from chaos_protocols.names import SiteId
 
 UNCHANGED = "0c7ff1d021"
@@ -33,3 +33,13 @@ def test_all_bytes_count_and_words_lead_back_to_the_id() -> None:
 def test_what_is_no_id_has_no_words(text: str) -> None:
     with pytest.raises(ValueError):
         words_of(SiteId(text))
+
+
+def test_words_are_read_whatever_stands_between_them() -> None:
+    site = SiteId(bytes(range(1, 256, 16)).hex())
+    words = words_of(site)
+    assert (
+        site_of_words(words) == site_of_words(words.replace(",", "").upper()) == site_of_words(f"  {words}\n") == site
+    )
+    for wrong in ("", words.rpartition(" ")[0], f"{words} acorn", words.replace(words.split()[0], "acorns"), "ab" * 16):
+        assert site_of_words(wrong) is None
