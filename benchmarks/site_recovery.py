@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,12 @@ SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "site" / "train.py"
 ALONE = {"CHAOS_STANDALONE": "1"}
 STEPS_BETWEEN = 5
 LIMIT_S = 540.0
+PAUSE_S = 1.0
+"""Of training, between a return and the next kill."""
+
+STEPS_OF_RETURNS = 100_000
+"""More than there is time for: the training ends with the last return."""
+
 RESTARTS = 3
 """Of the baseline, in each turn."""
 PLACES = (Work.FORWARD, Work.BACKWARD, Work.SUMMING, Work.UPDATE, Work.WAITING)
@@ -205,9 +211,49 @@ def equal(found: Struck, expected: Sequence[Sequence[str]]) -> bool:
     return bool(told) and all(list(expected[step - 1]) == digests for step, digests in told.items())
 
 
+async def come_back(count: int, *, dp: int, pp: int) -> list[Mapping[str, float]]:
+    """Kill one that trains, so often, and let a new process take its place: what the others stood still for when it
+    came, by what they did."""
+    found: list[Mapping[str, float]] = []
+    training: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def kill() -> None:
+        os.kill(controller.pid(training[-1]), signal.SIGKILL)
+
+    def happened(entry: Happened) -> None:
+        if entry.kind == "plan":
+            training[:] = [int(str(worker)) for worker in _listed(entry.fields["workers"])]
+        elif entry.kind == "training" and entry.fields["generation"] == 1:
+            loop.call_later(PAUSE_S, kill)
+        elif entry.kind == "recovered" and "is here" in entry.reason:
+            seconds = entry.fields["seconds"]
+            assert isinstance(seconds, dict)
+            found.append(seconds)
+            if len(found) == count:
+                controller.end("the last one is back")
+            else:
+                loop.call_later(PAUSE_S, kill)
+
+    controller = Controller(
+        command=[sys.executable, "-u", str(SCRIPT), "--steps", str(STEPS_OF_RETURNS)],
+        workers=dp * pp,
+        planner=SitePlanner(workers=dp * pp, pipelines=dp, stages=pp),
+        restarts=count,
+        environment=ALONE,
+        happened=happened,
+    )
+    async with asyncio.timeout(LIMIT_S):
+        failed = await controller.run()
+    if len(found) < count:
+        raise RuntimeError(f"only {len(found)} of {count} came back: {failed}")
+    return found
+
+
 def run(*, short: bool, seed: int) -> Figures:
     """Kills in all places; equality, repeated steps, and seconds from the signal on. `over_full_restart`: ours, until
-    the next step is done, over a full restart's."""
+    the next step is done, over a full restart's. `seconds_of_return`: for which the others stand still when a restarted
+    worker takes its place; `seconds_of_return_deciding`: of those, until there was a plan."""
     strikes: list[Strike] = []
     equals: list[bool] = []
     expected: list[list[str]] = []
@@ -221,6 +267,7 @@ def run(*, short: bool, seed: int) -> Figures:
         equals.append(equal(found, expected))
         strikes += found.strikes
         restarted += full_restarts(4, RESTARTS)
+    returns = asyncio.run(come_back(2 if short else 8, dp=2, pp=3))
     seen = [each.seen_s - each.sent_s for each in strikes]
     stepped = [each.stepped_s - each.sent_s for each in strikes]
     return {
@@ -234,6 +281,8 @@ def run(*, short: bool, seed: int) -> Figures:
         "seconds_to_next_step": spread(stepped),
         "seconds_to_next_step_max": max(stepped),
         "seconds_of_full_restart": spread(restarted),
+        "seconds_of_return": spread([sum(each.values()) for each in returns]),
+        "seconds_of_return_deciding": spread([each["deciding"] for each in returns]),
         "over_full_restart": statistics.median(stepped) / statistics.median(restarted),
         "policies": ", ".join(sorted({each.policy for each in strikes})),
     }
