@@ -7,7 +7,8 @@ plus delays; a site that is in d links of a tree sends x * d, which its own upli
 
 Four policies with one signature: `pack`, the fractional packing (see `packing`), which reaches the best rate that any
 all-reduce with in-path aggregation can have; `tree`, one maximum-bottleneck spanning tree; `ring` and `star` (parameter
-server), baselines. Every tree is rooted at the site that minimises its depth in seconds. Learners hang on the trees as
+server), baselines. Every tree is rooted at the site that minimises its depth in seconds, which a piece takes: it is
+passed on when it is whole, so a slow link is a long one. Learners hang on the trees as
 leaves that only listen. Equal inputs give equal plans: ties go to the smaller site id.
 
 Source: Chaos leaves this policy to its reference [36]; Tutte 1961, Nash-Williams 1961 for the bound.
@@ -57,6 +58,9 @@ the bound up to mean degree 6 (worst 0.93)."""
 
 ROOT_DELAY_SHARE, ROOT_DELAY_S = 0.05, 0.001
 """A root may be so much further from the farthest site than the best one, in shares or in seconds."""
+
+PIECE_BYTES = 128 << 10
+"""A site passes on so much at a time: a chunk of a vector of 32 MiB that is cut finely."""
 
 REASON_CHARACTERS_MAX = 1000
 """A reason is committed with the plan, where 1024 characters are the limit."""
@@ -244,7 +248,7 @@ def _rooted(overlay: Overlay, edges: Sequence[Edge], weight: float, rooted_weigh
     for one, other in edges:
         near[one].append(other)
         near[other].append(one)
-    depth_s = _depths(near, lambda one, other: overlay.links[edge_between(one, other)].latency_s)
+    depth_s = _depths(near, lambda one, other: _passing_s(overlay.links[edge_between(one, other)]))
     hops = _depths(near, lambda one, other: 1.0)
     least_s = min(depth_s.values())
     near_s = least_s + max(ROOT_DELAY_SHARE * least_s, ROOT_DELAY_S)
@@ -254,6 +258,11 @@ def _rooted(overlay: Overlay, edges: Sequence[Edge], weight: float, rooted_weigh
     rooted_weight[root] += weight
     parent = _walk(near, root, lambda one, other: 0.0)[1]
     return WeightedTree(weight=weight, root=root, parent=tuple(sorted(parent.items())))
+
+
+def _passing_s(link: LinkFacts) -> float:
+    """From when a piece begins to leave until the other end has it."""
+    return link.latency_s + PIECE_BYTES / link.rate_bytes_per_s
 
 
 def _depths(near: Mapping[str, Sequence[str]], length: Callable[[str, str], float]) -> dict[str, float]:

@@ -76,8 +76,13 @@ def look_at_rounds(sent: SentRates, site: SiteId, counters: tuple[ConnectionCoun
     """What the stream of averaging has carried."""
     for one in counters:
         if one.stream == STREAM_AVERAGING:
-            queued = one.queued_bytes > 0
-            sent.looked(site, acknowledged_bytes=one.acknowledged_bytes, queued=queued, now_s=now_s)
+            sent.looked(
+                site,
+                acknowledged_bytes=one.acknowledged_bytes,
+                queued=one.queued_bytes > 0,
+                path_bytes_per_s=one.path_bytes_per_s,
+                now_s=now_s,
+            )
 
 
 def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> ConnectionProgress:

@@ -10,9 +10,10 @@ import asyncio
 import ssl
 from typing import Any, Protocol
 
+from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.transport.framing import CONTROL_PREFIX, FrameMode, FrameReader
 from chaosd.transport.settings import ConnectionCounters
-from chaosd.transport.sockets import DEFAULT_OPTIONS, SocketOptions, tune, unacknowledged_bytes
+from chaosd.transport.sockets import DEFAULT_OPTIONS, SocketOptions, path_bytes_per_s, tune, unacknowledged_bytes
 from chaosd.transport.tls import TlsChannel
 
 
@@ -99,6 +100,7 @@ class PeerConnection:
             acknowledged_bytes=max(0, channel.written_bytes - waiting_bytes),
             waiting_bytes=waiting_bytes,
             queued_bytes=channel.waiting_bytes,
+            path_bytes_per_s=path_bytes_per_s(self.socket) if self.stream == STREAM_AVERAGING else None,
         )
 
     def establish(self, stream: int | None, *, options: SocketOptions = DEFAULT_OPTIONS) -> None:

@@ -107,13 +107,15 @@ class TransportSettings:
 class ConnectionCounters:
     """What one connection of a link has carried since it stands, encrypted. `stream`: None for the control connection;
     `waiting_bytes`: handed over by this site and not acknowledged by the far end's system; `queued_bytes`: those among
-    them that not even this system has taken."""
+    them that not even this system has taken. `path_bytes_per_s`: what the path takes, as the system has measured it
+    last, of the connection of averaging; 0: there was too little to send; None: not measured."""
 
     stream: int | None
     received_bytes: int
     acknowledged_bytes: int
     waiting_bytes: int
     queued_bytes: int = 0
+    path_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,8 @@ _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # <asm-generic/socket.h>; not in the 
 _TCP_INFO_BYTES, _TCP_INFO_RTT = 104, 68  # <linux/tcp.h>: tcpi_rtt in microseconds
 _TCP_INFO_RETRANSMITTED = 100  # tcpi_total_retrans
 _TCP_INFO_LONG_BYTES, _TCP_INFO_DELIVERY = 168, 160  # tcpi_delivery_rate: bytes per second, since Linux 4.9
+_TCP_INFO_LITTLE = 7  # tcpi_delivery_rate_app_limited: the first bit of that byte
+_LITTLE = 1 if sys.byteorder == "little" else 0x80
 
 _log = logging.getLogger("chaosd.transport")
 _told: set[str] = set()
@@ -121,6 +123,18 @@ def delivery_bytes_per_s(transport_socket: Any) -> float:
             (bytes_per_s,) = struct.unpack_from("=Q", info, _TCP_INFO_DELIVERY)
             return float(bytes_per_s)
     return 0.0
+
+
+def path_bytes_per_s(transport_socket: Any) -> float | None:
+    """As `delivery_bytes_per_s`, but 0 where the newest measurement is from when there was too little to send: the path
+    may take more. None: the system measures nothing, or this is loopback."""
+    if sys.platform != "linux" or _is_local(transport_socket):
+        return None
+    with contextlib.suppress(OSError, AttributeError, struct.error):
+        info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LONG_BYTES)
+        (bytes_per_s,) = struct.unpack_from("=Q", info, _TCP_INFO_DELIVERY)
+        return 0.0 if info[_TCP_INFO_LITTLE] & _LITTLE else float(bytes_per_s)
+    return None
 
 
 def keep_unsent(transport_socket: Any, size_bytes: int) -> bool:

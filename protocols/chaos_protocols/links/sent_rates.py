@@ -1,9 +1,13 @@
 """How fast each link takes what this site sends, learned from the rounds' own traffic (spec 9.27).
 
-Pure; driven by whoever looks at the connections' counters, several times a second. Only the time counts in which bytes
-waited to be handed to the system at both ends of an interval: then the link was the brake, not the round. A sample is
-closed when it has enough bytes and time to mean something. The rate is a low quantile of the latest samples: the
-slowest link decides a round, so that one lucky sample must not speak for it, nor a single stall.
+Pure; driven by whoever looks at the connections' counters, several times a second. A round sends in spurts: a link that
+is not planned to be full rests between two chunks, would look as slow as it is used, and be used less for that. So the
+rate counts at which the system has seen bytes arrive while there were more to send, and bytes that moved count with the
+time that they took at that rate. Where the system does not measure that, the time counts in which bytes waited to be
+handed to it at both ends of an interval.
+
+A sample is closed when it has enough bytes and time to mean something. The rate is a low quantile of the latest
+samples: the slowest link decides a round, so that one lucky sample must not speak for it, nor a single stall.
 """
 
 from __future__ import annotations
@@ -35,6 +39,16 @@ class _Link:
     samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
     """When it ended, its rate."""
 
+    def carried(self, moved: int, took_s: float, now_s: float) -> None:
+        """So many bytes, which took so long; nothing, where either is none."""
+        if moved < 0 or took_s <= 0:
+            return
+        self.bytes += moved
+        self.busy_s += took_s
+        if self.bytes >= SAMPLE_BYTES_MIN and self.busy_s >= SAMPLE_S_MIN:
+            self.samples.append((now_s, self.bytes / self.busy_s))
+            self.bytes, self.busy_s = 0, 0.0
+
 
 class SentRates:
     """See the module."""
@@ -42,17 +56,24 @@ class SentRates:
     def __init__(self) -> None:
         self._links: dict[SiteId, _Link] = {}
 
-    def looked(self, site: SiteId, *, acknowledged_bytes: int, queued: bool, now_s: float) -> None:
+    def looked(
+        self,
+        site: SiteId,
+        *,
+        acknowledged_bytes: int,
+        queued: bool,
+        now_s: float,
+        path_bytes_per_s: float | None = None,
+    ) -> None:
         """What the connection to `site` has carried since it stands, and whether bytes wait for it now. A count that
-        falls is that of a new connection."""
+        falls is that of a new connection. `path_bytes_per_s`: the system's newest measurement; 0: there was too little
+        to send; None: it does not measure."""
         link = self._links.setdefault(site, _Link(looked_s=now_s, acknowledged_bytes=acknowledged_bytes))
         moved, took_s = acknowledged_bytes - link.acknowledged_bytes, now_s - link.looked_s
-        if link.queued and queued and moved >= 0 and took_s > 0:
-            link.bytes += moved
-            link.busy_s += took_s
-            if link.bytes >= SAMPLE_BYTES_MIN and link.busy_s >= SAMPLE_S_MIN:
-                link.samples.append((now_s, link.bytes / link.busy_s))
-                link.bytes, link.busy_s = 0, 0.0
+        if path_bytes_per_s is not None:
+            link.carried(moved, moved / path_bytes_per_s if path_bytes_per_s > 0 else 0.0, now_s)
+        elif link.queued and queued:
+            link.carried(moved, took_s, now_s)
         link.acknowledged_bytes, link.queued, link.looked_s = acknowledged_bytes, queued, now_s
 
     def keep(self, sites: Iterable[SiteId]) -> None:

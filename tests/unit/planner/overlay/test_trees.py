@@ -17,6 +17,7 @@ from tests.unit.planner.overlay.overlays import check_spans, packing_number, ran
 from chaos_planner.overlay import trees
 from chaos_planner.overlay.graph import overlay_of
 from chaos_planner.overlay.trees import (
+    PIECE_BYTES,
     POLICIES,
     TREES_MAX,
     Disconnected,
@@ -32,7 +33,7 @@ def link(rate: float, latency_s: float = 0.01) -> LinkFacts:
     return LinkFacts(rate_bytes_per_s=rate, latency_s=latency_s)
 
 
-CHAIN = {("a", "b"): link(10, 0.01), ("b", "c"): link(20, 0.01), ("c", "d"): link(30, 0.10)}
+CHAIN = {("a", "b"): link(1e7, 0.01), ("b", "c"): link(2e7, 0.01), ("c", "d"): link(3e7, 0.10)}
 
 
 @pytest.mark.parametrize("policy", ["tree", "trees", "star"])
@@ -61,6 +62,14 @@ def test_the_root_minimises_the_depth_in_seconds() -> None:
     tree = trees.tree("abcd", CHAIN).trees[0]
     assert tree.root == "c"  # 0.10 s from either end; b would be 0.11 s from d
     assert tree.parent == (("a", "b"), ("b", "c"), ("d", "c"))
+
+
+def test_a_slow_link_is_a_long_one_for_the_root() -> None:
+    """A piece takes 0.1 s over the link of d: from c everybody is within that, though b is nearer to all by latency."""
+    links = {("a", "b"): link(1e9, 0.02), ("b", "c"): link(1e9, 0.01), ("c", "d"): link(PIECE_BYTES * 10, 0.001)}
+    assert trees.tree("abcd", links).trees[0].root == "c"
+    fast = {pair: link(1e9, facts.latency_s) for pair, facts in links.items()}
+    assert trees.tree("abcd", fast).trees[0].root == "b"
 
 
 def test_ties_go_to_the_smaller_site_id_whatever_the_order_of_input() -> None:

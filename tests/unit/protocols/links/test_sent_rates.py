@@ -17,11 +17,15 @@ class Shaped:
     def __init__(self, rates: SentRates) -> None:
         self.rates, self.now_s, self.acknowledged = rates, 100.0, 0.0
 
-    def carries(self, rate: float, seconds: float, *, queued: bool = True) -> None:
+    def carries(self, rate: float, seconds: float, *, queued: bool = True, path: float | None = None) -> None:
+        """`path`: what the system says that it takes."""
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
             self.acknowledged += rate * LOOK_S
-            self.rates.looked(A, acknowledged_bytes=int(self.acknowledged), queued=queued, now_s=self.now_s)
+            acknowledged = int(self.acknowledged)
+            self.rates.looked(
+                A, acknowledged_bytes=acknowledged, queued=queued, path_bytes_per_s=path, now_s=self.now_s
+            )
 
     @property
     def told(self) -> float | None:
@@ -44,6 +48,30 @@ def test_a_link_with_little_to_carry_says_nothing_and_forgets_nothing() -> None:
     assert link.told is None
     link.carries(10e6, 3.0)
     link.carries(1e6, 10.0, queued=False)
+    assert link.told == 10e6
+
+
+def test_a_link_that_rests_between_chunks_is_as_fast_as_its_path_and_not_as_it_is_used() -> None:
+    link = Shaped(SentRates())
+    link.carries(3e6, 5.0, path=10e6)
+    assert link.told == 10e6
+    link.carries(3e6, 5.0, path=5e6)
+    assert link.told == 5e6, "slower than before, and still not full"
+
+
+def test_what_was_measured_while_there_was_too_little_to_send_is_no_rate() -> None:
+    link = Shaped(SentRates())
+    link.carries(3e6, 10.0, path=0.0)
+    assert link.told is None
+    link.carries(10e6, 3.0, path=11e6)
+    link.carries(3e6, 10.0, path=0.0)
+    assert link.told == 11e6
+
+
+def test_a_measurement_of_a_link_that_carries_nothing_does_not_count_again_and_again() -> None:
+    link = Shaped(SentRates())
+    link.carries(10e6, 3.0, path=10e6)
+    link.carries(0.0, 10.0, path=1e6)
     assert link.told == 10e6
 
 
