@@ -6,16 +6,25 @@ overlay for each policy in turn, in the same run: `trees` (the default), `tree`,
 links themselves, as they do when sites join. Only rounds with the weight of all sites count, from the plan on that is
 made when the run has agreed on the newest rules (spec 9.7), half a minute after the last site came in.
 
+Told beside each policy's rounds: `processor_share`, the part of the machine's cores that daemons, workers and the delay
+line used while the rounds were measured (near 1 the cores are the limit, not the links); `links_used`, the part of
+what all links could carry in that time, both ways, that they carried; `rate_told`, the rates of the links that the plan
+was made from over the true ones.
+
 The bound is the vector over the packing number of the overlay, with the true rates less headers (Tutte 1961,
 Nash-Williams 1961): a round cannot be faster, whatever the trees. Bar: `trees_over_bound` at most 1.15.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from benchmarks.allreduce import AveragingCluster, whole_rounds
 from benchmarks.measure import Figures, spread
@@ -42,6 +51,7 @@ def run(*, short: bool, seed: int) -> Figures:
     """`POLICY_over_bound`: medians of the rounds on each overlay, over its bound; a policy that has no trees on an
     overlay (`ring`) is not counted there."""
     over: dict[str, list[float]] = {policy: [] for policy in POLICIES}
+    shares: list[float] = []
     figures: Figures = {}
     vector_bytes, rounds = (VECTOR_BYTES_SHORT, ROUNDS_SHORT) if short else (VECTOR_BYTES, ROUNDS)
     for number, (sites, degree) in enumerate(OVERLAYS[:OVERLAYS_SHORT] if short else OVERLAYS):
@@ -52,11 +62,29 @@ def run(*, short: bool, seed: int) -> Figures:
         for policy in POLICIES:
             if policy == "ring" and not has_ring(SITES[:sites], links):
                 continue
-            seconds = rounds_over(SITES[:sites], links, policy, vector_bytes, rounds)
-            figures[f"{case}_{policy}_s"] = spread(seconds)
-            over[policy].append(spread(seconds)["median"] / bound_s)
-            print(f"{case}, bound {bound_s:.2f} s: {policy} {over[policy][-1]:.2f} times", flush=True)
-    return figures | {f"{policy}_over_bound": spread(values) for policy, values in over.items() if values}
+            measured = rounds_over(SITES[:sites], links, policy, vector_bytes, rounds)
+            figures[f"{case}_{policy}_s"] = seconds = spread(measured.seconds)
+            figures[f"{case}_{policy}_links_used"] = measured.links_used
+            figures[f"{case}_{policy}_rate_told"] = spread(measured.rates_told)
+            over[policy].append(seconds["median"] / bound_s)
+            shares.append(measured.processor_share)
+            print(f"{case}, bound {bound_s:.2f} s: {policy} {over[policy][-1]:.2f} times, {measured}", flush=True)
+    figures |= {f"{policy}_over_bound": spread(values) for policy, values in over.items() if values}
+    return figures | {"processor_share": spread(shares)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """See the module. `rates_told`: of each link."""
+
+    seconds: list[float]
+    processor_share: float
+    links_used: float
+    rates_told: list[float]
+
+    def __str__(self) -> str:
+        told = f"rates told {min(self.rates_told):.2f} to {max(self.rates_told):.2f}"
+        return f"{self.processor_share:.0%} of the cores, {self.links_used:.0%} of the links, {told}"
 
 
 def overlay(rng: random.Random, sites: int, degree: float) -> list[LinkSpec]:
@@ -95,10 +123,8 @@ def has_ring(sites: tuple[str, ...], links: list[LinkSpec]) -> bool:
     return True
 
 
-def rounds_over(
-    sites: tuple[str, ...], links: list[LinkSpec], policy: str, vector_bytes: int, rounds: int
-) -> list[float]:
-    """Seconds of whole rounds on this overlay under one policy. Raises BenchmarkError, NetworkUnavailableError."""
+def rounds_over(sites: tuple[str, ...], links: list[LinkSpec], policy: str, vector_bytes: int, rounds: int) -> Measured:
+    """Whole rounds on this overlay under one policy. Raises BenchmarkError, NetworkUnavailableError."""
     near: dict[str, tuple[str, ...]] = {}
     for number, name in enumerate(sites):
         far = [link.between[1 - link.between.index(name)] for link in links if name in link.between]
@@ -119,7 +145,7 @@ def rounds_over(
         try:
             for name in sites:  # one after the other, so that each measures its links to those before it
                 cluster.train_one(name, links=len(near[name]))
-            return _rounds(cluster, len(sites), rounds)
+            return _measured(cluster, links, rounds)
         finally:
             cluster.end()
 
@@ -129,17 +155,54 @@ def _cut_finely(site: Site) -> bool:
     return any("more chunks" in event.cause for event in site.events("plan"))
 
 
-def _rounds(cluster: AveragingCluster, sites: int, rounds: int) -> list[float]:
-    first = next(iter(cluster.sites.values()))
+def _measured(cluster: AveragingCluster, links: list[LinkSpec], rounds: int) -> Measured:
+    first, sites = next(iter(cluster.sites.values())), len(cluster.sites)
     cluster.wait(lambda: bool(whole_rounds(first.rounds(), sites, after_s=0.0)[0]), "a round of all sites")
     cluster.wait(lambda: any(_cut_finely(site) for site in cluster.sites.values()), "the plan that cuts finely")
     first_whole = len(first.rounds())
     cluster.wait(lambda: len(first.rounds()) > first_whole + 4, "rounds along it")
-    began_s, end_s = time.time(), time.monotonic() + WINDOW_MAX_S
+    began_s, used_s, carried = time.time(), _used_s(), _carried_bytes(cluster)
     seconds: list[float] = []
-    while len(seconds) < rounds and time.monotonic() < end_s:
+    while len(seconds) < rounds and time.time() < began_s + WINDOW_MAX_S:
         time.sleep(0.5)
         seconds, _ = whole_rounds(first.rounds(), sites, after_s=began_s)
     if not seconds:
         raise BenchmarkError(f"no two rounds of all sites within {WINDOW_MAX_S:g} s")
-    return seconds
+    took_s = time.time() - began_s
+    possible = 2 * took_s * sum((link.rate_mbit or 0.0) * SCALE * MBIT_BYTES_PER_S for link in links)
+    return Measured(
+        seconds=seconds,
+        processor_share=(_used_s() - used_s) / took_s / (psutil.cpu_count() or 1),
+        links_used=(_carried_bytes(cluster) - carried) / possible,
+        rates_told=_rates_told(first, links),
+    )
+
+
+def _used_s() -> float:
+    """Processor seconds of everything that this benchmark has started."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += float(times.user + times.system)
+    return total
+
+
+def _carried_bytes(cluster: AveragingCluster) -> int:
+    """What all sites have sent over their links, headers included (`/proc/PID/net/dev`)."""
+    total = 0
+    for site in cluster.sites.values():
+        assert site.daemon is not None
+        lines = Path(f"/proc/{site.daemon.pid}/net/dev").read_text(encoding="ascii").splitlines()[2:]
+        devices = {name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)}
+        total += sum(int(counts[8]) for name, counts in devices.items() if name != "lo")
+    return total
+
+
+def _rates_told(site: Site, links: list[LinkSpec]) -> list[float]:
+    """Of each link, what the roster has over what is true."""
+    status = site.client.status()
+    names = {one.site: one.name for one in status.sites}
+    told = {frozenset((names[link.one], names[link.other])): link.rate_bytes_per_s or 0.0 for link in status.links}
+    true = {frozenset(pair): facts.rate_bytes_per_s for pair, facts in facts_of(links).items()}
+    return [told[pair] / rate for pair, rate in true.items()]

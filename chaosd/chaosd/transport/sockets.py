@@ -128,7 +128,7 @@ def delivery_bytes_per_s(transport_socket: Any) -> float:
 def path_bytes_per_s(transport_socket: Any) -> float | None:
     """As `delivery_bytes_per_s`, but 0 where the newest measurement is from when there was too little to send: the path
     may take more. None: the system measures nothing, or this is loopback."""
-    if sys.platform != "linux" or _is_local(transport_socket):
+    if sys.platform != "linux" or transport_socket is None or _is_local(transport_socket):
         return None
     with contextlib.suppress(OSError, AttributeError, struct.error):
         info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LONG_BYTES)

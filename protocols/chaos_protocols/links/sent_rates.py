@@ -25,8 +25,9 @@ SAMPLES_MIN = 3
 """Before that a rate is not told."""
 
 QUANTILE = 0.4
-DIGITS = 2
-"""Significant ones of a rate that is told: what differs by less is the same rate."""
+DIGITS = 3
+"""Significant ones of a rate that is told: what differs by less is the same rate. With two, a plan would be made from
+rates that are up to a twentieth wrong, and leave links idle for that."""
 
 
 @dataclass(slots=True)

@@ -98,8 +98,8 @@ def test_rates_age_and_end_with_their_links_and_a_new_connection_begins_at_zero(
     assert link.rates.rates(now_s=link.now_s) == ()
 
 
-@pytest.mark.parametrize(("rate", "told"), [(12_345_678.0, 12e6), (12_600_000.0, 13e6), (999_999.0, 1e6)])
-def test_a_rate_is_told_to_two_digits_so_that_noise_is_no_news(rate: float, told: float) -> None:
+@pytest.mark.parametrize(("rate", "told"), [(12_345_678.0, 12.3e6), (12_670_000.0, 12.7e6), (999_999.0, 1e6)])
+def test_a_rate_is_told_to_three_digits_so_that_noise_is_no_news(rate: float, told: float) -> None:
     link = Shaped(SentRates())
     link.carries(rate, 5.0)
     assert link.told == told
