@@ -42,6 +42,7 @@ PREFERRED = "bbr"
 
 _SO_NWRITE = 0x1024  # <sys/socket.h> of macOS: bytes in the send buffer
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # <asm-generic/socket.h>; not in the socket module
+_TCP_WINDOW_CLAMP = 10  # <linux/tcp.h>; not in Python's socket module everywhere
 _TCP_INFO_BYTES, _TCP_INFO_RTT = 104, 68  # <linux/tcp.h>: tcpi_rtt in microseconds
 _TCP_INFO_RETRANSMITTED = 100  # tcpi_total_retrans
 _TCP_INFO_LONG_BYTES, _TCP_INFO_DELIVERY = 168, 160  # tcpi_delivery_rate: bytes per second, since Linux 4.9
@@ -177,11 +178,13 @@ def window_bytes(transport_socket: Any) -> int:
 
 
 def _enlarge(transport_socket: Any) -> None:
-    """Larger buffers for a long path, where this process may have more than the system's limit."""
+    """Larger buffers for a long path, where this process may have more than the system's limit. With the tuning the
+    growth of the window ends, too: it would stay at the 85 KB of a young connection, 4 MB/s at 20 ms there and back."""
     wanted = min(BULK_BUFFER_BYTES_MAX, int(2 * GOAL_BYTES_PER_S * round_trip_s(transport_socket)))
     if wanted > BULK_BUFFER_BYTES:
         _try(transport_socket, socket.SOL_SOCKET, _SO_SNDBUFFORCE, wanted)
         _try(transport_socket, socket.SOL_SOCKET, _SO_RCVBUFFORCE, wanted)
+        _try(transport_socket, socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, wanted)
 
 
 def _choose_congestion(transport_socket: Any, congestion: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+from chaosd.transport import sockets
 from chaosd.transport.sockets import SocketOptions, congestion_of, round_trip_s, streams_for, tune, window_bytes
 
 MIB = 1 << 20
@@ -63,3 +65,17 @@ def test_what_a_socket_does_not_tell_counts_as_unknown(connected: socket.socket)
     assert window_bytes(None) > 0
     assert tune(None, bulk=True) == ""
     assert 0 <= round_trip_s(connected) < 1
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux may exceed the limit")
+def test_a_buffer_that_is_fixed_for_a_long_path_does_not_fix_the_window_of_a_young_connection(
+    connected: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever fixes the size of a buffer switches the system's tuning off, and with it the growth of the window."""
+    monkeypatch.setattr(sockets, "_is_local", lambda one: False)
+    monkeypatch.setattr(sockets, "round_trip_s", lambda one: 0.02)
+    window = getattr(socket, "TCP_WINDOW_CLAMP", 10)
+    young = connected.getsockopt(socket.IPPROTO_TCP, window)
+    tune(connected, bulk=True)
+    assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > sockets.BULK_BUFFER_BYTES, "it is fixed"
+    assert young < MIB < sockets.BULK_BUFFER_BYTES_MAX <= connected.getsockopt(socket.IPPROTO_TCP, window)
