@@ -154,7 +154,7 @@ class SiteMachine(SiteParts):
             self.outbox.emit([SetTimer(at_s=at_s)])
 
     def _linked(self, event: events.LinkUp) -> None:
-        self.link_keys.shown(event.site, event.chain)
+        self.link_keys.shown(event.site, event.incarnation, event.chain)
         self.network.link_up(event)
 
     def _started(self, event: events.Started) -> None:
@@ -262,7 +262,7 @@ class SiteMachine(SiteParts):
                 self.link_keys.tell(site)
                 self.outbox.emit(network.router.introduce(site))
             case LinkWentDown(site=site, incarnation=incarnation, reason=reason):
-                self.link_keys.went_down(site)
+                self.link_keys.went_down(site, incarnation)
                 network.report_link(site, incarnation, up=False, reason=reason)
                 self._look_for_the_leader()
                 self.record("link-down", short(site), reason, "", None, "the link to this site is down")

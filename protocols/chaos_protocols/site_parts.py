@@ -51,7 +51,7 @@ class SiteParts:
             facts.site, raft, roster, last_known, keys=keys, rules=facts.reached.rules, now_s=now_s
         )
         self.network = Network(self.outbox, self.replica)
-        self.link_keys = LinkKeys(self.outbox, self.network, keys)
+        self.link_keys = LinkKeys(self.outbox, self.replica, self.network)
         self.rounds = RoundMachine(facts.site, roster)
         parts = self.participation = Participation(self.outbox, self.replica, self.network, self.rounds)
         self.orders = LinkOrders(self.outbox, self.replica, self.network, parts.client, parts.links)

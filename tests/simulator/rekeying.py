@@ -153,10 +153,10 @@ class Rotation:
             if there.machine is not None and there.connections.get(self.site) is connection and self._has_heard(there):
                 self.world.oracles.fail(11, f"{there.name} has a link with whoever has the former key of {self.site}")
         for node in self.world.nodes.values():
-            if node.machine is not None and node.site != self.site and self._has_heard(node):
-                key = node.machine.network.spoke_with(self.site)
-                if key and key != RigKeys(self.site, self.times).public_key:
-                    self.world.oracles.fail(11, f"{node.name} takes words of the former key of {self.site}")
+            if node.machine is None or node.site == self.site or not self._has_heard(node):
+                continue
+            if node.machine.network.incarnations.get(self.site, 0) >= thief.disk.incarnation:
+                self.world.oracles.fail(11, f"{node.name} takes words of the former key of {self.site}")
 
 
 def rotate(world: World, until_s: float, begin: Callable[[Node], None]) -> None:

@@ -142,3 +142,15 @@ def test_a_neighbour_is_told_when_its_link_comes_up_and_believed_as_far_as_signe
     bench.hear(B, KeysTold(chains=(chain_of(B),)))
     assert bench.machine.keys.counts(B, later)
     assert agreed(bench, B) is None
+
+
+def test_a_link_that_has_taken_the_place_of_another_is_known_by_its_own_key() -> None:
+    """The one before is told to be down after the new one has come up."""
+    bench = Bench(C, spoken(of_run()), ring=KeyRing(RigKeys(C)))
+    for incarnation, number in ((1, 1), (9, 0)):
+        chain = chain_of(A, changes=number)
+        bench.handle(LinkUp(site=A, incarnation=incarnation, address="", chain=chain))
+    assert bench.machine.link_keys.key_of(A) == RigKeys(A).public_key
+    bench.handle(LinkUp(site=B, incarnation=1, address="", chain=chain_of(B, changes=0)))
+    bench.machine._install(msgspec.structs.replace(spoken(of_run(approved(), settled())), epoch=EPOCH + 9), None)
+    assert [one.site for one in bench.machine.outbox.take() if isinstance(one, CloseLink)] == [A]
