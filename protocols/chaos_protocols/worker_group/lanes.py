@@ -29,8 +29,6 @@ from chaos_protocols.worker_group.messages import (
     Text,
 )
 
-LANES_MAX = 1024
-
 Together: TypeAlias = GroupHello | PlanReady | Reduced | Stepped
 """What a worker says once all of its lanes could."""
 

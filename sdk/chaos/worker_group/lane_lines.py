@@ -84,18 +84,19 @@ class _Follower:
 
     def read(self, pass_on: Callable[[WorkerMessage], None]) -> None:
         """A thread's work, until the line ends."""
-        stream = self._connection.makefile("rb")
-        with suppress(OSError):
-            while len(header := stream.read(4)) == 4:
-                message = from_follower(stream.read(frame_size(header)))
-                if isinstance(message, Here):
-                    self.here.put(message)
-                elif isinstance(message, Beat):
-                    self.beaten = True
-                else:
-                    pass_on(message)
-        self.ended.set()
-        self.here.put(None)
+        try:
+            with suppress(OSError), self._connection.makefile("rb") as stream:
+                while len(header := stream.read(4)) == 4:
+                    message = from_follower(stream.read(frame_size(header)))
+                    if isinstance(message, Here):
+                        self.here.put(message)
+                    elif isinstance(message, Beat):
+                        self.beaten = True
+                    else:
+                        pass_on(message)
+        finally:
+            self.ended.set()
+            self.here.put(None)
 
 
 class LeaderLine(ControlLine):
