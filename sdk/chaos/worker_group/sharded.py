@@ -52,6 +52,7 @@ class ShardedLayer(Layer):
     def drop(self) -> None:
         if self.held:
             super().drop()
+            self._cut = {}
             self.whole.to("meta")
             for part in self.whole.modules():
                 if isinstance(part, FSDPModule):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,7 +95,10 @@ def test_a_layer_that_was_dropped_comes_back_with_the_state_that_is_loaded(mesh:
     for layer in (plain, sharded):
         trained(layer, 0, value)
     state = sharded.state()
+    before = [weakref.ref(piece) for piece in sharded.parameters]
     sharded.drop()
+    gc.collect()
+    assert not any(piece() is not None for piece in before), "their memory is given back"
     whole: list[Any] = list(sharded.whole.parameters())
     assert all(one.to_local().is_meta for one in whole)
     sharded.revive()
