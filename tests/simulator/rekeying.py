@@ -11,7 +11,6 @@ says.
 from __future__ import annotations
 
 import random
-from functools import partial
 from typing import TYPE_CHECKING
 
 from chaos_protocols.agreement.key_commands import keys_of
@@ -80,7 +79,7 @@ class Rotation:
         if machine is None or node.stopped or not machine.membership.in_roster or self.settled < disk.key_number:
             return
         if disk.next_chain is not None:
-            if self._rng.random() < self._restarts and not self.world.must_live(node):
+            if self._rng.random() < self._restarts:
                 self.world.tell(f"!! {node.name} takes its key {disk.next_number}")
                 node.kill(worker_too=False)
                 self._begin(node)
@@ -131,10 +130,15 @@ class Rotation:
         self._thief = thief
         self.world.tell(f"!! somebody starts a daemon with the former key of {true.name}")
         thief.start()
-        self.world.schedule(self._rng.uniform(*THIEF_LIVES_S), self.ends)
+        self.world.schedule(self._rng.uniform(*THIEF_LIVES_S), self._end_thief)
 
-    def ends(self) -> None:
-        """The thief gives up."""
+    def calm(self) -> None:
+        """He does, and nobody puts off any longer what is to be done."""
+        self._end_thief()
+        self._restarts = 1.0
+
+    def _end_thief(self) -> None:
+        """He gives up."""
         if self._thief is not None:
             self._thief.kill()
             self._thief = None
@@ -167,11 +171,7 @@ def rotate(world: World, until_s: float, begin: Callable[[Node], None]) -> None:
         return
     world.rotation = Rotation(world, rng, begin)
     world.schedule(rng.uniform(1.0, 0.7 * until_s), world.rotation.look)
-    world.schedule(until_s, partial(_calm, world.rotation))
-
-
-def _calm(rotation: Rotation) -> None:
-    rotation.ends()
+    world.schedule(until_s, world.rotation.calm)
 
 
 def must_settle(world: World, limit_s: float) -> None:
