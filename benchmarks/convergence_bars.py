@@ -27,7 +27,7 @@ from chaos.sync import DiLoCo, EveryStep, SyncMode
 from chaos_protocols.wire.encodings import FP32
 
 SITES, SEEDS, SEEDS_SHORT = 2, 5, 2
-STEPS, STEPS_SHORT = 1_000, 100
+STEPS, STEPS_SHORT = 400, 50
 SIZE = {"width": 48, "blocks": 2, "length": 32}
 REFERENCE = "every_step_fp32"
 BEGINNINGS = ("fresh", "trained")
@@ -46,7 +46,7 @@ TRAINED_SEEDS = 1000
 
 
 def run(*, short: bool, seed: int) -> Figures:
-    """short: 100 steps, two seeds: too little for the bars, enough to see that it runs."""
+    """short: 50 steps, two seeds: too little for the bars, enough to see that it runs."""
     import torch
 
     torch.set_num_threads(1)
