@@ -287,9 +287,11 @@ def _play(trial: Trial, world: World) -> None:
 
 def _not_live(world: World, what: str) -> None:
     """Invariant 8 is broken, unless a member lies: one that says wrong things of its links can keep others out, and
-    stop the rounds (docs/security.md). Raises Violation or NotPromised."""
+    stop the rounds; or a thief keeps out who slept (docs/security.md). Raises Violation or NotPromised."""
     if world.liar:
         raise NotPromised(f"{world.liar} is a member that lies, which can stop the run: {what}")
+    if world.rotation is not None and (kept_out := world.rotation.keeps_out()):
+        raise NotPromised(f"{kept_out} had let in who has a former key (docs/security.md): {what}")
     world.oracles.fail(8, what)
 
 

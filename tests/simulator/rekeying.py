@@ -58,6 +58,13 @@ class Rotation:
         known = keys_of(roster, self.site) if roster is not None else None
         return known.settled if known is not None else 0
 
+    def keeps_out(self) -> str:
+        """Sites that had let the thief in and have not heard since: they take his start number for the newest, and, if
+        they have to ask the true site to be let into the run again, hear nothing by which they would know better until
+        their daemons are started again."""
+        nodes = (self.world.nodes[site] for site in sorted(self.world.doors.let_thief_in))
+        return ", ".join(node.name for node in nodes if node.machine is not None and not self._has_heard(node))
+
     @property
     def is_over(self) -> bool:
         """All changes are settled."""

@@ -40,6 +40,8 @@ class Doors:
 
     def __init__(self) -> None:
         self._proven: dict[tuple[str, int, str], tuple[int, bytes]] = {}
+        self.let_thief_in: set[str] = set()
+        """Sites that have had a link with one: they slept, and had not heard yet."""
         self.unread = 0
         """Words that were signed with keys that do not count where they came."""
 
@@ -48,6 +50,8 @@ class Doors:
         for one, other in ((node, far), (far, node)):
             key = (one.site, one.disk.incarnation, other.site)
             assert other.machine is not None
+            if other.stray == THIEF:
+                self.let_thief_in.add(one.site)
             shown = (other.disk.incarnation, other.machine.keys.public_key)
             self._proven[key] = max(self._newest(one, other.site), shown)
 
