@@ -98,10 +98,12 @@ def _claim(world: World, liar: Node, rng: random.Random) -> None:
 
 def _judge(world: World) -> None:
     """Nobody was made to believe in a start that never was."""
-    begun = {one.site: one.disk.incarnation for one in world.nodes.values()}
+    begun, rotation = {one.site: one.disk.incarnation for one in world.nodes.values()}, world.rotation
     for node in world.nodes.values():
         if node.machine is None:
             continue
         for site, incarnation in node.machine.network.incarnations.items():
+            if rotation is not None and rotation.may_believe(node, SiteId(site), incarnation):
+                continue
             if incarnation > begun.get(site, incarnation):
                 world.oracles.fail(11, f"{node.name} believes in start {incarnation} of {site}, which never was")

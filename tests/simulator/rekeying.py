@@ -45,6 +45,8 @@ class Rotation:
         self.times = rng.choice((1, 1, 2))
         self._restarts = rng.choice(RESTARTS)
         self._thief: Node | None = None
+        self._stolen_start = 0
+        """The start number that the thief shows; 0: there was none yet."""
         self._thieves = rng.choice((0, 1, 1))
 
     @property
@@ -64,6 +66,11 @@ class Rotation:
         their daemons are started again."""
         nodes = (self.world.nodes[site] for site in sorted(self.world.doors.let_thief_in))
         return ", ".join(node.name for node in nodes if node.machine is not None and not self._has_heard(node))
+
+    def may_believe(self, node: Node, site: str, incarnation: int) -> bool:
+        """Whether a site may take this for a start of the one that has changed its key, since it has not heard that
+        the key with which the thief showed it counts no more: it sleeps, or never was in the run."""
+        return site == self.site and incarnation == self._stolen_start and not self._has_heard(node)
 
     @property
     def is_over(self) -> bool:
@@ -137,6 +144,7 @@ class Rotation:
         self._thief = thief
         self.world.tell(f"!! somebody starts a daemon with the former key of {true.name}")
         thief.start()
+        self._stolen_start = thief.disk.incarnation
         self.world.schedule(self._rng.uniform(*THIEF_LIVES_S), self._end_thief)
 
     def calm(self) -> None:
