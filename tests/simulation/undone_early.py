@@ -22,8 +22,8 @@ EARLY = (
         patches=(
             Patch(
                 "chaos_protocols.site:SiteMachine._install",
-                "old = self.replica.install(roster)",
-                "old = self.replica.install(roster); self._lift_fence()",
+                "old, rekeyed = self.replica.install(roster)",
+                "old, rekeyed = self.replica.install(roster); self._lift_fence()",
             ),
         ),
         stories=("47", "66", "107"),
