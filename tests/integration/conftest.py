@@ -21,6 +21,7 @@ LONGEST_FIRST = (
     "test_integrations.py",
     "test_cluster.py",
     "test_worker_group.py",
+    "test_device_groups.py",
     "test_first_minutes.py",
     "test_transport_both_dial.py",
     "test_transport_memory.py",
