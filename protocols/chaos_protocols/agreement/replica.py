@@ -100,7 +100,7 @@ class RosterReplica:
     def was_in_run(self) -> bool:
         """This site is, or was, in one, as its journal says; and so that says who else is. A newcomer may have an old
         roster already, in which it is not."""
-        return self.has(self.site) or any(gone.site == self.site for gone in self.roster.departed)
+        return self.has(self.site) or self.roster.gone(self.site) is not None
 
     def can_propose(self) -> bool:
         """Only when everything that went before is committed, and so applied here: a command is made from the roster

@@ -184,6 +184,10 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Of those that have left, or were removed."""
         return tuple(gone.last_round for gone in self.departed)
 
+    def gone(self, site: SiteId) -> Departure | None:
+        """Its departure, also where it is back; None: it never went, or is forgotten."""
+        return next((gone for gone in self.departed if gone.site == site), None)
+
     def departure(self, site: SiteId, incarnation: int) -> Departure | None:
         return next((gone for gone in self.departed if gone.site == site and gone.incarnation == incarnation), None)
 

@@ -101,8 +101,7 @@ class ReachedRound:
     def _never_was_in_the_run(self, roster: Roster) -> bool:
         """It never was in the run: neither its journal nor the roster knows of it. Who is back without its journal is
         named in the roster as long as that names it."""
-        known = any(gone.site == self._outbox.facts.site for gone in roster.departed)
-        return not self.noted.lineage and not known
+        return not self.noted.lineage and roster.gone(self._outbox.facts.site) is None
 
     @property
     def unsaved_in(self) -> int:

@@ -128,7 +128,7 @@ class FailureDetector:
         """A leaver whose last round is done everywhere is gone, as it should be, and so are its links. If it is done
         here, the others' reports of it are under way: until they are here nobody resolves a round for it."""
         facts, roster = self._facts, self._facts.roster
-        gone = next((one for one in roster.departed if one.site == site), None)
+        gone = roster.gone(site)
         if gone is None or gone.cause != "left" or facts.done_round < gone.last_round:
             return False
         reports = self._reports.of_members()

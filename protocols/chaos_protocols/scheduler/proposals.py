@@ -238,7 +238,7 @@ def removal_of(situation: Situation, asked: Removal) -> Removal:
     if record is None:
         if not any(site in view.members for view in roster.views):
             raise CannotPropose("it is out of the roster already", final=True)
-        gone = next((one for one in roster.departed if one.site == site), None)
+        gone = roster.gone(site)
         if gone is not None:  # its name stays: who left is not called failed because its last round was resolved
             left, incarnation = gone.cause == "left", gone.incarnation
     whole = stays_whole_without(roster, site)

@@ -202,7 +202,7 @@ class RestorePoint:
         """Whether rounds of this run can be in it: they are in no state of a site that never was in it. An operator may
         know better (spec 13.10)."""
         roster, site = self._facts.roster, one.record.site
-        return not one.round or roster.record(site) is not None or any(gone.site == site for gone in roster.departed)
+        return not one.round or roster.record(site) is not None or roster.gone(site) is not None
 
     def _has_the_newest(self, best: Candidate) -> bool:
         """A live worker, and as far as members know that were there nobody can have more than one round more: what only

@@ -186,7 +186,7 @@ class RunningNegotiations:
         concerned = any(site in view.members for view in roster.views_in_force(host.done_round))
         if record is None and not concerned:
             return
-        gone = next((one for one in roster.departed if one.site == site), None)
+        gone = roster.gone(site)
         left = record is None and gone is not None and gone.cause == "left"
         removal = ScaleIn(
             self.name("in"),
