@@ -14,8 +14,9 @@ from chaosd.cli.options import (
     DataDirOption,
     JsonOption,
     daemon,
-    echo_json,
+    echo_lines,
     fail,
+    leaves_to_subcommand,
     tell,
 )
 
@@ -47,17 +48,11 @@ def show(
       $ chaosd bounds
       $ chaosd bounds set norm_max=5 weight_max=off
     """
-    if context.invoked_subcommand is not None:
-        if config or data_dir or api_socket or json:
-            fail(f"options belong after `{context.invoked_subcommand}`", EXIT_USAGE)
+    if leaves_to_subcommand(context, config, data_dir, api_socket, json):
         return
     with daemon(config, data_dir, api_socket) as client:
         found = client.bounds()
-    if json:
-        echo_json(found)
-        return
-    for line in _lines(found):
-        typer.echo(line)
+    echo_lines(found, _lines, as_json=json)
 
 
 def _lines(found: RunBounds) -> list[str]:

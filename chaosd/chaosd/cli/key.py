@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chaosd.cli.options import (
-    EXIT_USAGE,
     ApiSocketOption,
     ConfigOption,
     DataDirOption,
     JsonOption,
     daemon,
-    echo_json,
-    fail,
+    echo_lines,
+    leaves_to_subcommand,
     tell,
 )
 
@@ -48,17 +47,11 @@ def show(
     The site keeps its id, its place in the run and its name. The former key counts nowhere as soon as the site uses
     the new one; who has a copy of it is refused.
     """
-    if context.invoked_subcommand is not None:
-        if config or data_dir or api_socket or json:
-            fail(f"options belong after `{context.invoked_subcommand}`", EXIT_USAGE)
+    if leaves_to_subcommand(context, config, data_dir, api_socket, json):
         return
     with daemon(config, data_dir, api_socket) as client:
         found = client.key()
-    if json:
-        echo_json(found)
-        return
-    for line in _lines(found):
-        typer.echo(line)
+    echo_lines(found, _lines, as_json=json)
 
 
 def _lines(found: KeyStatus) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
@@ -106,6 +106,23 @@ def echo_list(found: Sequence[Row], line: Callable[[Row], str], nothing: str, *,
         typer.echo(line(row))
     if not found:
         typer.echo(nothing)
+
+
+def echo_lines(found: Row, lines: Callable[[Row], Iterable[str]], *, as_json: bool) -> None:
+    """One thing for a reader, in `lines`; or as a JSON document."""
+    if as_json:
+        echo_json(found)
+        return
+    for line in lines(found):
+        typer.echo(line)
+
+
+def leaves_to_subcommand(context: typer.Context, *given: object) -> bool:
+    """For a group that shows something where it stands alone: whether a subcommand was named. The options are that
+    one's to take."""
+    if context.invoked_subcommand is not None and any(given):
+        fail(f"options belong after `{context.invoked_subcommand}`", EXIT_USAGE)
+    return context.invoked_subcommand is not None
 
 
 def tell(outcome: Outcome, what: str, *, as_json: bool) -> None:
