@@ -61,6 +61,9 @@ class Checks:
         return verify(public_key, signature, data)
 
 
+CHECKS = Checks()
+
+
 class Identity(Checks):
     """The key pair of this site. Make one with `Identity.create`, read it back with `Identity.load`."""
 
@@ -174,31 +177,27 @@ def site_of(public_key_raw: bytes) -> SiteId:
 def site_of_certificate(certificate_der: bytes) -> SiteId | None:
     """The site that a TLS certificate speaks for, or None when it is none of ours (hostile input)."""
     chain = chain_of_certificate(certificate_der)
-    return site_of(chain.first) if chain is not None and chain.is_sound(Checks()) else None
+    return site_of_chain(chain) if chain is not None else None
+
+
+def site_of_chain(chain: KeyChain) -> SiteId | None:
+    """The site whose key has come to be the last of this chain; None: its changes are not signed (hostile input)."""
+    return site_of(chain.first) if chain.is_sound(CHECKS) else None
 
 
 def chain_of_certificate(certificate_der: bytes) -> KeyChain | None:
     """How the key of a TLS certificate has come to be that of the site that it names, as the certificate says; None:
     it has no Ed25519 key, or tells of another one (hostile input). Whether it is true is not looked at."""
-    key = key_of_certificate(certificate_der)
-    if key is None:
-        return None
     try:
-        extensions = x509.load_der_x509_certificate(certificate_der).extensions
-        told = [one.value for one in extensions if one.oid == CHAIN_OID]
-        chain = decode_chain(told[0].value) if told else KeyChain(first=key)
-    except Exception:  # as below
-        return None
-    return chain if chain.key == key else None
-
-
-def key_of_certificate(certificate_der: bytes) -> bytes | None:
-    """The raw public key (32 bytes) of a TLS certificate, or None when it has no Ed25519 key (hostile input)."""
-    try:
-        key = x509.load_der_x509_certificate(certificate_der).public_key()
+        certificate = x509.load_der_x509_certificate(certificate_der)
+        key = certificate.public_key()
+        if not isinstance(key, Ed25519PublicKey):
+            return None
+        told = [one.value for one in certificate.extensions if one.oid == CHAIN_OID]
+        chain = decode_chain(told[0].value) if told else KeyChain(first=key.public_bytes_raw())
     except Exception:  # a parser fed by a stranger: whatever it raises means "not a certificate of ours"
         return None
-    return key.public_bytes_raw() if isinstance(key, Ed25519PublicKey) else None
+    return chain if chain.key == key.public_bytes_raw() else None
 
 
 def key_text(key: Ed25519PrivateKey) -> bytes:

@@ -42,7 +42,6 @@ from chaos_protocols.wire.handshake import (
     ACCEPTED,
     FULL_FRAME_BYTES,
     HANDSHAKE_BYTES_MAX,
-    PUBLIC_KEY_BYTES,
     REFUSED_VERSION,
     Challenge,
     Hello,
@@ -51,7 +50,7 @@ from chaos_protocols.wire.handshake import (
 )
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import BEFORE, SPOKEN, Versions, agreed, refusal
-from chaosd.identity import Checks, Identity, chain_of_certificate, site_of, site_of_certificate, verify
+from chaosd.identity import CHECKS, Identity, chain_of_certificate, site_of_chain, verify
 from chaosd.transport.errors import PeerProtocolError
 
 LABEL = b"chaos transport hello, protocol version 1\x00"
@@ -92,10 +91,10 @@ class ListenerHandshake:
         proof = decode(frame, Proof)
         hello = decode(proof.hello, Hello)
         chain = chain_of(hello)
-        site = site_of(chain.first) if len(chain.first) == PUBLIC_KEY_BYTES else None
-        if site is None or hello.site != site or chain.key != hello.public_key:
+        site = SiteId(CHECKS.owner(chain.first))
+        if not site or hello.site != site or chain.key != hello.public_key:
             raise PeerProtocolError(f"the hello names site {hello.site}, its key is that of {site or 'no site'}")
-        if not chain.is_sound(Checks()):
+        if not chain.is_sound(CHECKS):
             raise PeerProtocolError(f"what the hello of {site} says of the changes of its key is not signed")
         signed = signed_bytes(self._certificate_der, self._nonce, proof.hello)
         if not verify(hello.public_key, proof.signature, signed):
@@ -133,7 +132,7 @@ class DialerHandshake:
         """Raises PeerProtocolError when another site answered than the one that was dialed, or with a key that counts
         for it no more."""
         chain = chain_of_certificate(certificate_der) if certificate_der else None
-        site = site_of_certificate(certificate_der) if certificate_der else None
+        site = site_of_chain(chain) if chain is not None else None
         if site != self._expected or chain is None:
             raise PeerProtocolError(f"it is not site {self._expected} that answers there, but {site or 'no site'}")
         if not self._accepts(self._expected, chain):
