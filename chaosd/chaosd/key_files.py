@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from chaos_protocols.wire.keys import KeyChain
 from chaosd.identity import KEY_FILE, KEY_FILE_MODE, Identity, IdentityError, key_text
+from chaosd.storage.durable import write_durably
 from chaosd.storage.journal.files import sync_folder
 
 NEXT_KEY_FILE = "site.key.new"
@@ -68,16 +69,3 @@ def take_agreed(directory: Path) -> bool:
     os.replace(directory / NEXT_KEY_FILE, directory / KEY_FILE)
     sync_folder(directory)
     return True
-
-
-def write_durably(path: Path, data: bytes, mode: int) -> None:
-    """The whole file or the former one, at any moment of a crash; durable when this returns. Raises OSError."""
-    fresh = path.with_name(f"{path.name}.tmp")
-    fresh.unlink(missing_ok=True)
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(fresh, path)
-    sync_folder(path.parent)

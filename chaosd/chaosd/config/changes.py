@@ -11,7 +11,6 @@ Light: no pydantic. Decides which of the two counts, and nothing else.
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from chaos_protocols.names import SITE_ID_CHARACTERS, SITES_MAX, SiteId
 from chaosd.addresses import split_address
 from chaosd.config.file import CONFIG_BYTES_MAX, ConfigError
+from chaosd.storage.durable import write_durably
 
 if TYPE_CHECKING:
     from chaosd.config.model import SiteConfig
@@ -142,17 +142,7 @@ def write_changes(data_dir: Path, changes: ListChanges) -> None:
     """Whole or not at all: half a list would lock somebody out. Raises OSError; then nothing has changed."""
     path, text = data_dir / CHANGES_NAME, _text(changes)
     assert _checked(tomllib.loads(text)) == changes
-    temporary = path.with_name(path.name + ".new")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(data_dir, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_durably(path, text.encode(), 0o600)
     (data_dir / FORMER_NAME).unlink(missing_ok=True)
 
 

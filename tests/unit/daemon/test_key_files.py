@@ -21,6 +21,7 @@ from chaosd.identity import (
     site_of_certificate,
 )
 from chaosd.key_files import NEXT_KEY_FILE, drop_next, make_next, next_key, note_agreed, take_agreed
+from chaosd.storage import durable
 from chaosd.transport.tls import server_context
 
 RUN = "ab" * 16
@@ -78,7 +79,8 @@ def test_a_crash_leaves_a_key_that_counts(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(os if step == "os.replace" else key_files, step.removeprefix("os."), dies)
+        for place in [os] if step == "os.replace" else [key_files, durable]:
+            patch.setattr(place, step.removeprefix("os."), dies)
         with pytest.raises(KeyboardInterrupt):
             agreed(tmp_path) if when == "note" else take_agreed(tmp_path)
     found = Identity.load(tmp_path)
