@@ -30,7 +30,7 @@ def _fields(record: HistoryRecord, number: int) -> dict[str, object]:
     return {"history_id": number, **told}
 
 
-def _names(roster: Roster, *, gone: bool) -> Mapping[str, str]:
+def _names(roster: Roster, gone: bool) -> Mapping[str, str]:
     """Short id to name, of the sites in the roster and, if `gone`, of those that were; without names that two have."""
     called = {short(one.site): one.name for one in roster.departed if gone and one.name}
     called |= {short(one.site): one.name for one in roster.sites if one.name}
@@ -38,8 +38,12 @@ def _names(roster: Roster, *, gone: bool) -> Mapping[str, str]:
     return {site: name for site, name in called.items() if often[name] == 1}
 
 
-def _named(text: str, names: Mapping[str, str]) -> str:
-    """What a machine tells of a site by the beginning of its id, for people who know it by its name."""
+def _named(text: str, roster: Roster, *, gone: bool = False) -> str:
+    """What a machine tells of a site by the beginning of its id, for people who know it by its name. `gone`: also of
+    one that is no more in the run."""
+    if not SHORT_ID.search(text):
+        return text
+    names = _names(roster, gone)
     return SHORT_ID.sub(lambda found: names.get(found[0], found[0]), text)
 
 
@@ -55,19 +59,18 @@ class Recorder:
 
     def record(self, effect: Record) -> None:
         """Something happened, now."""
-        machine = self._machine
-        here = _names(machine.roster, gone=False)  # no more in a reason: it may be a command for who asks to come back
+        machine, roster = self._machine, self._machine.roster
         record = HistoryRecord(
             at_unix_s=time.time(),
             event_id=machine.outbox.event_id,
             kind=effect.kind,
-            subject=_named(effect.subject, _names(machine.roster, gone=True)),
-            cause=_named(effect.cause, here),
+            subject=_named(effect.subject, roster, gone=True),
+            cause=_named(effect.cause, roster),
             outcome=effect.outcome,
             duration_s=effect.duration_s,
-            epoch=machine.roster.epoch,
+            epoch=roster.epoch,
             round=machine.rounds.completed_round,
-            reason=_named(effect.reason, here),
+            reason=_named(effect.reason, roster),  # not of those gone: a command for who asks to come back stays one
         )
         if self._repeats.is_told(record, time.monotonic()):
             self._write(record)
