@@ -7,9 +7,10 @@ process: `replay` is that, and it is the reference for the run of real sites. Ac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,8 @@ SHAPES = {"w1": (64, 64), "b1": (64,), "w2": (64, 10), "b2": (10,)}
 
 Array = NDArray[np.float32]
 Arrays = dict[str, Array]
+Floats: TypeAlias = NDArray[Any]
+"""Of any precision: that of the parameters."""
 
 
 @dataclass(slots=True)
@@ -87,18 +90,11 @@ class Digits:
         epoch, place = divmod(round - 1, ROUNDS_PER_EPOCH)
         order = np.random.RandomState([self._seed, site, epoch]).permutation(SHARE)
         chosen = self.shares[site][order[place * BATCH : (place + 1) * BATCH]]
-        pictures, digits = self._pictures[chosen], self._digits[chosen]
-        hidden = np.maximum(pictures @ model.values["w1"] + model.values["b1"], 0)
-        error = _chances(hidden @ model.values["w2"] + model.values["b2"])
-        error[np.arange(BATCH), digits] -= 1
-        error /= BATCH
-        back = (error @ model.values["w2"].T) * (hidden > 0)
-        return {"w1": pictures.T @ back, "b1": back.sum(0), "w2": hidden.T @ error, "b2": error.sum(0)}
+        return gradients_of(model.values, self._pictures[chosen], self._digits[chosen])
 
     def accuracy(self, model: Model) -> float:
         """On the pictures that no site has."""
-        hidden = np.maximum(self._test @ model.values["w1"] + model.values["b1"], 0)
-        guessed = (hidden @ model.values["w2"] + model.values["b2"]).argmax(1)
+        guessed = forward(model.values, self._test)[1].argmax(1)
         return 100.0 * float((guessed == self._test_digits).mean())
 
 
@@ -114,10 +110,27 @@ def replay(data: Digits, model: Model, members: Sequence[Sequence[int]]) -> list
     return accuracies
 
 
-def _chances(logits: Array) -> Array:
+def forward(values: Mapping[str, Floats], pictures: Floats) -> tuple[Floats, Floats]:
+    """What the hidden layer gives for each picture, and the logits of the digits."""
+    hidden = np.maximum(pictures @ values["w1"] + values["b1"], 0)
+    return hidden, hidden @ values["w2"] + values["b2"]
+
+
+def chances_of(logits: Floats) -> Floats:
+    """Of each digit."""
     raised = np.exp(logits - logits.max(1, keepdims=True))
-    chances: Array = raised / raised.sum(1, keepdims=True)
+    chances: Floats = raised / raised.sum(1, keepdims=True)
     return chances
+
+
+def gradients_of(values: Mapping[str, Floats], pictures: Floats, digits: NDArray[np.int64]) -> dict[str, Floats]:
+    """Of the mean cross entropy of a batch."""
+    hidden, logits = forward(values, pictures)
+    error = chances_of(logits)
+    error[np.arange(len(digits)), digits] -= 1
+    error /= len(digits)
+    back = (error @ values["w2"].T) * (hidden > 0)
+    return {"w1": pictures.T @ back, "b1": back.sum(0), "w2": hidden.T @ error, "b2": error.sum(0)}
 
 
 def _cut(random: np.random.RandomState) -> list[NDArray[np.int64]]:

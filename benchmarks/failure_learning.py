@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rigs.worker_group import Ran, train
 
-from benchmarks.churn_learning import TRAIN, save_pictures
+from benchmarks.churn_learning import SHAPES, TRAIN, chances_of, forward, gradients_of, save_pictures
 from benchmarks.measure import Figures, spread
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.history import Happened
@@ -115,24 +115,11 @@ class _Network:
     @classmethod
     def new(cls, seed: int) -> _Network:
         random, bound = np.random.RandomState(seed), 1 / 8
-        shapes = {"w1": (64, 64), "b1": (64,), "w2": (64, 10), "b2": (10,)}
-        return cls({name: random.uniform(-bound, bound, size=shape) for name, shape in shapes.items()})
-
-    def chances(self, pictures: Array) -> tuple[Array, Array]:
-        """Of the hidden layer what it gives, and of each digit its chance."""
-        hidden = np.maximum(pictures @ self.values["w1"] + self.values["b1"], 0)
-        logits = hidden @ self.values["w2"] + self.values["b2"]
-        raised = np.exp(logits - logits.max(1, keepdims=True))
-        return hidden, raised / raised.sum(1, keepdims=True)
+        return cls({name: random.uniform(-bound, bound, size=shape) for name, shape in SHAPES.items()})
 
     def update(self, pictures: Array, digits: NDArray[np.int64]) -> None:
-        hidden, error = self.chances(pictures)
-        error[np.arange(len(digits)), digits] -= 1
-        error /= len(digits)
-        back = (error @ self.values["w2"].T) * (hidden > 0)
-        gradients = {"w1": pictures.T @ back, "b1": back.sum(0), "w2": hidden.T @ error, "b2": error.sum(0)}
         self.steps += 1
-        for name, gradient in gradients.items():
+        for name, gradient in gradients_of(self.values, pictures, digits).items():
             self.first[name] += (1 - DECAYS[0]) * (gradient - self.first[name])
             self.second[name] += (1 - DECAYS[1]) * (gradient**2 - self.second[name])
             mean = self.first[name] / (1 - DECAYS[0] ** self.steps)
@@ -162,7 +149,7 @@ def _learnt(data: _Digits, seed: int, rule: str) -> _End:
                 network.update(data.pictures[batch], data.digits[batch])
                 seen += len(batch)
         seen_least = min(seen_least, seen)
-    _, chances = network.chances(data.pictures[TRAIN:])
+    chances = chances_of(forward(network.values, data.pictures[TRAIN:])[1])
     right, test = data.digits[TRAIN:], np.arange(len(data.digits) - TRAIN)
     return _End(
         accuracy=100.0 * float((chances.argmax(1) == right).mean()),
