@@ -100,19 +100,19 @@ def overlay(rng: random.Random, sites: int, degree: float) -> list[LinkSpec]:
     ]
 
 
-def facts_of(links: list[LinkSpec]) -> dict[tuple[str, str], LinkFacts]:
+def facts_of(links: list[LinkSpec], scale: float = SCALE) -> dict[tuple[str, str], LinkFacts]:
     """As the planner sees them, with the rates that a vector's bytes can have."""
     return {
         link.between: LinkFacts(
-            rate_bytes_per_s=(link.rate_mbit or 0.0) * SCALE * GOODPUT_SHARE * MBIT_BYTES_PER_S,
+            rate_bytes_per_s=(link.rate_mbit or 0.0) * scale * GOODPUT_SHARE * MBIT_BYTES_PER_S,
             latency_s=link.latency_ms / 1000,
         )
         for link in links
     }
 
 
-def bound_bytes_per_s(sites: tuple[str, ...], links: list[LinkSpec]) -> float:
-    return pack(sites, facts_of(links), num_trees_max=None).bound_bytes_per_s
+def bound_bytes_per_s(sites: tuple[str, ...], links: list[LinkSpec], scale: float = SCALE) -> float:
+    return pack(sites, facts_of(links, scale), num_trees_max=None).bound_bytes_per_s
 
 
 def has_ring(sites: tuple[str, ...], links: list[LinkSpec]) -> bool:

@@ -16,6 +16,7 @@ from chaos_protocols.names import SiteId, short
 from chaos_protocols.settings import SiteSettings
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaosd.driver import Driver
+from chaosd.monitor.idle_links import IdleLinks
 from chaosd.monitor.probe import LinkProbe
 from chaosd.transport.settings import ConnectionCounters
 
@@ -96,7 +97,7 @@ def _since(before: ConnectionCounters | None, now: ConnectionCounters) -> Connec
 async def watch(driver: Driver, settings: SiteSettings) -> None:
     """Facts that nobody brings: bytes that moved, or wait, on the connections of each link; a worker that was stopped
     or goes on."""
-    seen, sent = CountersSeen(), SentRates()
+    seen, sent, idle = CountersSeen(), SentRates(), IdleLinks(driver.meter, driver.spawn)
     full_size = FullSizeProbes(driver.bulk.probe, driver.spawn, every_s=FULL_SIZE_EVERY * settings.failure_timeout_s)
     tell_rates_s = 0.0
     stopped_pid: int | None = None
@@ -115,7 +116,8 @@ async def watch(driver: Driver, settings: SiteSettings) -> None:
                 driver.feed(LinkProgressed(site=site, connections=moved))
         if now_s >= tell_rates_s:
             tell_rates_s = now_s + RATES_EVERY_S
-            driver.feed(RatesMeasured(rates=sent.rates(now_s=now_s)))
+            rates = idle.look(sites, sent.rates(now_s=now_s), now_s=now_s)
+            driver.feed(RatesMeasured(rates=rates))
         pid = _pid_of_stopped_worker(driver)
         if pid == stopped_pid:
             continue
