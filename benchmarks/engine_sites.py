@@ -29,10 +29,10 @@ from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bulk import STREAM_AVERAGING
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.plans import ReplicationPlan, SourceRange
-from chaos_protocols.wire.versions import Versions
 from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.identity import Identity
 from chaosd.transport import Transport, TransportSettings
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import KeptOut
 
 DIAL_TIMEOUT_S = 10.0
@@ -200,7 +200,7 @@ class _Site:
 
     def refused(self, site: SiteId, why: Why) -> None: ...
 
-    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+    def link_up(self, site: SiteId, incarnation: int, address: str, speaker: Speaker) -> None:
         self.engine.link_up(site)
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:

@@ -38,7 +38,7 @@ from chaosd.identity import Identity
 from chaosd.storage.history import History
 from chaosd.storage.journal.journal import Journal
 from chaosd.storage.rounds_log import RoundsLog
-from chaosd.transport import Transport, TransportSettings
+from chaosd.transport import Transport, TransportEvents, TransportSettings
 
 MBIT_BYTES_PER_S = 125_000
 ROUNDS_NAME = "rounds.jsonl"
@@ -91,12 +91,12 @@ class LabDaemon(Daemon):
         self._shapes = shapes
         super().__init__(config, identity, journal, history)
 
-    def make_transport(self, settings: TransportSettings) -> Transport:
+    def make_transport(self, events: TransportEvents, settings: TransportSettings) -> Transport:
         self.lab_transport = LabTransport(
             identity=self.identity,
             run=self.config.run,
             incarnation=self._journal.incarnation,
-            events=self,
+            events=events,
             settings=settings,
         )
         return self.lab_transport

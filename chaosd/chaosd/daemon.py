@@ -19,14 +19,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from chaos_protocols.causes import Why
-from chaos_protocols.errors import RemoteProtocolError
-from chaos_protocols.events import ForcedStop, LeaveRequested, SiteRefused
-from chaos_protocols.links.keys import FORMER_KEY
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.events import ForcedStop, LeaveRequested
+from chaos_protocols.names import short
 from chaos_protocols.state.transfer import TransferSettings
-from chaos_protocols.wire.keys import KeyChain
-from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX, Versions
+from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
 from chaosd.addresses import join_address, split_address
 from chaosd.api.daemon_status import version
 from chaosd.api.operations import Operations
@@ -34,9 +30,9 @@ from chaosd.api.server import LocalApi
 from chaosd.bulk.reduce.engine import ReduceEngine
 from chaosd.bulk.replication.engine import ReplicationEngine
 from chaosd.bulk.streams import AVERAGING, OTHER, STATE, BulkStreams, CountedSender
-from chaosd.conduct import GUESTS_LINKED_MAX
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver, Parts
+from chaosd.engine_reports import EngineReports
 from chaosd.identity import Identity
 from chaosd.key_changes import KeyChanges
 from chaosd.key_files import take_agreed
@@ -49,6 +45,7 @@ from chaosd.monitor.gauges import Gauges
 from chaosd.monitor.link_meter import LinkMeter
 from chaosd.monitor.probe import LinkProbe
 from chaosd.monitor.watchdog import watch
+from chaosd.neighbours import Neighbours
 from chaosd.os_errors import raise_files_allowed
 from chaosd.page.access import PageDoor
 from chaosd.page.server import PageServer
@@ -61,8 +58,7 @@ from chaosd.storage.history import History
 from chaosd.storage.journal.journal import Journal
 from chaosd.storage.recorder import Recorder
 from chaosd.storage.rounds_log import RoundsLog
-from chaosd.transport import Transport, TransportSettings
-from chaosd.transport.settings import KeptOut
+from chaosd.transport import Transport, TransportEvents, TransportSettings
 from chaosd.trust import TrustList
 from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
@@ -73,7 +69,7 @@ EXIT_LEFT, EXIT_FAILED, EXIT_CAUSE, EXIT_FORCED = 0, 1, 4, 130
 
 
 class Daemon:
-    """One site's daemon; also the `TransportEvents` of the transport."""
+    """One site's daemon: its parts, and its life."""
 
     def __init__(self, config: SiteConfig, identity: Identity, journal: Journal, history: History) -> None:
         self.config = config
@@ -88,41 +84,26 @@ class Daemon:
         """Reads the configuration again; None: it did not come from a file."""
         self.listening: socket.socket | None = None
         """Listens at the configured address already; None: the daemon opens the port itself."""
-        host, port = split_address(config.listen)
         self.metrics = Metrics()
-        self.transport = self.make_transport(
-            TransportSettings(
-                listen_host=host,
-                listen_port=port,
-                advertise_address=config.advertise if config.advertise != config.listen else None,
-                bulk_streams=config.bulk_streams,
-                congestion=config.congestion,
-                unacknowledged_max_s=config.settings.unacknowledged_max_s,
-                software=version()[:SOFTWARE_CHARACTERS_MAX],
-                name_of=self.name_of,
-            )
-        )
-        address = config.advertise if config.advertise != config.listen else join_address(host, port)
+        self._address = config.advertise if config.advertise != config.listen else None
+        """What neighbours are told, where it is not what this site listens at."""
+        address = join_address(*split_address(config.listen)) if self._address is None else self._address
         machine, self._founding = make_machine(config, identity, journal, address=address, now_s=time.monotonic())
-        self.driver = Driver(
-            machine,
-            MessageAuth(identity, machine.keys),
-            journal,
-            Recorder(history, machine),
-            self.transport,
-            self.metrics,
-            self._make_parts,
-        )
-        self._trust, self.keys = TrustList(config, self.driver), KeyChanges(config.data_dir, identity, self.driver)
+        auth, recorder = MessageAuth(identity, machine.keys), Recorder(history, machine)
+        self.driver = Driver(machine, auth, journal, recorder, self.metrics, self._make_parts)
         self.metrics.registry.register(Gauges(self.driver, config, version()))
 
     def _make_parts(self, driver: Driver) -> Parts:
         """What carries this site's effects out."""
-        config, site, metrics = self.config, self.identity.site, self.metrics
-        machine, transport = driver.machine, driver.transport
+        config, site, metrics, machine = self.config, self.identity.site, self.metrics, driver.machine
+        self._trust, self._keys = TrustList(config, driver), KeyChanges(config.data_dir, self.identity, driver)
+        neighbours = Neighbours(driver, self._trust, open_to_all=config.admission == "open")
+        transport = self.make_transport(neighbours, self._transport_settings())
+        rounds_log = self.make_rounds_log()
+        reports = EngineReports(driver, neighbours, rounds_log)
         folder = CheckpointFolder(config.checkpoint_dir, run=config.run, site=site, kept=config.checkpoints_kept)
         probe = LinkProbe(CountedSender(transport, metrics, OTHER))
-        averaging = ReduceEngine(site, CountedSender(transport, metrics, AVERAGING), driver)
+        averaging = ReduceEngine(site, CountedSender(transport, metrics, AVERAGING), reports)
         workers = WorkerSessions(
             config.worker_socket,
             driver.feed,
@@ -143,31 +124,46 @@ class Daemon:
         transfers = TransferSettings(stall_timeout_s=2 * config.failure_timeout_s, witness=config.verify == "witness")
         bulk = BulkStreams(
             averaging,
-            ReplicationEngine(site, CountedSender(transport, metrics, STATE), driver, settings=transfers),
+            ReplicationEngine(site, CountedSender(transport, metrics, STATE), reports, settings=transfers),
             probe,
             ModelCheck(transport, lambda: workers.spec, lambda: list(machine.links.up_sites())),
-            PeerViews(CountedSender(transport, metrics, OTHER), machine, self.lets_in, version()),
+            PeerViews(CountedSender(transport, metrics, OTHER), machine, self._trust.lets_in, version()),
             meter,
             metrics,
         )
         return Parts(
+            transport=transport,
             workers=workers,
             bulk=bulk,
             keeper=StateKeeper(driver.feed, folder if config.checkpoint != "off" else None),
             hang_command=HangCommand(config.on_hang, driver.spawn),
-            rounds_log=self.make_rounds_log(),
-            key_agreed=lambda chain: self.keys.agreed(chain),  # noqa: PLW0108 - made after the driver
+            rounds_log=rounds_log,
+            key_agreed=self._keys.agreed,
+        )
+
+    def _transport_settings(self) -> TransportSettings:
+        config = self.config
+        host, port = split_address(config.listen)
+        return TransportSettings(
+            listen_host=host,
+            listen_port=port,
+            advertise_address=self._address,
+            bulk_streams=config.bulk_streams,
+            congestion=config.congestion,
+            unacknowledged_max_s=config.settings.unacknowledged_max_s,
+            software=version()[:SOFTWARE_CHARACTERS_MAX],
+            name_of=self._trust.called,
         )
 
     # -- its parts: what a daemon for experiments makes in another way
 
-    def make_transport(self, settings: TransportSettings) -> Transport:
-        """The links to the neighbours, with this daemon as their `TransportEvents`."""
+    def make_transport(self, events: TransportEvents, settings: TransportSettings) -> Transport:
+        """The links to the neighbours."""
         return Transport(
             identity=self.identity,
             run=self.config.run,
             incarnation=self._journal.incarnation,
-            events=self,
+            events=events,
             settings=settings,
         )
 
@@ -187,7 +183,7 @@ class Daemon:
     async def run(self) -> int:
         """Until the site has left (0), was forced (130) or had to give up (1)."""
         try:
-            await self.transport.start(self.listening)
+            await self.driver.transport.start(self.listening)
         except BaseException:
             await self.driver.close()
             raise
@@ -204,7 +200,7 @@ class Daemon:
             lists=self._trust,
         )
         further = [*page.local_routes(), *self._trust.local_routes(), *driver.bulk.views.local_routes()]
-        further += [*BoundsWishes(driver).local_routes(), *self.keys.local_routes()]
+        further += [*BoundsWishes(driver).local_routes(), *self._keys.local_routes()]
         api = self.make_api(operations, further)
         try:
             self.before_start()
@@ -214,7 +210,7 @@ class Daemon:
             self._catch_signals(loop)
             driver.start(self._trust.addresses())
             self._trust.started()
-            self.keys.started()
+            self._keys.started()
             self._greet()
             return await self._until_stopped(loop)
         finally:
@@ -223,7 +219,7 @@ class Daemon:
             await page.close(self._ending)
             await driver.workers.close()
             await driver.bulk.close()
-            await self.transport.close()
+            await self.driver.transport.close()
             await driver.close()
             driver.recorder.close()
 
@@ -232,7 +228,7 @@ class Daemon:
         if self._journal.recovered.note:
             log.warning("journal: %s", self._journal.recovered.note)
         log.info("site %s (%s) of run '%s', listening on %s", short(self.identity.site), config.name, config.run,
-                 self.transport.address)  # fmt: skip
+                 self.driver.transport.address)  # fmt: skip
         log.info("worker socket %s; start your script with CHAOS_SOCKET=%s", config.worker_socket, config.worker_socket)
 
     async def _until_stopped(self, loop: asyncio.AbstractEventLoop) -> int:
@@ -278,71 +274,6 @@ class Daemon:
             return
         log.info("leaving the run; Ctrl+C again forces")
         self.driver.feed(LeaveRequested(request="", reason="Ctrl+C in the daemon"))
-
-    # -- TransportEvents: who may connect is decided here, the rest is the driver's
-
-    def keeps_out(self, site: SiteId, purpose: str, chain: KeyChain) -> KeptOut | None:
-        roster = self.driver.machine.roster
-        if not self.accepts(site, chain):
-            return KeptOut(FORMER_KEY)
-        if site in roster.banned:
-            return KeptOut("banned from the run")
-        if refusal := self.driver.conduct.why_not(site):
-            return KeptOut(refusal)
-        if not self.driver.conduct.has_room(site, self.driver.machine.links.up_sites()):
-            return KeptOut(f"{GUESTS_LINKED_MAX} sites outside the run are linked already")
-        if self.config.admission == "open" or site in self._trust or site in roster.site_ids():
-            return None
-        return KeptOut("not trusted by this site", stranger=True)
-
-    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
-        return self.driver.machine.keys.accepts(site, chain)
-
-    def lets_in(self, site: SiteId) -> str:
-        """What lets that site connect, for people; empty: nothing but `admission = "open"`."""
-        return self._trust.lets_in(site)
-
-    def name_of(self, site: SiteId) -> str:
-        """What it is called before people."""
-        return self._trust.called(site)
-
-    def run_id(self) -> str:
-        return self.driver.machine.roster.run_id
-
-    def run_rules(self) -> int:
-        return self.driver.machine.replica.rules
-
-    def newest_start(self, site: SiteId) -> int:
-        record = self.driver.machine.roster.record(site)
-        return record.incarnation if record is not None else 0
-
-    def refused(self, site: SiteId, why: Why) -> None:
-        self.driver.feed(SiteRefused(site=site, why=why))
-
-    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
-        self.driver.link_up(site, incarnation, address, versions)
-
-    def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
-        self.driver.link_lost(site, incarnation, reason, end_of_file)
-
-    def control_received(self, site: SiteId, frame: bytes) -> float:
-        return self.driver.control_received(site, frame)
-
-    def bulk_buffer(self, site: SiteId, stream: int, header: bytes, size_bytes: int) -> memoryview | None:
-        try:
-            return self.driver.bulk.buffer(site, stream, header, size_bytes)
-        except RemoteProtocolError as error:
-            self.driver.peer_broke_rules(site, str(error))
-            return None
-
-    def bulk_received(self, site: SiteId, stream: int, header: bytes, payload: memoryview | None) -> None:
-        try:
-            self.driver.bulk.received(site, stream, header, payload)
-        except RemoteProtocolError as error:
-            self.driver.peer_broke_rules(site, str(error))
-
-    def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
-        self.driver.bulk_lost(site, stream, reason)
 
 
 MakeDaemon = Callable[[SiteConfig, Identity, Journal, History], Daemon]

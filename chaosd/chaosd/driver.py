@@ -1,8 +1,9 @@
-"""The driver: facts from sockets, timers and engines go into the site's machine, its effects are carried out, in order.
+"""The driver: events go into the site's machine, its effects are carried out, in order.
 
 It decides nothing. Everything that can be decided is decided in `chaos_protocols.site.SiteMachine`, which the
-simulator runs as well; here a fact becomes an event, an effect becomes bytes, a timer, a file record or a message to
-the worker. One event at a time: events that arise while effects run wait in a queue.
+simulator runs as well; here an effect becomes bytes, a timer, a file record or a message to the worker. What happens
+becomes an event where it is seen: with the neighbours (`neighbours.py`), the engines (`engine_reports.py`), the worker
+(`worker/session.py`). One event at a time: events that arise while effects run wait in a queue.
 """
 
 from __future__ import annotations
@@ -12,18 +13,15 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, assert_never
 
 from chaos_protocols import effects, events
 from chaos_protocols.agreement.raft import Persist
-from chaos_protocols.errors import RemoteProtocolError
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.site import SiteMachine
-from chaos_protocols.wire.control import CodecError
 from chaos_protocols.wire.keys import KeyChain
-from chaos_protocols.wire.plans import Reached, Tag
-from chaos_protocols.wire.versions import Versions
+from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.worker import StateSpec, WorkerRefused
 from chaosd.bulk.streams import BulkStreams
 from chaosd.conduct import Conduct
@@ -39,8 +37,6 @@ from chaosd.worker.hang_command import HangCommand
 from chaosd.worker.session import WorkerSessions
 
 log = logging.getLogger("chaosd")
-REASON_MAX = 300
-"""Characters of what a peer did wrong, in the log and in the history: part of it may be its own words."""
 
 BulkEffect = (
     effects.OpenRound
@@ -60,12 +56,13 @@ BulkEffect = (
 class Parts:
     """What carries effects out and reports facts. `rounds_log`: in a lab only."""
 
+    transport: Transport
     workers: WorkerSessions
     bulk: BulkStreams
     keeper: StateKeeper
     hang_command: HangCommand
     rounds_log: RoundsLog | None
-    key_agreed: Callable[[KeyChain], None] = lambda _: None
+    key_agreed: Callable[[KeyChain], None]
 
 
 class Driver:
@@ -77,20 +74,18 @@ class Driver:
         auth: MessageAuth,
         journal: Journal,
         recorder: Recorder,
-        transport: Transport,
         metrics: Metrics,
         make_parts: Callable[[Driver], Parts],
     ) -> None:
         """`make_parts` builds what reports to this driver, of which the driver is one end and the part the other."""
         self.machine = machine
-        self.transport = transport
         self.recorder = recorder
         self.metrics = metrics
         self.transfer_rates: dict[SiteId, float] = {}
         self.stopped: asyncio.Future[effects.StopDaemon] | None = None
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}
-        self._auth, self._journal = auth, journal
+        self.auth, self._journal = auth, journal
         self.conduct, self.round_clock = Conduct(machine.is_trusted), RoundClock()
         self.phase_clock = PhaseClock(metrics.phase_seconds, self.now_s())
         self._phases = StatePhases(metrics.state_phase_seconds)
@@ -101,7 +96,8 @@ class Driver:
         self._dial_failures: dict[SiteId, str] = {}
         self._note_failed = False
         parts = make_parts(self)
-        self.workers, self.bulk, self.meter = parts.workers, parts.bulk, parts.bulk.meter
+        self.transport, self.workers = parts.transport, parts.workers
+        self.bulk, self.meter = parts.bulk, parts.bulk.meter
         self._keeper, self._rounds_log = parts.keeper, parts.rounds_log
         self.hang_command, self._key_agreed = parts.hang_command, parts.key_agreed
 
@@ -176,7 +172,7 @@ class Driver:
                 with self.metrics.journal_seconds.time():
                     self._note(reached)
             case effects.SendEnvelope(neighbour=neighbour, envelope=envelope):
-                self._send(neighbour, self._auth.encode(neighbour, envelope))
+                self._send(neighbour, self.auth.encode(neighbour, envelope))
             case effects.SetTimer(at_s=at_s):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -310,91 +306,3 @@ class Driver:
             tell(explained)
 
         self.spawn(explain, "refuse worker")
-
-    # -- facts from the transport (TransportEvents)
-
-    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
-        shown = next(((one.software, one.chain) for one in self.transport.links() if one.site == site), ("", None))
-        up = events.LinkUp(site=site, incarnation=incarnation, address=address, versions=versions)
-        self.feed(replace(up, software=shown[0], chain=shown[1]))
-        self.bulk.link_up(site)
-        self.metrics.links_up.set(len(self.machine.links.up_sites()))
-
-    def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
-        self.bulk.link_lost(site, reason)
-        sent_away = self.conduct.was_sent_away(site)
-        self.feed(events.LinkLost(site=site, incarnation=incarnation, reason=reason, broke_a_rule=sent_away))
-        self.metrics.links_up.set(len(self.machine.links.up_sites()))
-
-    def control_received(self, site: SiteId, frame: bytes) -> float:
-        """For how many seconds nothing more is to be read from it (spec 4.17)."""
-        self.metrics.control_messages.labels("received").inc()
-        self.metrics.control_bytes.labels("received").inc(len(frame))
-        try:
-            envelope = self._auth.decode(site, frame)
-        except (CodecError, RemoteProtocolError) as error:
-            self.peer_broke_rules(site, str(error))
-            return 0.0
-        if envelope is not None:
-            self.feed(events.EnvelopeReceived(neighbour=site, envelope=envelope))
-        return self.conduct.heard(site)
-
-    def bulk_lost(self, site: SiteId, stream: int, reason: str) -> None:
-        self.transport.close_link(site, f"bulk stream {stream} was lost: {reason}")
-
-    def peer_broke_rules(self, site: SiteId, reason: str) -> None:
-        """Whatever it was, this site is unharmed: the link is closed, and the event log says why."""
-        if not any(link.site == site for link in self.transport.links()):
-            return  # closed for it already: what was on its way does not fit any more
-        reason, wait_s = reason[:REASON_MAX], self.conduct.broke_a_rule(site)
-        waits = f"; not let in again for {wait_s:g} s" if wait_s else ""
-        log.warning("site %s broke the rules: %s%s", self.machine.roster.called(site), reason, waits)
-        self.metrics.failures.labels("peer").inc()
-        self.record(
-            effects.Record(
-                kind="refused",
-                subject=short(site),
-                cause=reason,
-                outcome="refused",
-                duration_s=None,
-                reason=f"closed{waits}",
-            )
-        )
-        self.transport.close_link(site, f"broke the rules: {reason}")
-
-    # -- facts from the engines
-
-    def reduce_finished(self, tag: Tag, digest: str, weights: tuple[tuple[SiteId, float], ...]) -> None:
-        if self._rounds_log is not None:
-            self._rounds_log.append(tag, digest, weights)
-        self.round_clock.finished(tag, self.now_s())
-        found = self.bulk.reduce.findings(tag.round)
-        self.feed(found.of_round(tag, digest, weights))
-
-    def round_came_up_empty(self, tag: Tag) -> None:
-        self.feed(events.RoundCameUpEmpty(tag=tag))
-
-    def result_fetched(self, number: int, digest: str) -> None:
-        self.feed(self.bulk.reduce.findings(number).of_fetched(number, digest))
-
-    def result_lost(self, tag: Tag, reason: str) -> None:
-        log.info("the result of round %d cannot be had any more: %s", tag.round, reason)
-        self.feed(events.ResultMissed(tag=tag))
-
-    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
-        self.transfer_rates = rates
-        self.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
-
-    def transfer_finished(self, transfer: str) -> None:
-        self.feed(events.TransferFinished(transfer=transfer, held_bytes=self.bulk.replication.same_bytes))
-
-    def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
-        cause = f"sent bytes that fail their hash: {reason}" if wrong else reason
-        subject, what = short(site), "no longer a source of the state transfer"
-        self.metrics.failures.labels("source").inc()
-        self.record(
-            effects.Record(kind="source", subject=subject, cause=cause, outcome="", duration_s=None, reason=what)
-        )
-
-    def transfer_failed(self, transfer: str, reason: str) -> None:
-        self.feed(events.TransferFailed(transfer=transfer, reason=reason))

@@ -5,7 +5,7 @@ Who knocked in vain is remembered by the machine (`links/refusals.py`, the one s
 knocked is proven, the handshake has seen its key, so the operator compares its words with what the other institution
 reads out and types nothing but its beginning. What is changed counts at once and after a restart (`config/changes.py`).
 
-Decides who is trusted; `Daemon.admits` asks.
+Decides who is trusted; `Neighbours.keeps_out` asks.
 """
 
 from __future__ import annotations

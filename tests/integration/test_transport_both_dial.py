@@ -79,7 +79,7 @@ def dialer_of(channel: TlsChannel) -> SiteId:
 
 
 def dialling(site: Site, peer: Site) -> bool:
-    return peer.id in site.transport._attempts
+    return peer.id in site.transport._dials._attempts
 
 
 async def both_dial(gates: Gates, first: Site, other: Site, before: int, meanwhile: int) -> None:

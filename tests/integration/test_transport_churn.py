@@ -43,7 +43,7 @@ def test_dials_closes_and_redials_at_once_end_in_one_link_that_both_ends_know(
                 site.transport.shape(None, LinkShape(latency_s=rng.choice((0.0, 0.0, 0.001, 0.003))))
             delays = [rng.random() * rng.choice((0.0, 0.002, 0.02)) for _ in pairs]
             await asyncio.gather(*(dial(*pair, delay) for pair, delay in zip(pairs, delays, strict=True)), churn())
-            await until(lambda: not any(site.transport._attempts for site in sites), "the end of the dials")
+            await until(lambda: not any(site.transport._dials._attempts for site in sites), "the end of the dials")
             await asyncio.sleep(0.02)  # ends of links that are still on their way
             for one, other in pairs:
                 await one.dial(other)

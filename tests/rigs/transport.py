@@ -13,9 +13,9 @@ from chaos_lab.links.transport import LabTransport
 from chaos_protocols.causes import Why
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.keys import KeyChain
-from chaos_protocols.wire.versions import Versions
 from chaosd.identity import Identity, site_of
 from chaosd.transport import PeerProtocolError, TransportSettings
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.settings import KeptOut
 
 LOOPS = ("uvloop", "asyncio")
@@ -98,7 +98,7 @@ class Recorder:
         self.asked.append((site, purpose))
         return None if site in self.trusted else KeptOut("not in the roster of this test", stranger=True)
 
-    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
+    def link_up(self, site: SiteId, incarnation: int, address: str, speaker: Speaker) -> None:
         self.ups.append((site, incarnation, address))
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:

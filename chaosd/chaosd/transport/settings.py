@@ -15,6 +15,7 @@ from chaos_protocols.wire.handshake import STREAMS_MAX
 from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.versions import SPOKEN, Versions
 from chaosd.addresses import split_address
+from chaosd.transport.handshake import Speaker
 from chaosd.transport.sockets import SocketOptions
 
 STREAMS_FIRST = 2
@@ -156,7 +157,7 @@ class KeptOut:
 
 
 class TransportEvents(Protocol):
-    """What the driver implements. Everything is called on the loop, in order, and must not block.
+    """What a daemon implements (`neighbours.py`). Everything is called on the loop, in order, and must not block.
 
     Each `link_up` is followed by exactly one `link_lost` (also when we close the link ourselves), except that nothing
     is reported once `Transport.close` was called. No call happens from inside a method of Transport.
@@ -181,9 +182,8 @@ class TransportEvents(Protocol):
     def refused(self, site: SiteId, why: Why) -> None:
         """This proven site was not let in, for a cause that somebody has to take away."""
 
-    def link_up(self, site: SiteId, incarnation: int, address: str, versions: Versions) -> None:
-        """Control connection and all bulk streams are ready. `address` is where the site listens ("" = unknown);
-        `versions`: the protocol versions that it speaks."""
+    def link_up(self, site: SiteId, incarnation: int, address: str, speaker: Speaker) -> None:
+        """Control connection and all bulk streams are ready. `address` is where the site listens ("" = unknown)."""
 
     def link_lost(self, site: SiteId, incarnation: int, reason: str, end_of_file: bool) -> None:
         """The control connection is gone. `end_of_file`: the other end (or its host) closed it."""
