@@ -298,8 +298,6 @@ def run_daemon(
     logging.basicConfig(handlers=[handler], level=config.log_level.upper())
     data_dir: Path = config.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if take_agreed(data_dir):
-        log.info("this site uses its new key from now on; the run agreed on it before")
     identity = Identity.load(data_dir)
     page_door: PageDoor | None = None
     if told := raise_files_allowed(len(config.peers)):
@@ -310,6 +308,9 @@ def run_daemon(
             History.open(data_dir / "history.sqlite") as history,
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
+            if take_agreed(data_dir):  # while the journal is held: no other daemon uses this directory
+                identity = Identity.load(data_dir)
+                log.info("this site uses its new key from now on; the run agreed on it before")
             daemon = make(config, identity, journal, history)
             daemon.page_door = page_door = page_door or daemon.page_door
             daemon.reload = reload

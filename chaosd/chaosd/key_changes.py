@@ -15,7 +15,6 @@ import msgspec
 from aiohttp import web
 
 from chaos_protocols.agreement.key_commands import keys_of
-from chaos_protocols.agreement.roster import SiteRecord
 from chaos_protocols.events import Event
 from chaos_protocols.fingerprint import site_of_words, words_of
 from chaos_protocols.names import SiteId, short
@@ -28,6 +27,7 @@ from chaosd.api.status import ApprovedKey, KeyStatus, Outcome
 from chaosd.config.changes import SITE_ID
 from chaosd.identity import Identity, IdentityError, site_of
 from chaosd.key_files import NEXT_KEY_FILE, drop_next, make_next, next_key, note_agreed
+from chaosd.naming import NotOneSite, site_named
 
 log = logging.getLogger("chaosd.key")
 
@@ -131,21 +131,26 @@ class KeyChanges:
 
     def approve(self, text: str, key_text: str) -> Outcome:
         """Another site's next key is the one that its operator has read out."""
-        record = self._member_of(text)
-        if isinstance(record, str):
-            return _outcome(False, record)
-        key = _key_of(key_text)
+        machine = self._machine
+        if machine.site not in machine.roster.member_ids():
+            return _outcome(False, "this site is no member of the run (yet): only members' operators approve")
+        others = [(one.site, one.name) for one in machine.roster.sites if one.site != machine.site]
+        try:
+            site = site_named(text, others, "the other sites of the run")
+        except NotOneSite as error:
+            return _outcome(False, str(error))
+        key, called = _key_of(key_text), machine.roster.called(site)
         if key is None:
             return _outcome(False, "a key is named by its 32 characters, 0-9 and a-f, or by its 16 words, all of them")
-        known = keys_of(self._machine.roster, record.site)
+        known = keys_of(machine.roster, site)
         if known is not None and known.is_settled is False:
             return _outcome(
-                False, f"{record.name} does not use the key yet that was agreed on before: its daemon is to be started"
+                False, f"{called} does not use the key yet that was agreed on before: its daemon is to be started"
             )
-        self._driver.feed(KeyApproved(site=record.site, key_id=key))
+        self._driver.feed(KeyApproved(site=site, key_id=key))
         return _outcome(
             True,
-            f"{record.name} may change its key to {key}, says this site as long as its daemon runs; both keys count as "
+            f"{called} may change its key to {key}, says this site as long as its daemon runs; both keys count as "
             f"soon as the run has agreed, which the event `key` tells",
         )
 
@@ -172,19 +177,6 @@ class KeyChanges:
         record = machine.roster.record(machine.site)
         alone = record is not None and sum(one.name == record.name for one in machine.roster.sites) == 1
         return record.name if record is not None and alone and " " not in record.name else short(machine.site)
-
-    def _member_of(self, text: str) -> SiteRecord | str:
-        """Another site of the run; why not."""
-        machine = self._machine
-        roster = machine.roster
-        if machine.site not in roster.member_ids():
-            return "this site is no member of the run (yet): only members' operators approve"
-        others = [one for one in roster.sites if one.site != machine.site]
-        found = [one for one in others if one.name == text] or [one for one in others if one.site.startswith(text)]
-        if len(found) != 1 or not text:
-            names = ", ".join(f"{one.name} ({short(one.site)})" for one in others) or "none"
-            return f"{'more than one' if found else 'none'} of the other sites is called so; there are: {names}"
-        return found[0]
 
     # -- the local API
 

@@ -23,6 +23,7 @@ from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
 from chaosd.api.answers import Text, json_answer, read_body, refusal
 from chaosd.api.status import SeenHere
 from chaosd.bulk.send_queue import BulkSender
+from chaosd.naming import NotOneSite, site_named
 from chaosd.reach import answers_as
 from chaosd.transport.errors import LinkClosed
 
@@ -88,12 +89,11 @@ class PeerViews:
 
     def _neighbour(self, text: str) -> SiteId:
         neighbours, roster = self._machine.links.neighbours, self._machine.roster
-        names = {record.site: record.name for record in roster.sites}
-        found = [site for site in neighbours if text in (site, names.get(site)) or site.startswith(text)]
-        if len(found) != 1:
-            known = ", ".join(f"{names.get(site, '?')} ({short(site)})" for site in neighbours) or "none"
-            raise refusal(404, f"{'more than one' if found else 'no'} neighbour is '{text[:64]}'; there are: {known}")
-        return found[0]
+        named = [(site, record.name if (record := roster.record(site)) is not None else "") for site in neighbours]
+        try:
+            return site_named(text, named, "the neighbours")
+        except NotOneSite as error:
+            raise refusal(404, str(error)) from None
 
     # -- what neighbours say on the bulk streams
 

@@ -10,7 +10,6 @@ Decides who is trusted; `Neighbours.keeps_out` asks.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection
 from typing import Annotated
@@ -30,6 +29,7 @@ from chaosd.api.status import BlockedSite, ListedPeer, Outcome, PendingSite, Tru
 from chaosd.config.changes import CHANGES_NAME, SITE_ID, DialledPeer, ListChanges, read_changes, write_changes
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
+from chaosd.naming import NotOneSite, site_named
 
 NAME_CHARACTERS_MAX = 64
 BY_COMMAND, BY_CONFIGURATION, AS_PEER, IN_THE_RUN = "command", "configuration", "peer", "site of the run"
@@ -141,7 +141,7 @@ class TrustList:
 
     def trust(self, text: str, *, pending_only: bool = False) -> Outcome:
         """Trust a site from now on: by its whole id, or by the beginning of one that has knocked."""
-        found = self._one_of([SiteId(one.site) for one in self.pending()], text, "knocked")
+        found = self._one_of([SiteId(one.site) for one in self.pending()], text, "the sites that have knocked")
         if SITE_ID.fullmatch(text) and not pending_only:
             found = SiteId(text)
         if isinstance(found, Outcome):
@@ -169,7 +169,7 @@ class TrustList:
 
     def distrust(self, text: str) -> Outcome:
         """Take a site off the list of trusted ones."""
-        found = self._one_of(self._changes.trusted(self.config), text, "are on the list")
+        found = self._one_of(self._changes.trusted(self.config), text, "the sites on the list")
         if isinstance(found, Outcome):
             return found
         self._take(self._changes.without_trust(found, self.config), f"{self.called(found)} is trusted no more")
@@ -217,20 +217,16 @@ class TrustList:
     def _known_here(self, text: str) -> SiteId | Outcome:
         """Another site, by its whole id, or by the name or the beginning of one of the run or of a neighbour."""
         machine = self._driver.machine
-        own, named = machine.site, [one.site for one in machine.roster.sites if one.name == text]
-        named += [one.site for one in self.neighbours() if one.name == text and one.site not in named]
+        own = machine.site
         if SITE_ID.fullmatch(text) and text != own:
             return SiteId(text)
-        if len(named) == 1 and named[0] != own:
-            return named[0]
         near = {*machine.roster.site_ids(), *machine.links.up_sites(), *(one.site for one in self.neighbours())}
         near |= {*machine.network.refusals.of_strangers()}
-        return self._one_of(sorted(near - {own}), text, "are known here")
+        return self._one_of(sorted(near - {own}), text, "the sites that are known here")
 
     def unblock(self, text: str) -> Outcome:
         """What `block` did is undone."""
-        named = [site for site in self._changes.blocked if self.called(site) == f"{text} ({short(site)})"]
-        found = named[0] if len(named) == 1 else self._one_of(self._changes.blocked, text, "are blocked")
+        found = self._one_of(self._changes.blocked, text, "the blocked sites")
         if isinstance(found, Outcome):
             return found
         self._take(self._changes.without_block(found), f"{self.called(found)} is blocked no more")
@@ -249,8 +245,7 @@ class TrustList:
 
     def remove_peer(self, text: str) -> Outcome:
         """Do not dial a neighbour any more. A link that the run has agreed on stays."""
-        named = [peer.site for peer in self.neighbours() if peer.name == text]
-        found = named[0] if len(named) == 1 else self._one_of([p.site for p in self.neighbours()], text, "are peers")
+        found = self._one_of([peer.site for peer in self.neighbours()], text, "the peers")
         if isinstance(found, Outcome):
             return found
         called = self.called(found)
@@ -260,11 +255,14 @@ class TrustList:
         return _done(f"{found} is not dialled any more")
 
     def _one_of(self, sites: Collection[SiteId], text: str, what: str) -> SiteId | Outcome:
-        matches = [site for site in sites if site.startswith(text)] if re.fullmatch(r"[0-9a-f]{4,}", text) else []
-        if len(matches) == 1:
-            return matches[0]
-        known = ", ".join(map(self.called, sites)) or "none"
-        return _refused(f"{'more than one' if matches else 'none'} of those that {what} begins so; there are: {known}")
+        """By the name that this site's operator has given it, or that it has in the run."""
+        roster = self._driver.machine.roster
+        named = [(peer.site, peer.name) for peer in self.neighbours() if peer.site in sites and peer.name]
+        named += [(site, record.name if (record := roster.record(site)) is not None else "") for site in sites]
+        try:
+            return site_named(text, named, what)
+        except NotOneSite as error:
+            return _refused(str(error))
 
     def _take(self, changes: ListChanges, words: str) -> None:
         write_changes(self.config.data_dir, changes)

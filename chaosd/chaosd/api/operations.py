@@ -12,11 +12,12 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from chaos_protocols.events import Event, LeaveRequested, LinkChangeRequested, RecoverRequested
-from chaos_protocols.names import SiteId, short
+from chaos_protocols.names import short
 from chaosd.api.daemon_status import build_status, event_record
 from chaosd.api.status import EventRecord, Outcome, Status
 from chaosd.config.model import SiteConfig
 from chaosd.driver import Driver
+from chaosd.naming import NotOneSite, site_named
 from chaosd.storage.history import History, HistoryRecord
 
 FOLLOWER_QUEUE_MAX = 1000
@@ -53,11 +54,13 @@ class Operations:
             self._driver.recorder.followers.discard(queue)
 
     async def change_link(self, site: str, *, add: bool) -> Outcome:
-        found_site = self._find_site(site)
-        if isinstance(found_site, Outcome):
-            return found_site
+        named = [(one.site, one.name) for one in self._driver.machine.roster.sites]
+        try:
+            other = site_named(site, named, "the sites of the run")
+        except NotOneSite as error:
+            return Outcome(done=False, reason=str(error), duration_s=0.0)
         return await self._ask(
-            lambda request: LinkChangeRequested(request=request, other=found_site, add=add),
+            lambda request: LinkChangeRequested(request=request, other=other, add=add),
             timeout_s=3 * self._config.settings.negotiation_timeout_s,
         )
 
@@ -86,14 +89,3 @@ class Operations:
         finally:
             self._driver.answers.pop(request, None)
         return Outcome(done=done, reason=reason, duration_s=time.monotonic() - begun_s)
-
-    def _find_site(self, text: str) -> SiteId | Outcome:
-        """By id, unique prefix of it, or name."""
-        records = self._driver.machine.roster.sites
-        matches = [one.site for one in records if text in (one.site, one.name)]
-        matches = matches or [one.site for one in records if len(text) >= 4 and one.site.startswith(text)]
-        if len(matches) == 1:
-            return matches[0]
-        known = ", ".join(f"{one.name} ({short(one.site)})" for one in records)
-        what = "more than one site matches" if matches else "no site of the roster matches"
-        return Outcome(done=False, reason=f"{what} '{text[:64]}'; there are: {known or 'none'}", duration_s=0.0)

@@ -11,6 +11,8 @@ import pytest
 
 from chaos_protocols.wire.keys import CHANGES_MAX, KeyChain, with_change
 from chaosd import key_files
+from chaosd.config.model import SiteConfig
+from chaosd.daemon import run_daemon
 from chaosd.identity import (
     KEY_FILE,
     KEY_FILE_BYTES_MAX,
@@ -22,6 +24,7 @@ from chaosd.identity import (
 )
 from chaosd.key_files import NEXT_KEY_FILE, drop_next, make_next, next_key, note_agreed, take_agreed
 from chaosd.storage import durable
+from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.transport.tls import server_context
 
 RUN = "ab" * 16
@@ -143,3 +146,15 @@ def test_a_certificate_that_lies_about_its_chain_is_nobodys(tmp_path: Path) -> N
     foreign = Identity(first._key, tmp_path / KEY_FILE, right)
     assert chain_of_certificate(foreign.certificate_der) is None, "its chain ends with another key"
     assert right.is_sound(Checks()) and isinstance(ssl.DER_cert_to_PEM_cert(first.certificate_der), str)
+
+
+def test_a_second_daemon_in_the_directory_of_one_that_runs_leaves_its_keys_alone(tmp_path: Path) -> None:
+    identity = Identity.create(tmp_path)
+    make_next(tmp_path)
+    agreed(tmp_path)
+    with (
+        Journal.open(tmp_path, incarnation_floor=1, site=identity.site),
+        pytest.raises(JournalError, match="another chaosd"),
+    ):
+        run_daemon(SiteConfig(name="one", data_dir=tmp_path, listen="127.0.0.1:7400"))
+    assert Identity.load(tmp_path).public_key == identity.public_key and (tmp_path / NEXT_KEY_FILE).exists()

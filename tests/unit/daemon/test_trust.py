@@ -113,7 +113,7 @@ def test_a_site_refused_for_another_cause_is_not_pending(rig: Rig) -> None:
 
 def test_only_a_whole_id_is_let_in_that_has_not_knocked(rig: Rig) -> None:
     refused = rig.trust.trust("bbbb")
-    assert not refused.done and "none of those that knocked" in refused.reason and B not in rig.trust
+    assert not refused.done and "none of the sites that have knocked" in refused.reason and B not in rig.trust
     assert not rig.trust.trust(B, pending_only=True).done
     assert rig.trust.trust(B).done and B in rig.trust
     assert "already" in rig.trust.trust(B).reason
