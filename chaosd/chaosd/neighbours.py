@@ -49,7 +49,7 @@ class Neighbours:
         return KeptOut("not trusted by this site", stranger=True)
 
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
-        return self._driver.machine.keys.accepts(site, chain)
+        return self._driver.machine.link_keys.accepts(site, chain)
 
     def run_id(self) -> str:
         return self._driver.machine.roster.run_id

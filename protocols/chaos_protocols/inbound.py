@@ -75,6 +75,10 @@ class Inbound:
         """An envelope from a neighbour: heard of, passed on, or taken."""
         outbox, network, neighbour = self._outbox, self._network, event.neighbour
         network.links.heard(neighbour, now_s=outbox.now_s)
+        for_here = event.envelope.destination in (self._replica.site, messages.EVERYBODY)
+        if for_here and not self._keys.lets_speak(neighbour, event.envelope):
+            self.rejected += 1
+            return []
         ours, effects = network.router.receive(
             neighbour, event.envelope, roster=self._replica.roster, own_up=network.links.up_sites()
         )
@@ -93,8 +97,7 @@ class Inbound:
             outbox.caused_by(ours.event_id)
         if self._participation.client.is_trusted(ours.source) and network.naming.takes(neighbour, ours):
             network.versions.said(ours.source, ours.incarnation, ours.version)  # its own word: it made the envelope
-            key = self._keys.key_of(neighbour) if ours.source == neighbour else ours.public_key
-            network.saw_incarnation(ours.source, ours.incarnation, key)
+            network.saw_incarnation(ours.source, ours.incarnation, self._keys.said_with(neighbour, ours))
         return self.deliver(ours.source, ours.message)
 
     def deliver(self, source: SiteId, message: messages.Message) -> list[RaftEffect]:

@@ -154,8 +154,8 @@ class SiteMachine(SiteParts):
             self.outbox.emit([SetTimer(at_s=at_s)])
 
     def _linked(self, event: events.LinkUp) -> None:
-        self.link_keys.shown(event.site, event.incarnation, event.chain)
-        self.network.link_up(event)
+        if self.link_keys.shown(event.site, event.incarnation, event.chain):
+            self.network.link_up(event)
 
     def _started(self, event: events.Started) -> None:
         self.network.name_runs(self.participation.client.is_of_run)
@@ -251,7 +251,7 @@ class SiteMachine(SiteParts):
         network = self.network
         match notice:
             case LinkCameUp(site=site, incarnation=incarnation):
-                network.saw_incarnation(site, incarnation, self.link_keys.key_of(site))
+                network.saw_incarnation(site, incarnation, self.link_keys.chain_of(site))
                 self.link_keys.tell(site)
                 self.outbox.emit(network.router.introduce(site))
                 network.report_link(site, incarnation, up=True, reason="connected")

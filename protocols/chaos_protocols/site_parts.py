@@ -46,7 +46,7 @@ class SiteParts:
         self.facts, self.settings = facts, settings
         self.planner = planner
         self.outbox = Outbox(facts, settings, now_s=now_s)
-        last_known = last_known_roster(roster, entries)
+        last_known = last_known_roster(roster, entries, keys.signer)
         self.replica = RosterReplica(
             facts.site, raft, roster, last_known, keys=keys, rules=facts.reached.rules, now_s=now_s
         )

@@ -12,6 +12,7 @@ from tests.integration.small_training import VARIABLES, WORKER
 from tests.rigs.site import Cluster, Site, cluster_of, wait_for
 
 from chaos_protocols.agreement.commands import decode_command, decode_roster
+from chaos_protocols.agreement.key_ring import NoKeys
 from chaos_protocols.agreement.raft import Persist
 from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.membership.facts import last_known_roster
@@ -47,7 +48,7 @@ def test_the_journal_keeps_the_term_the_vote_and_every_command(name: str, vote: 
     assert recovered.snapshot is not None
     first = decode_roster(recovered.snapshot.state)
     assert len([decode_command(entry.command) for entry in recovered.entries if entry.command]) == 10
-    roster = last_known_roster(first, recovered.entries)
+    roster = last_known_roster(first, recovered.entries, NoKeys())
     assert roster.member_ids() == (CLEVELAND, HUNGARY) and roster.neighbours(CLEVELAND) == (HUNGARY,)
     assert (roster.epoch, roster.resolved_round, roster.resolving, roster.run) == (11, 85, False, "test")
     assert [gone.cause for gone in roster.departed] == ["failed"]

@@ -6,10 +6,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.rigs.transport import LOOPS, Site, close, run, start, until
+from tests.rigs.transport import LOOPS, Site, close, identity, run, start, until
 
 from chaos_protocols.causes import Cause
+from chaos_protocols.wire.keys import with_change
 from chaos_protocols.wire.versions import STARTS_SINCE, Versions
+from chaosd.identity import Identity
 from chaosd.transport import DialError
 from chaosd.transport.starts import Start
 
@@ -128,7 +130,7 @@ def test_a_start_that_was_signed_in_another_run_ends_nobody(loop_kind: str, tmp_
             for site in (here, b, there, c):
                 site.events.rules = rules
             await there.dial(c)
-            b.transport._starts._newest[here.id] = c.transport._starts.newest(there.id)
+            b.transport._starts._newest[here.id] = c.transport._starts.newest(there.id, there.identity.chain)
             assert await cause_of(here, b) is told, f"rules {rules}"
             there.transport.close_link(c.id, "the test")
             await until(lambda: not there.neighbours and not c.neighbours)
@@ -148,14 +150,16 @@ def test_a_start_of_this_run_ends_the_older_daemon_when_the_run_is_named_in_it(l
         for site in (original, b, copy):
             site.events.run = ONE
         await copy.dial(b)
-        known = b.transport._starts.newest(copy.id)
+        known = b.transport._starts.newest(copy.id, copy.identity.chain)
         assert known.signature and known.named, "a former release reads the one without a run"
         copy.events.rules = STARTS_SINCE
         copy.transport.close_link(b.id, "the test")
         await until(lambda: not copy.neighbours and not b.neighbours)
         b.transport._starts._newest.clear()
         await copy.dial(b)
-        assert not b.transport._starts.newest(copy.id).signature, "what names no run is not signed any more"
+        assert not b.transport._starts.newest(copy.id, copy.identity.chain).signature, (
+            "what names no run is not signed any more"
+        )
         for rules in (0, STARTS_SINCE):
             original.events.rules = rules
             assert await cause_of(original, b) is Cause.KEY_ELSEWHERE, f"rules {rules}"
@@ -180,3 +184,35 @@ def test_nothing_listens_nothing_answers_and_another_site_answers_are_three_caus
         await close(a, b, c)
 
     run("uvloop", main)
+
+
+def changed_key(tmp_path: Path, name: str, later: str) -> Identity:
+    """The site of that name, with the key of another name as its next."""
+    first, new = identity(tmp_path, name), identity(tmp_path, later)
+    return Identity(new._key, new._key_path, with_change(first.chain, ONE, first, new))
+
+
+def test_a_later_key_is_let_in_whatever_start_number_a_former_one_has_shown(loop_kind: str, tmp_path: Path) -> None:
+    """While the thief's link stands, and when it does not; also where he has signed himself another next key."""
+
+    async def main() -> None:
+        b, true = Site(tmp_path, "b"), Site(tmp_path, "a", incarnation=5, known_as=changed_key(tmp_path, "a", "new"))
+        thief = Site(tmp_path, "a", incarnation=1 << 52)
+        forger = Site(tmp_path, "a", incarnation=(1 << 53) - 1, known_as=changed_key(tmp_path, "a", "forged"))
+        await start(b, true, thief, forger)
+        for other in (thief, forger):
+            for first, second in ((other, b), (b, other)):
+                for stands in (True, False):
+                    await first.dial(second)
+                    if not stands:
+                        b.transport.close_link(other.id, "the test")
+                        await until(lambda: not b.neighbours)
+                    await true.dial(b)
+                    assert b.events.ups[-1][:2] == (true.id, 5)
+                    true.transport.close_link(b.id, "the test")
+                    await until(lambda other=other: not b.neighbours and not true.neighbours and not other.neighbours)
+        assert b.transport._starts.newest(true.id, true.identity.chain).incarnation == 5
+        assert b.transport._starts.newest(true.id, thief.identity.chain).incarnation == 5
+        await close(b, true, thief, forger)
+
+    run(loop_kind, main)

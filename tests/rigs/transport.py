@@ -124,8 +124,18 @@ class Recorder:
 class Site:
     """One transport and its recorder."""
 
-    def __init__(self, folder: Path, name: str, *, run: str = RUN, incarnation: int = 1, **settings: object) -> None:
-        self.identity = identity(folder, name)
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        run: str = RUN,
+        incarnation: int = 1,
+        known_as: Identity | None = None,
+        **settings: object,
+    ) -> None:
+        """`known_as`: its key, where that is not the one of its name."""
+        self.identity = known_as or identity(folder, name)
         self.events = Recorder()
         self.transport = LabTransport(
             identity=self.identity,

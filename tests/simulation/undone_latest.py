@@ -236,4 +236,26 @@ LATEST = (
         ),
         test="test_round_resolution:test_no_round_is_resolved_by_the_word_of_a_start_that_the_roster_does_not_name",
     ),
+    Undone(
+        row=91,
+        patches=(
+            Patch(
+                "chaos_protocols.links.keys:LinkKeys._forget_start",
+                "incarnation <= self._network.incarnations.get(site, 0)",
+                "False",
+            ),
+        ),
+        test="test_later_key:test_the_true_site_is_heard_though_a_thief_has_shown_a_later_start",
+    ),
+    Undone(
+        row=92,
+        patches=(
+            Patch(
+                "chaos_protocols.agreement.key_ring:KeyRing.follow",
+                "self._signer.owner(one.chain.first) == one.site and self._is_sound(one.chain)",
+                "True",
+            ),
+        ),
+        test="test_keys:test_a_chain_that_its_keys_have_not_signed_counts_in_no_roster",
+    ),
 )

@@ -1,6 +1,7 @@
 """A member that lies about the starts of others: it advertises its own links as they are, but with numbers of its
 neighbours' daemons that there never were. And it says what only a scheduler may say, and that it is one, to those who
-know that a scheduler shows its votes. One of eight runs has one.
+know that a scheduler shows its votes. And it lies about keys (`key_lies`): to neighbours, in its reports, and, while it
+schedules, in the log. One of eight runs has one.
 
 Judged here (invariant 11, for what is promised of a member): nobody ever believes in a start that a site has not made.
 In `guests`: after each of its claims a site is as it was before.
@@ -13,11 +14,17 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from chaos_protocols.agreement.commands import encode_command
+from chaos_protocols.agreement.key_commands import KeyCommand
 from chaos_protocols.agreement.raft import Role
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement
-from chaos_protocols.wire.versions import SPOKEN
+from chaos_protocols.wire.control import EVERYBODY, LinkStateAdvertisement, Message
+from chaos_protocols.wire.versions import KEYS_SINCE, SPOKEN
 from tests.simulator.guests import SEEDS_APART, hear
+from tests.simulator.key_lies import KeyLies
+from tests.simulator.key_lies import judge as judge_keys
 from tests.simulator.lies import AHEAD, CLAIM, Liar
 
 if TYPE_CHECKING:
@@ -28,12 +35,12 @@ LIAR = 5
 """Of eight seeds this one has a lying member."""
 MEANS_S = (0.1, 0.5, 2.0)
 BEGINS_S = (1.0, 4.0)
-CLAIMS_SHARE = 0.6
+KEYS_SHARE, CLAIMS_SHARE = 0.25, 0.6
 
 
-def turn(world: World) -> None:
+def turn(world: World, *, always: bool = False) -> None:
     """By the seed: one of the sites turns, or none."""
-    if world.seed % SEEDS_APART != LIAR:
+    if not always and world.seed % SEEDS_APART != LIAR:
         return
     rng = random.Random(f"liar/{world.seed}")
     liar = rng.choice(list(world.nodes.values()))
@@ -45,6 +52,10 @@ def turn(world: World) -> None:
 def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
     world.schedule(rng.expovariate(1 / mean_s), lambda: _speak(world, liar, rng, mean_s))
     _judge(world)
+    judge_keys(world, liar.site)
+    if liar.machine is not None and not liar.stopped and rng.random() < KEYS_SHARE:
+        _lie_about_keys(world, liar, rng)
+        return
     if liar.machine is not None and not liar.stopped and rng.random() < CLAIMS_SHARE:
         _claim(world, liar, rng)
         return
@@ -67,6 +78,43 @@ def _speak(world: World, liar: Node, rng: random.Random, mean_s: float) -> None:
     envelope = machine.network.router._envelope(EVERYBODY, lie, machine.roster, "a lie", run=run)
     for neighbour in near:
         world.network.send(liar.connections[neighbour], liar.site, "control", envelope)
+
+
+def _lie_about_keys(world: World, liar: Node, rng: random.Random) -> None:
+    """To a neighbour, to the scheduler, or, where it is that itself, into the log: there only what all sites can
+    read."""
+    machine = liar.machine
+    assert machine is not None
+    roster, scheduler = machine.roster, machine.scheduler_site()
+    lies = KeyLies(SiteId(liar.site), rng, roster, [SiteId(one) for one in world.nodes])
+    if machine.raft.role is Role.LEADER:
+        if max(roster.version(), roster.needs) >= KEYS_SINCE:
+            _propose(world, liar, lies.command())
+        return
+    message: Message = lies.told()
+    to = SiteId(rng.choice(sorted(liar.connections) or [""]))
+    if rng.random() < 0.5 and scheduler is not None and machine.membership.in_roster:
+        to, message = scheduler, msgspec.structs.replace(machine.own_report(), keys=lies.news())
+    way = to if to in liar.connections else SiteId(rng.choice(sorted(liar.connections) or [""]))
+    if way:
+        run = machine.network.naming.of_word_to(to)
+        envelope = machine.network.router._envelope(to, message, roster, "a lie", run=run)
+        world.network.send(liar.connections[way], liar.site, "control", envelope)
+
+
+def _propose(world: World, liar: Node, command: KeyCommand) -> None:
+    """It schedules, and gives the agreement a command by none of the ways that lead there."""
+    machine, generation = liar.machine, liar._generation
+    assert machine is not None
+    now_s = world.now_s + world.drift_s(liar.site)
+    machine.outbox.begin(now_s=now_s)
+    _, asked = machine.raft.propose(encode_command(command), now_s=now_s)
+    machine._carry_out(asked)
+    machine._drain()
+    for effect in machine.outbox.take():
+        if generation == liar._generation:  # it may end over its disk
+            liar._execute(effect)
+    world.oracles.after_step(liar, None)
 
 
 def _claim(world: World, liar: Node, rng: random.Random) -> None:

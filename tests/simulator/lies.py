@@ -23,6 +23,7 @@ from chaos_protocols.wire.steps import SiteStep
 from chaos_protocols.wire.versions import NEWEST
 from chaos_protocols.wire.waits import SiteWait
 from tests.rigs.keys import RigKeys
+from tests.simulator.key_lies import KeyLies
 from tests.simulator.worker import MODEL
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Liar:
     def __init__(self, world: World, site: str, rng: random.Random, machine: SiteMachine) -> None:
         self._world, self._site, self._rng = world, SiteId(site), rng
         self._machine, self._roster = machine, machine.roster
+        self._keys = KeyLies(self._site, rng, self._roster, [SiteId(one) for one in world.nodes])
 
     def lie(self) -> messages.Message:
         """One message, of any kind."""
@@ -52,6 +54,7 @@ class Liar:
             *(self._caught_up, self._leave, self._leave_answer, self._link, self._link_answer, self._order),
             *(self._ready, self._status, self._asks_how_far, self._tells_how_far, self._round_waits, self._run_waits),
             *(self._recover, self._recovered, self._append, self._append, self._snapshot, self._vote, self._agreement),
+            self._keys.told,
         )
         return self._rng.choice(makers)()
 
@@ -246,6 +249,7 @@ class Liar:
             open=tag,
             bans=(self._someone(),),
             bounds=Bounds(weight_max=1e-3),
+            keys=self._keys.news() if self._yes() else None,
         )
 
     def _asks_how_far(self) -> messages.Message:
@@ -276,7 +280,11 @@ class Liar:
         gone = Departure(site=self._someone(), incarnation=1, last_round=self._round(), cause="failed", reason="")
         views = self._roster.views
         command = self._rng.choice(
-            (RemoveSite(departure=gone, resolve=True, views=views), RetryRound(views=views, reason=""))
+            (
+                RemoveSite(departure=gone, resolve=True, views=views),
+                RetryRound(views=views, reason=""),
+                self._keys.command(),
+            )
         )
         index, term = self._index(), self._term()
         configuration = raft.Configuration(voters=(self._site,), learners=()) if self._yes() else None

@@ -23,6 +23,7 @@ from chaos_protocols.agreement.raft.messages import (
 )
 from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.wire.control import RaftEnvelope
+from tests.simulator.oracles_keys import changes_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -298,6 +299,8 @@ class AgreementOracle:
                 self._fail(1, f"entry {entry.index} changes more than one voter: {sorted(changed)}")
         if entry.command and self.roster is not None:
             command = decode_command(entry.command)
+            if changes_nothing(self.roster, command):
+                return
             self.roster = apply_command(self.roster, command, entry.index)
             self.roster_at[self.roster.epoch] = self.roster
             self._on_commit(entry.index, command, self.roster)

@@ -3,9 +3,11 @@ key changed, another one approves it, and the site takes it with a start of its 
 sleep through it. When all that live have heard that the change is settled, somebody starts a daemon with the former
 key.
 
+Some thieves have signed themselves another next key, which nobody has approved.
+
 Judged here: in the calm every change that was begun comes to its end; and who has heard of that has no link with the
-thief, and takes no word of it (invariant 11). Who sleeps until then may let it in until it hears: as docs/security.md
-says.
+thief, and takes no word of it (invariant 11). Nor has who was shown the new key by the site itself, unless the thief's
+is none of the site's former keys. Who sleeps until then may let it in until it hears: as docs/security.md says.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from chaos_protocols.agreement.key_commands import keys_of
 from chaos_protocols.names import SiteId
-from chaos_protocols.wire.keys import with_change
+from chaos_protocols.wire.keys import KeyChain, with_change
 from chaos_protocols.wishes import KeyApproved, KeyOffered
 from tests.rigs.keys import RigKeys
 from tests.simulator.hanging import SEEDS_APART
+from tests.simulator.key_lies import FORGED_NUMBER, forged_key
 from tests.simulator.node import Node
 from tests.simulator.strays import COPIES, LATER, THIEF
 
@@ -33,6 +36,9 @@ LOOKS_EVERY_S = 0.25
 RESTARTS = (0.02, 0.1, 0.5)
 """How likely at each look a site takes its new key, which is agreed: soon, or when it was restarted anyhow."""
 THIEF_LIVES_S = (2.0, 8.0)
+FORGES_SHARE = 0.4
+PATIENT_SHARE = 0.5
+"""Of the thieves: they come while the site itself is not there, and somebody sleeps."""
 
 
 class Rotation:
@@ -45,6 +51,8 @@ class Rotation:
         self.times = rng.choice((1, 1, 2))
         self._restarts = rng.choice(RESTARTS)
         self._thief: Node | None = None
+        thief = random.Random(f"forger/{world.seed}")
+        self._forges, self._is_patient = thief.random() < FORGES_SHARE, thief.random() < PATIENT_SHARE
         self._stolen_start = 0
         """The start number that the thief shows; 0: there was none yet."""
         self._thieves = rng.choice((0, 1, 1))
@@ -60,17 +68,15 @@ class Rotation:
         known = keys_of(roster, self.site) if roster is not None else None
         return known.settled if known is not None else 0
 
-    def keeps_out(self) -> str:
-        """Sites that had let the thief in and have not heard since: they take his start number for the newest, and, if
-        they have to ask the true site to be let into the run again, hear nothing by which they would know better until
-        their daemons are started again."""
-        nodes = (self.world.nodes[site] for site in sorted(self.world.doors.let_thief_in))
-        return ", ".join(node.name for node in nodes if node.machine is not None and not self._has_heard(node))
-
     def may_believe(self, node: Node, site: str, incarnation: int) -> bool:
         """Whether a site may take this for a start of the one that has changed its key, since it has not heard that
         the key with which the thief showed it counts no more: it sleeps, or never was in the run."""
         return site == self.site and incarnation == self._stolen_start and not self._has_heard(node)
+
+    @property
+    def made(self) -> int:
+        """How many keys the site has made itself, after its first."""
+        return max(self._node.disk.key_number, self._node.disk.next_number)
 
     @property
     def is_over(self) -> bool:
@@ -126,8 +132,11 @@ class Rotation:
         nodes = [node for node in self.world.nodes.values() if node.machine is not None]
         if not self._thieves or any(node.stopped or not self._has_heard(node) for node in nodes):
             return
-        self._thieves -= 1
         true = self._node
+        somebody_sleeps = len(nodes) < len(self.world.nodes) - 1
+        if self._is_patient and (true.machine is not None or not somebody_sleeps):
+            return
+        self._thieves -= 1
         hosts = [node.name for node in self.world.nodes.values() if node is not true]
         thief = Node(self.world, self.site, f"{true.name} (thief)", founder=False, peers=())
         thief.peers = tuple(self.world.site(host) for host in hosts)
@@ -140,6 +149,11 @@ class Rotation:
             thief.disk.key_chain = type(known.chain)(
                 first=known.chain.first, run_id=known.chain.run_id, changes=known.chain.changes[: self.times - 1]
             )
+        if self._forges and known is not None:
+            former, forged = RigKeys(self.site, thief.disk.key_number), forged_key(self.site)
+            chain = thief.disk.key_chain or KeyChain(first=former.public_key)
+            thief.disk.key_number = FORGED_NUMBER
+            thief.disk.key_chain = with_change(chain, known.chain.run_id, former, forged)
         thief.disk.incarnation = true.disk.incarnation + LATER
         self._thief = thief
         self.world.tell(f"!! somebody starts a daemon with the former key of {true.name}")
@@ -163,16 +177,21 @@ class Rotation:
         known = keys_of(node.machine.roster, self.site)
         return known is not None and known.settled >= self.times
 
+    def _knows(self, node: Node) -> bool:
+        """It has heard, or the site itself has shown it the key that came after the thief's."""
+        newest = RigKeys(self.site, self.times).public_key
+        return self._has_heard(node) or (not self._forges and self.world.doors.has_shown(node, self.site, newest))
+
     def _judge(self) -> None:
         thief = self._thief
         if thief is None:
             return
         for far, connection in thief.connections.items():
             there = connection.processes[far]
-            if there.machine is not None and there.connections.get(self.site) is connection and self._has_heard(there):
+            if there.machine is not None and there.connections.get(self.site) is connection and self._knows(there):
                 self.world.oracles.fail(11, f"{there.name} has a link with whoever has the former key of {self.site}")
         for node in self.world.nodes.values():
-            if node.machine is None or node.site == self.site or not self._has_heard(node):
+            if node.machine is None or node.site == self.site or not self._knows(node):
                 continue
             if node.machine.network.incarnations.get(self.site, 0) >= thief.disk.incarnation:
                 self.world.oracles.fail(11, f"{node.name} takes words of the former key of {self.site}")

@@ -15,6 +15,7 @@ from chaos_protocols import events
 from chaos_protocols.causes import Cause, Why
 from chaos_protocols.links.keys import FORMER_KEY
 from chaos_protocols.names import other_run, short
+from chaos_protocols.wire.keys import KeyChain
 from tests.simulator.disk import Disk
 from tests.simulator.hanging import SEEDS_APART
 from tests.simulator.node import Node
@@ -39,9 +40,9 @@ class Doors:
     """What the listeners of all sites know of those that dial them: the newest start of each, while they live."""
 
     def __init__(self) -> None:
-        self._proven: dict[tuple[str, int, str], tuple[int, bytes]] = {}
-        self.let_thief_in: set[str] = set()
-        """Sites that have had a link with one: they slept, and had not heard yet."""
+        self._proven: dict[tuple[str, int, str], tuple[int, KeyChain]] = {}
+        self._shown: dict[tuple[str, int, str], bytes] = {}
+        """The key with which each site itself, no stray, was last linked with a daemon."""
         self.unread = 0
         """Words that were signed with keys that do not count where they came."""
 
@@ -50,16 +51,23 @@ class Doors:
         for one, other in ((node, far), (far, node)):
             key = (one.site, one.disk.incarnation, other.site)
             assert other.machine is not None
-            if other.stray == THIEF:
-                self.let_thief_in.add(one.site)
-            shown = (other.disk.incarnation, other.machine.keys.public_key)
-            self._proven[key] = max(self._newest(one, other.site), shown)
+            number, chain = other.disk.incarnation, other.machine.keys.own
+            if number >= self._newest(one, other.site, chain)[0]:
+                self._proven[key] = (number, chain)
+            if not other.stray:
+                self._shown[key] = chain.key
 
-    def _newest(self, here: Node, site: str) -> tuple[int, bytes]:
-        """The newest start of a site that it has proven to this daemon with a key that counts, and that key."""
-        found = self._proven.get((here.site, here.disk.incarnation, site), (0, b""))
+    def has_shown(self, here: Node, site: str, key: bytes) -> bool:
+        """Whether the site itself has had a link with this daemon under that key."""
+        return self._shown.get((here.site, here.disk.incarnation, site)) == key
+
+    def _newest(self, here: Node, site: str, shown: KeyChain) -> tuple[int, bytes]:
+        """The newest start of a site that it has proven to this daemon with a key that counts, and that key. It says
+        nothing of who shows a key that did not come before that one."""
+        number, chain = self._proven.get((here.site, here.disk.incarnation, site), (0, KeyChain(first=b"")))
         assert here.machine is not None
-        return found if here.machine.keys.counts(site, found[1]) else (0, b"")  # type: ignore[arg-type]
+        holds = here.machine.link_keys.accepts(site, chain) and shown.key in chain.keys  # type: ignore[arg-type]
+        return (number, chain.key) if holds else (0, b"")
 
     def reads(self, node: Node, neighbour: str, envelope: Any) -> bool:
         """Whether the driver hands a word on to the machine: what a neighbour says to this site itself, and what is
@@ -84,9 +92,9 @@ class Doors:
     def _keys(self, node: Node, other: Node) -> tuple[Why, Why | None] | None:
         """Each end looks whether the other one's key counts; the dialer first."""
         assert node.machine is not None and other.machine is not None
-        if not node.machine.keys.accepts(other.site, other.machine.keys.own):  # type: ignore[arg-type]
+        if not node.machine.link_keys.accepts(other.site, other.machine.keys.own):  # type: ignore[arg-type]
             return Cause.ANOTHER_SITE.told(site=other.site, address=other.site, reason=FORMER_KEY), None
-        if not other.machine.keys.accepts(node.site, node.machine.keys.own):  # type: ignore[arg-type]
+        if not other.machine.link_keys.accepts(node.site, node.machine.keys.own):  # type: ignore[arg-type]
             there = Cause.DISTRUSTED.told(site=other.site, own=node.site, words="")
             return there, Cause.SHUT_OUT.told(reason=FORMER_KEY)
         return None
@@ -100,15 +108,14 @@ class Doors:
         return there, Cause.REFUSED_RUN.told(there=short(ours), here=short(theirs))
 
     def _older(self, node: Node, other: Node) -> tuple[Why, Why] | None:
-        assert other.machine is not None
+        assert node.machine is not None and other.machine is not None
         record = other.machine.roster.record(node.site)  # type: ignore[arg-type]
-        proven, key = self._newest(other, node.site)
+        proven, key = self._newest(other, node.site, node.machine.keys.own)
         newest = max(proven, record.incarnation if record is not None else 0)
         if newest <= node.disk.incarnation:
             return None
         reason = f"start {node.disk.incarnation} is older than {newest}"
         there = Cause.OLDER_START.told(site=other.site, reason=reason)
-        assert node.machine is not None
         if proven == newest and key == node.machine.keys.public_key:  # it can check it with its own key alone
             there = Cause.KEY_ELSEWHERE.told(site=other.site)
         return there, Cause.REFUSED_START.told(reason=reason)

@@ -269,9 +269,9 @@ class Attempt:
             keys=context.identity.chain if context.identity.chain.changes else None,
         )
 
-    def saw_start(self, public_key: bytes, verdict: Verdict) -> None:
-        """The listener says which start of its daemon it is."""
-        self._context.starts.saw(self.site, public_key, start_of(verdict), verdict.run_id)
+    def saw_start(self, chain: KeyChain, verdict: Verdict) -> None:
+        """The listener, which has shown this of its key, says which start of its daemon it is."""
+        self._context.starts.saw(self.site, chain, start_of(verdict), verdict.run_id)
 
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
         """Whether who shows this chain is that site, as far as is known here."""
@@ -322,7 +322,8 @@ class _Handshake:
         if self._stream is None:
             self._attempt.listener = self._machine.listener
         if verdict.code == ACCEPTED:
-            self._attempt.saw_start(self._machine.listener_key, verdict)
+            assert self._machine.listener.chain is not None, "the certificate was checked first"
+            self._attempt.saw_start(self._machine.listener.chain, verdict)
             connection.establish(self._stream, options=self._attempt.options)
         self.outcome.set_result(verdict)
 

@@ -18,6 +18,7 @@ from chaosd.transport.errors import DialError
 from chaosd.transport.handshake import Speaker
 from chaosd.transport.link import Link, SocketLinkPhase
 from chaosd.transport.paths import Paths
+from chaosd.transport.starts import weighs
 from chaosd.transport.stream_scaling import Widening
 
 YIELD_S = 0.5
@@ -151,7 +152,8 @@ class Dials:
             bulk = await attempt.bulk(list(range(self._context.settings.streams_at_once)))
             connections = [control, *bulk]
             site, standing = attempt.site, self._links.link_to(attempt.site)
-            if standing is not None and standing.incarnation > verdict.incarnation:
+            weighed = standing is not None and weighs(standing.speaker.chain, attempt.listener.chain)
+            if standing is not None and weighed and standing.incarnation > verdict.incarnation:
                 raise DialError(f"site {short(site)} has restarted meanwhile")
             if not all(connection.is_open for connection in connections):
                 raise DialError(f"site {short(site)} closed the link while it came up")

@@ -121,8 +121,6 @@ class DialerHandshake:
         self._expected = expected
         self._hello = hello
         self._certificate_der = b""
-        self.listener_key = b""
-        """The public key of the site that answered."""
         self.listener = Speaker(versions=BEFORE)
         """What the other end speaks, as its challenge says, and its verdict of its release."""
         self.version: int | None = None
@@ -139,7 +137,7 @@ class DialerHandshake:
             raise PeerProtocolError(
                 f"site {self._expected} has changed its key, and who answers there has a former one"
             )
-        self._certificate_der, self.listener_key = certificate_der or b"", chain.key
+        self._certificate_der = certificate_der or b""
         self.listener = Speaker(versions=BEFORE, chain=chain)
 
     def answer(self, frame: bytes) -> bytes:

@@ -35,8 +35,8 @@ class Start:
     incarnation: int
     signature: bytes = b""
     named: bytes = b""
-    key: bytes = b""
-    """Which has signed them; empty: not known."""
+    chain: KeyChain | None = None
+    """Its key has signed them, and so it came to be the site's; None: not known."""
 
 
 UNKNOWN = Start(incarnation=0)
@@ -69,19 +69,22 @@ class Starts:
         plain = b"" if self._names_only() else self._own_signature("")
         return Start(incarnation=self.incarnation, signature=plain, named=self._own_signature(run))
 
-    def newest(self, site: SiteId, agreed_on: int = 0) -> Start:
+    def newest(self, site: SiteId, shown: KeyChain, agreed_on: int = 0) -> Start:
         """The newest start of a site: the one that it has proven, or a newer one that others have `agreed_on`, for
-        which there is no proof here; number 0 where none is known."""
+        which there is no proof here; number 0 where none is known. What it has proven counts against who has `shown`
+        that same key or a former one: a later key wins over any number (spec 20.9)."""
         proven = self._newest.get(site, UNKNOWN)
-        if proven.key and not self.run.accepts(site, KeyChain(first=proven.key)):  # the site has changed it since
+        if proven.chain is not None and not self.run.accepts(site, proven.chain):  # the site has changed it since
             proven = UNKNOWN
             del self._newest[site]
+        if not weighs(proven.chain, shown):
+            proven = UNKNOWN
         return proven if proven.incarnation >= agreed_on else Start(incarnation=agreed_on)
 
-    def saw(self, site: SiteId, public_key: bytes, start: Start, run: str) -> None:
-        """A connection to it stands, at whose beginning it said that it is in `run`. What is older, or is not proven,
-        counts for nothing."""
-        known, number = self.newest(site), start.incarnation
+    def saw(self, site: SiteId, chain: KeyChain, start: Start, run: str) -> None:
+        """A connection to it stands, at whose beginning it said that it is in `run`, and showed this of its key. What
+        is older, or is not proven, counts for nothing."""
+        known, number, public_key = self.newest(site, chain), start.incarnation, chain.key
         if number < known.incarnation or (number == known.incarnation and (known.named or not start.named)):
             return
         plain = start.signature if verify(public_key, start.signature, _signed(site, number, "")) else b""
@@ -91,7 +94,7 @@ class Starts:
         if number == known.incarnation:
             plain = plain or known.signature
         self._newest.pop(site, None)
-        self._newest[site] = Start(incarnation=number, signature=plain, named=named, key=public_key)
+        self._newest[site] = Start(incarnation=number, signature=plain, named=named, chain=chain)
         while len(self._newest) > STARTS_KEPT_MAX:
             del self._newest[next(iter(self._newest))]
 
@@ -112,6 +115,12 @@ class Starts:
         if run not in self._signed:
             self._signed[run] = self._identity.sign(_signed(self._identity.site, self.incarnation, run))
         return self._signed[run]
+
+
+def weighs(known: KeyChain | None, shown: KeyChain | None) -> bool:
+    """Whether the number of a start that has shown the chain `known` says anything of one that has shown the other: not
+    where the latter's key came later, nor where neither came after the other. None: nothing was shown."""
+    return known is None or shown is None or shown.key in known.keys
 
 
 def start_of(said: Hello | Verdict) -> Start:

@@ -34,7 +34,7 @@ from chaosd.transport.settings import (
     TransportEvents,
     TransportSettings,
 )
-from chaosd.transport.starts import Starts, start_of
+from chaosd.transport.starts import Starts, start_of, weighs
 from chaosd.transport.tls import client_context
 
 
@@ -183,7 +183,7 @@ class Transport:
     def judge(self, site: SiteId, hello: Hello, connection: PeerConnection) -> tuple[Verdict | None, str]:
         if not self._paths.answers(site):
             return None, "nothing reaches this site"
-        link = self._links.get(site)
+        link, chain = self._links.get(site), chain_of(hello)
         facts = admission.AdmissionFacts(
             own_site=self._identity.site,
             own_run=self._run,
@@ -191,14 +191,14 @@ class Transport:
             own=self._own,
             own_run_id=self._events.run_id(),
             own_start=self._starts.own(),
-            newest=self._starts.newest(site, self._events.newest_start(site)),
-            kept_out=self._events.keeps_out(site, hello.purpose, chain_of(hello)),
-            link=link.standing if link is not None else None,
+            newest=self._starts.newest(site, chain, self._events.newest_start(site)),
+            kept_out=self._events.keeps_out(site, hello.purpose, chain),
+            link=link.standing if link is not None and weighs(link.speaker.chain, chain) else None,
             committed=self._dials.is_committed(site),
         )
         verdict, reason = admission.judge(site, hello, facts)
         if verdict.code == ACCEPTED:
-            self._starts.saw(site, hello.public_key, start_of(hello), hello.run_id)
+            self._starts.saw(site, chain, start_of(hello), hello.run_id)
         elif (why := admission.why_refused(site, hello, facts, verdict, connection.peer_host)) is not None:
             self._tell(self._events.refused, site, why)
         return verdict, reason

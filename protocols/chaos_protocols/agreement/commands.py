@@ -18,7 +18,7 @@ from typing import Annotated, assert_never
 
 import msgspec
 
-from chaos_protocols.agreement.key_commands import ApproveKey, SettleKey, with_keys
+from chaos_protocols.agreement.key_commands import ApproveKey, SettleKey, why_not, with_keys
 from chaos_protocols.agreement.raft.messages import AppendRequest, RaftMessage, SnapshotRequest
 from chaos_protocols.agreement.roster import (
     DEPARTED_KEPT_MAX,
@@ -37,6 +37,7 @@ from chaos_protocols.names import SITES_MAX, SiteId, other_run
 from chaos_protocols.wire.bounds import BOUNDS_SINCE, Bounds
 from chaos_protocols.wire.encodings import ENCODINGS_SINCE
 from chaos_protocols.wire.former import FORMER
+from chaos_protocols.wire.keys import Checker
 from chaos_protocols.wire.plans import HOLDS_SINCE, TREES_SINCE, ReplicationPlan, Site, SyncPlan
 from chaos_protocols.wire.versions import BEFORE, CUTS_SINCE, KEYS_SINCE, NEWEST, PROOFS_SINCE, RULED, Version, Versions
 
@@ -271,6 +272,13 @@ def readable(message: RaftMessage) -> bool:
 def of_another_run(message: RaftMessage, run_id: str) -> bool:
     """Whether the roster that this message wants stored, readable as it is, is that of another run."""
     return isinstance(message, SnapshotRequest) and other_run(run_id, decode_roster(message.snapshot.state).run_id)
+
+
+def apply_proven(roster: Roster, command: Command, index: int, checker: Checker) -> Roster:
+    """`apply_command`, as a site does it: what is about a site's key changes nothing unless it is proven."""
+    if isinstance(command, ApproveKey | SettleKey) and why_not(roster, checker, command):
+        return roster
+    return apply_command(roster, command, index)
 
 
 def apply_command(roster: Roster, command: Command, index: int) -> Roster:

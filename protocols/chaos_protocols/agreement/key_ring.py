@@ -59,13 +59,18 @@ class KeyRing:
 
     def counts(self, site: SiteId, public_key: bytes) -> bool:
         """Whether what this key has signed is the site's word."""
+        return self.chain_of(site, public_key) is not None
+
+    def chain_of(self, site: SiteId, public_key: bytes) -> KeyChain | None:
+        """How this key has come to be the site's, as far as is known here; None: it does not count."""
         if public_key in self._counting(site, public_key):
-            return True
+            known = self._agreed.get(site)
+            return known.chain.until(public_key) if known is not None else KeyChain(first=public_key)
         for chains in self._told.values():
             chain = chains.get(site)
             if chain is not None and public_key in chain.keys and self._leads(site, chain, public_key):
-                return True
-        return False
+                return chain.until(public_key)
+        return None
 
     def accepts(self, site: SiteId, chain: KeyChain) -> bool:
         """Whether who shows this chain, and has the newest key of it, is that site."""
@@ -99,12 +104,14 @@ class KeyRing:
     def follow(self, run_id: str, keys: Iterable[SiteKeys]) -> list[SiteId]:
         """The run has agreed on these; of which sites that is news. It never goes back: after a restart the whole
         journal counts, though not all of it is known to be agreed yet. A site that uses its new key does so for
-        good."""
+        good. A chain that its keys have not signed is none, whoever has put it into a roster."""
         news = []
         self._run_id = run_id
         for one in keys:
             known = self._agreed.get(one.site)
-            if known is None or (len(known.chain.changes), known.settled) < (len(one.chain.changes), one.settled):
+            if known is not None and (len(known.chain.changes), known.settled) >= (len(one.chain.changes), one.settled):
+                continue
+            if self._signer.owner(one.chain.first) == one.site and self._is_sound(one.chain):
                 self._agreed[one.site] = one
                 news.append(one.site)
         return news

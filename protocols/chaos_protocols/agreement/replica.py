@@ -11,12 +11,11 @@ from chaos_protocols.agreement.chain import LogChain
 from chaos_protocols.agreement.commands import (
     Command,
     SetRules,
-    apply_command,
+    apply_proven,
     decode_command,
     decode_roster,
     encode_roster,
 )
-from chaos_protocols.agreement.key_commands import ApproveKey, SettleKey, why_not
 from chaos_protocols.agreement.key_ring import KeyRing
 from chaos_protocols.agreement.raft import Effect, RaftMachine, Unproven
 from chaos_protocols.agreement.raft.messages import Configuration, LogEntry, Snapshot
@@ -121,10 +120,8 @@ class RosterReplica:
         return command
 
     def apply(self, command: Command, index: int) -> Roster:
-        """The roster after the command. One on a site's key changes nothing unless it is proven."""
-        if isinstance(command, ApproveKey | SettleKey) and why_not(self.roster, self.keys.signer, command):
-            return self.roster
-        return apply_command(self.roster, command, index)
+        """The roster after the command."""
+        return apply_proven(self.roster, command, index, self.keys.signer)
 
     def restored(self, snapshot: Snapshot) -> Roster:
         """The roster that a snapshot brings. Which run this is was known before: a site of a release that does not

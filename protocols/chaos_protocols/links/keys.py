@@ -1,8 +1,9 @@
-"""The keys with which this site's links came in, and what neighbours tell each other of keys (spec 20.5, 20.6).
+"""The keys with which this site's links came in and words were signed, what neighbours tell each other of keys, and
+which of two keys of one site wins (spec 20.5, 20.6, 20.9).
 
 Driven by `SiteMachine`: a link comes and goes, a neighbour tells, the run has agreed on something. A link whose key
-counts no more is closed, and what was heard under that key of its site's newest start is forgotten: it was not the
-site's.
+counts no more, or was followed by another one, is closed, and what was heard under that key of its site's newest start
+is forgotten: it was not the site's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from chaos_protocols.causes import Cause
 from chaos_protocols.links.network import Network
 from chaos_protocols.names import SiteId, short
 from chaos_protocols.outbox import Outbox
+from chaos_protocols.wire.control import Envelope
 from chaos_protocols.wire.keys import KEYS_KEPT_MAX, KeyChain, KeysTold
 
 FORMER_KEY = "its site has changed its key, and the one that it shows counts no more"
@@ -27,11 +29,70 @@ class LinkKeys:
         self._shown: dict[SiteId, tuple[int, KeyChain]] = {}
         """What the far end of each link showed in its handshake, and which start of its daemon that was."""
 
-    def shown(self, site: SiteId, incarnation: int, chain: KeyChain | None) -> None:
-        """A link has come up, or was renewed; None: its transport says nothing of keys."""
+    # -- the later key wins
+
+    def accepts(self, site: SiteId, chain: KeyChain) -> bool:
+        """Whether who shows this chain, and has the newest key of it, may have a link as that site: its key counts, and
+        the site has shown none here that came after it."""
+        return self._ring.accepts(site, chain) and not self._is_former(site, chain.key)
+
+    def _is_former(self, site: SiteId, key: bytes) -> bool:
+        known = self._network.spoke_with(site)
+        return known is not None and known.replaces(key)
+
+    def shown(self, site: SiteId, incarnation: int, chain: KeyChain | None) -> bool:
+        """A link has come up, or was renewed; None: its transport says nothing of keys. False: its key is a former one
+        of a site that has shown a later one since, and it is closed. A later key wins over any start number of a former
+        one, and of two keys of which neither came after the other no number shuts the other out."""
         self._shown.pop(site, None)
-        if chain is not None:
-            self._shown[site] = (incarnation, chain)
+        if chain is None:
+            return True
+        self._shown[site] = (incarnation, chain)
+        if self._is_former(site, chain.key):
+            self._turn_away(site)
+            return False
+        known = self._network.spoke_with(site)
+        if known is not None and known.key != chain.key:
+            self._forget_start(site, incarnation)
+        return True
+
+    def lets_speak(self, neighbour: SiteId, envelope: Envelope) -> bool:
+        """Whether the source of this has shown no key here that came after the one with which it is said. If it is said
+        with a later one itself, what was shown with the former goes, and the link with it."""
+        network, source = self._network, envelope.source
+        known = network.spoke_with(source)
+        key = self.key_of(neighbour) if source == neighbour else envelope.public_key
+        if known is None or not key or key == known.key:
+            return True
+        if known.replaces(key):
+            return False
+        if source != neighbour and network.naming.takes(neighbour, envelope):
+            chain = self._ring.chain_of(source, key)
+            if chain is not None and chain.replaces(known.key) and self._forget_start(source, envelope.incarnation):
+                self._turn_away(source)
+        return True
+
+    def said_with(self, neighbour: SiteId, envelope: Envelope) -> KeyChain | None:
+        """The key with which the source of this says it, and how it came to be its own; None: not known."""
+        source, key = envelope.source, envelope.public_key
+        if source == neighbour:
+            return self.chain_of(source)
+        known = self._network.spoke_with(source)
+        return known if known is not None and known.key == key else self._ring.chain_of(source, key)
+
+    def _forget_start(self, site: SiteId, incarnation: int) -> bool:
+        """It speaks with another key than before. Its numbers count for themselves: True if they are no later ones."""
+        is_no_later = incarnation <= self._network.incarnations.get(site, 0)
+        if is_no_later:
+            self._network.forget(site)
+        return is_no_later
+
+    def _turn_away(self, site: SiteId) -> None:
+        outbox = self._outbox
+        outbox.emit(self._network.links.turn_away(site, Cause.SHUT_OUT.told(reason=FORMER_KEY), now_s=outbox.now_s))
+        outbox.record("refused", short(site), FORMER_KEY, "refused", None, "the link is closed")
+
+    # -- links come and go
 
     def tell(self, site: SiteId) -> None:
         """To a neighbour, when a link comes up: it may have slept, and hear of others through this site alone."""
@@ -51,20 +112,23 @@ class LinkKeys:
 
     def changed(self, sites: Iterable[SiteId]) -> None:
         """Of these other keys count than before, as the run has agreed."""
-        network, outbox = self._network, self._outbox
+        network = self._network
         for site in sites:
-            _, chain = self._shown.get(site, (0, None))
+            chain = self.chain_of(site)
             if chain is not None and not self._ring.accepts(site, chain):
-                outbox.emit(network.links.turn_away(site, Cause.SHUT_OUT.told(reason=FORMER_KEY), now_s=outbox.now_s))
-                outbox.record("refused", short(site), FORMER_KEY, "refused", None, "the link is closed")
-            key, record = network.spoke_with(site), self._replica.roster.record(site)
-            begun = network.incarnations.get(site, 0)
-            if key and not self._ring.counts(site, key) and (record is None or begun > record.incarnation):
+                self._turn_away(site)
+            spoke, record = network.spoke_with(site), self._replica.roster.record(site)
+            begun, counts = network.incarnations.get(site, 0), spoke is None or self._ring.counts(site, spoke.key)
+            if not counts and (record is None or begun > record.incarnation):
                 network.forget(site)  # no start of its own: the one that settled the change is in the roster
         for neighbour in network.links.up_sites():
             self.tell(neighbour)
 
+    def chain_of(self, site: SiteId) -> KeyChain | None:
+        """What the far end of the link to this site has shown of its key; None: nothing."""
+        return self._shown.get(site, (0, None))[1]
+
     def key_of(self, site: SiteId) -> bytes:
         """The key at the far end of the link to this site; empty: not known."""
-        _, chain = self._shown.get(site, (0, None))
+        chain = self.chain_of(site)
         return chain.key if chain is not None else b""

@@ -249,13 +249,15 @@ class LinkTable:
         return []
 
     def turn_away(self, site: SiteId, why: Why, *, now_s: float) -> list[Effect]:
-        """Close a link that must not be there; it is dialled again like any other that is down."""
+        """Close a link that must not be there, or that would have come up; it is dialled again like any other that is
+        down."""
         neighbour = self.neighbours.get(site)
-        if neighbour is None or not self.is_up(site):
-            return []
-        self._down(neighbour, now_s)
-        neighbour.why = why
-        self._went_down(neighbour, neighbour.incarnation, why.text)
+        if neighbour is not None and neighbour.phase is not LinkPhase.DOWN:
+            was_up = self.is_up(site)
+            self._down(neighbour, now_s)
+            neighbour.why = why
+            if was_up:
+                self._went_down(neighbour, neighbour.incarnation, why.text)
         return [CloseLink(site=site, reason=why.text)]
 
     def heard(self, site: SiteId, *, now_s: float) -> None:

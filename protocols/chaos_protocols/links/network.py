@@ -20,6 +20,7 @@ from chaos_protocols.links.steps import Steps
 from chaos_protocols.names import SiteId, other_run, short
 from chaos_protocols.outbox import Outbox
 from chaos_protocols.wire.control import Goodbye, Heartbeat, LinkStateAdvertisement, Message, OlderStartRefused
+from chaos_protocols.wire.keys import KeyChain
 from chaos_protocols.wire.site_status import RATES_TOLD_MAX
 from chaos_protocols.wire.versions import NAMES_SINCE
 
@@ -37,8 +38,9 @@ class Network:
         self.router = Router(facts.site, facts.public_key, facts.incarnation, self.naming, speaks=facts.versions.newest)
         self.incarnations: dict[SiteId, int] = {facts.site: facts.incarnation}
         """The newest start of each site's daemon that it has shown itself."""
-        self._keys: dict[SiteId, bytes] = {}
-        """The key with which each site has shown that start; none where that was not told."""
+        self._keys: dict[SiteId, KeyChain] = {}
+        """The key with which each site has shown that start, and how it came to be its own; none where that was not
+        told."""
         self.restarts_seen = 0
         """Grows with every newer start that is seen."""
         self.overlay_version = 0
@@ -274,9 +276,9 @@ class Network:
         """The newest start of its daemon that was seen."""
         return self.incarnations.get(site)
 
-    def spoke_with(self, site: SiteId) -> bytes:
-        """The key with which the site has shown its newest start; empty: not told."""
-        return self._keys.get(site, b"")
+    def spoke_with(self, site: SiteId) -> KeyChain | None:
+        """The key with which the site has shown its newest start, and how it came to be its own; None: not told."""
+        return self._keys.get(site)
 
     def forget(self, site: SiteId) -> None:
         """Whoever has said this last in a site's name is not the site (spec 20.6)."""
@@ -286,11 +288,11 @@ class Network:
         self.router.forget(site)
         self.overlay_changed()
 
-    def saw_incarnation(self, site: SiteId, incarnation: int, key: bytes = b"") -> None:
+    def saw_incarnation(self, site: SiteId, incarnation: int, chain: KeyChain | None = None) -> None:
         """The site itself has shown that this start of its daemon is there: by a link, or in an envelope that it made
-        (spec 4.11). `key`: with this one; empty: not told."""
-        if incarnation >= self.incarnations.get(site, 0) and key:
-            self._keys[site] = key
+        (spec 4.11). `chain`: with the key that it leads to; None: not told."""
+        if incarnation >= self.incarnations.get(site, 0) and chain is not None:
+            self._keys[site] = chain
         if incarnation > self.incarnations.get(site, 0):
             self.incarnations[site] = incarnation
             self.restarts_seen += 1

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from chaos_protocols.agreement.commands import apply_command, decode_command
+from chaos_protocols.agreement.commands import apply_proven, decode_command
 from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.agreement.roster import Roster, SiteRecord
 from chaos_protocols.agreement.views import Planner, make_view
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.bounds import BOUNDS_SINCE, UNBOUNDED, Bounds
+from chaos_protocols.wire.keys import Checker
 from chaos_protocols.wire.plans import Reached
 from chaos_protocols.wire.versions import SPOKEN, Versions
 
@@ -90,10 +91,10 @@ def empty_roster(run: str, min_sites: int = 1) -> Roster:
     )
 
 
-def last_known_roster(roster: Roster, entries: tuple[LogEntry, ...]) -> Roster:
+def last_known_roster(roster: Roster, entries: tuple[LogEntry, ...], checker: Checker) -> Roster:
     """After a restart: the roster as the whole journal has it. Not agreed (its end may never have been committed): good
-    only to know where to dial."""
+    only to know where to dial, and which keys count, of which nothing is taken that is not proven."""
     for entry in entries:
         if entry.command and entry.index > roster.epoch:
-            roster = apply_command(roster, decode_command(entry.command), entry.index)
+            roster = apply_proven(roster, decode_command(entry.command), entry.index, checker)
     return roster

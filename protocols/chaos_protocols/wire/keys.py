@@ -78,6 +78,15 @@ class KeyChain(msgspec.Struct, frozen=True, kw_only=True):
         """The newest."""
         return self.changes[-1].key if self.changes else self.first
 
+    def replaces(self, key: bytes) -> bool:
+        """Whether this key came before the newest one, which therefore wins over it (spec 20.9). Of two chains that
+        part, neither's key replaces the other's."""
+        return bool(self.changes) and key in self.keys[:-1]
+
+    def until(self, key: bytes) -> KeyChain:
+        """As it was when this was its newest key."""
+        return msgspec.structs.replace(self, changes=self.changes[: self.keys.index(key)])
+
     def is_sound(self, checker: Checker) -> bool:
         """Whether each change was signed by both keys, for this site, this run and this number."""
         site, former = checker.owner(self.first), self.first

@@ -21,4 +21,60 @@ KEYS = (
         patches=(Patch("chaos_protocols.membership.own_keys:OwnKeys._use", "or agreed.is_settled or", "or True or"),),
         breaks=(8,),
     ),
+    Bug(
+        name="a scheduler's word alone changes a key",
+        patches=(
+            Patch("chaos_protocols.agreement.commands:apply_proven", "why_not(roster, checker, command)", "False"),
+        ),
+        breaks=(1, 5, 7, 11),
+        seeds=60,
+    ),
+    Bug(
+        name="a journal's made-up key counts after a restart",
+        patches=(
+            Patch(
+                "chaos_protocols.membership.facts:last_known_roster",
+                "apply_proven(roster, decode_command(entry.command), entry.index, checker)",
+                "__import__('chaos_protocols.agreement.commands', fromlist=['x']).apply_command(\n"
+                "                roster, decode_command(entry.command), entry.index\n            )",
+            ),
+            Patch(
+                "chaos_protocols.agreement.key_ring:KeyRing.follow",
+                "self._signer.owner(one.chain.first) == one.site and self._is_sound(one.chain)",
+                "True",
+            ),
+        ),
+        breaks=(11,),
+        first=21,
+        seeds=30,
+        sites=5,
+    ),
+    Bug(
+        name="a start number of a former key keeps the later one out",
+        patches=(
+            Patch(
+                "chaos_protocols.links.keys:LinkKeys._forget_start",
+                "incarnation <= self._network.incarnations.get(site, 0)",
+                "False",
+            ),
+        ),
+        breaks=(8,),
+        first=331,
+        seeds=332,
+        sites=3,
+    ),
+    Bug(
+        name="a former key is taken though its site has shown a later one",
+        patches=(
+            Patch(
+                "chaos_protocols.links.keys:LinkKeys._is_former",
+                "known is not None and known.replaces(key)",
+                "False",
+            ),
+        ),
+        breaks=(8, 11),
+        first=331,
+        seeds=332,
+        sites=3,
+    ),
 )

@@ -21,8 +21,10 @@ from chaos_protocols.agreement.commands import (
 from chaos_protocols.agreement.key_commands import ApproveKey, SettleKey, keys_of, why_not
 from chaos_protocols.agreement.key_ring import KeyRing, NoKeys
 from chaos_protocols.agreement.raft import HardState, RaftMachine, RaftSettings
+from chaos_protocols.agreement.raft.messages import LogEntry
 from chaos_protocols.agreement.replica import RosterReplica
 from chaos_protocols.agreement.roster import Roster
+from chaos_protocols.membership.facts import last_known_roster
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.keys import (
     CHANGES_MAX,
@@ -198,6 +200,31 @@ def test_what_is_not_proven_changes_nothing(case: str) -> None:
     assert why_not(roster, RigKeys(C), command) != ""
     replica = replica_of(roster)
     assert replica.apply(command, roster.epoch + 1) == roster
+
+
+@pytest.mark.parametrize("case", FALSE)
+def test_what_is_not_proven_counts_for_nothing_after_a_restart_either(case: str) -> None:
+    """The end of a journal may hold what a scheduler has made up (simulator, a member that lies: seeds 21 and 29)."""
+    roster, command = (make() for make in FALSE[case])
+    assert isinstance(command, ApproveKey | SettleKey) and isinstance(roster, Roster)
+    entry = LogEntry(index=roster.epoch + 1, term=1, command=encode_command(command))
+    assert last_known_roster(roster, (entry,), RigKeys(C)) == roster
+
+
+def test_what_is_proven_counts_after_a_restart() -> None:
+    roster = of_run()
+    commands = enumerate((approved(), settled()), start=roster.epoch + 1)
+    entries = tuple(LogEntry(index=index, term=1, command=encode_command(command)) for index, command in commands)
+    known = keys_of(last_known_roster(roster, entries, RigKeys(C)), A)
+    assert known is not None and known.is_settled
+
+
+def test_a_chain_that_its_keys_have_not_signed_counts_in_no_roster() -> None:
+    """A snapshot brings a roster as whoever schedules has it."""
+    for chain in (forged(former=RigKeys(C)), forged(new=RigKeys(C)), chain_of(B)):
+        ring = KeyRing(RigKeys(C))
+        assert ring.follow(RUN, (SiteKeys(site=A, chain=chain, settled=1),)) == []
+        assert ring.counts(A, RigKeys(A).public_key)
 
 
 def test_what_is_proven_is_applied_and_counts() -> None:

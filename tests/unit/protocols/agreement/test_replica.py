@@ -29,6 +29,7 @@ from chaos_protocols.agreement.commands import (
     encode_command,
     encode_roster,
 )
+from chaos_protocols.agreement.key_ring import NoKeys
 from chaos_protocols.agreement.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -134,5 +135,5 @@ def test_what_a_journal_names_beyond_its_snapshot_is_known_for_dialling() -> Non
         LogEntry(index=EPOCH + 1, term=1, command=b""),
         LogEntry(index=EPOCH + 2, term=1, command=encode_command(added)),
     )
-    known = last_known_roster(roster, entries)
+    known = last_known_roster(roster, entries, NoKeys())
     assert known.site_ids() == (A, B, C) and not known.resolving and known.views

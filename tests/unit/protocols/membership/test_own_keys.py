@@ -14,7 +14,7 @@ from chaos_protocols.effects import CloseLink, KeyAgreed, Record
 from chaos_protocols.events import LinkUp
 from chaos_protocols.names import SiteId
 from chaos_protocols.wire.control import KeysTold, LinkStateAdvertisement, SiteStatus
-from chaos_protocols.wire.keys import KeyNews, SiteKeys, use_words
+from chaos_protocols.wire.keys import KeyNews, SiteKeys, use_words, with_change
 from chaos_protocols.wire.versions import KEYS_SINCE, SPOKEN, Versions
 from chaos_protocols.wishes import KeyApproved, KeyOffered
 
@@ -147,10 +147,10 @@ def test_a_neighbour_is_told_when_its_link_comes_up_and_believed_as_far_as_signe
 def test_a_link_that_has_taken_the_place_of_another_is_known_by_its_own_key() -> None:
     """The one before is told to be down after the new one has come up."""
     bench = Bench(C, spoken(of_run()), ring=KeyRing(RigKeys(C)))
-    for incarnation, number in ((1, 1), (9, 0)):
-        chain = chain_of(A, changes=number)
+    forged = with_change(chain_of(A, changes=0), RUN, RigKeys(A), RigKeys(B, 7))
+    for incarnation, chain in ((1, chain_of(A)), (9, forged)):
         bench.handle(LinkUp(site=A, incarnation=incarnation, address="", chain=chain))
-    assert bench.machine.link_keys.key_of(A) == RigKeys(A).public_key
+    assert bench.machine.link_keys.key_of(A) == forged.key
     bench.handle(LinkUp(site=B, incarnation=1, address="", chain=chain_of(B, changes=0)))
     bench.machine._install(msgspec.structs.replace(spoken(of_run(approved(), settled())), epoch=EPOCH + 9), None)
     assert [one.site for one in bench.machine.outbox.take() if isinstance(one, CloseLink)] == [A]
