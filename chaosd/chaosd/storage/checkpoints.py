@@ -77,7 +77,8 @@ class CheckpointFolder:
             self.folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
             self._refuse_to_fill_the_disk(state.nbytes)
             try:
-                descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+                partial.unlink(missing_ok=True)  # whatever lies there: a link would be followed
+                descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 with open(descriptor, "wb", buffering=1 << 20) as file:
                     size = write_file(
                         file, state, spec, facts=facts, run=self.run, site=self.site, epoch=epoch, stopped=stopped

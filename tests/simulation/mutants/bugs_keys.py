@@ -50,20 +50,6 @@ KEYS = (
         sites=5,
     ),
     Bug(
-        name="a start number of a former key keeps the later one out",
-        patches=(
-            Patch(
-                "chaos_protocols.links.keys:LinkKeys._forget_start",
-                "incarnation <= self._network.incarnations.get(site, 0)",
-                "False",
-            ),
-        ),
-        breaks=(8,),
-        first=331,
-        seeds=332,
-        sites=3,
-    ),
-    Bug(
         name="a former key is taken though its site has shown a later one",
         patches=(
             Patch(

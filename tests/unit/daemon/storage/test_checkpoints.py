@@ -224,6 +224,19 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
         assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
+def test_a_link_that_waits_under_the_name_of_an_unfinished_file_is_not_followed(tmp_path: Path) -> None:
+    """The folder may be one that others can write to."""
+    spec, folder = state_spec([Item("w", "float32", (64,))]), folder_in(tmp_path)
+    folder.write(memoryview(random_state(spec)), spec, facts(spec, 7), 3, never)
+    (written,) = (tmp_path / "checkpoints").iterdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("somebody's")
+    (written.parent / f".{written.name}.partial").symlink_to(elsewhere)
+    folder.write(memoryview(random_state(spec)), spec, facts(spec, 7), 3, never)
+    assert elsewhere.read_text() == "somebody's"
+    assert list(written.parent.iterdir()) == [written] and not written.is_symlink()
+
+
 def test_a_crash_in_the_middle_of_a_write_leaves_no_checkpoint_and_is_tidied(tmp_path: Path) -> None:
     """The process is killed between two system calls: nothing of it lies under the file's own name."""
     spec = state_spec([Item("w", "float32", (1 << 21,))])
