@@ -3,6 +3,7 @@ remembered vector, report of iperf3."""
 
 from __future__ import annotations
 
+import base64
 import functools
 import logging
 import random
@@ -14,10 +15,11 @@ from pathlib import Path
 import msgspec
 
 from chaos_lab.scenario import ScenarioError, load_scenario
+from chaos_protocols.wire.keys import KeyChain, KeyChange
 from chaos_protocols.wire.state_spec import contribution_spec
 from chaosd.config.file import FIELD_TEXTS, ConfigError
 from chaosd.config.model import load_config
-from chaosd.identity import KEY_FILE, Identity, IdentityError
+from chaosd.identity import CHAIN_BEGINS, CHAIN_ENDS, KEY_FILE, Identity, IdentityError
 from chaosd.monitor.iperf import parse
 from chaosd.monitor.probe import ProbeError
 from chaosd.storage.journal.journal import FILE, Journal, JournalDamagedError
@@ -198,7 +200,11 @@ def _key_seeds() -> Iterable[bytes]:
     """A key that nobody uses, in the form of RFC 8410 (its example), and what only looks like one."""
     body = b"MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC"
     pem = b"-----BEGIN PRIVATE KEY-----\n" + body + b"\n-----END PRIVATE KEY-----\n"
-    return [pem, pem.replace(b"PRIVATE", b"RSA PRIVATE"), pem.replace(b"VwBC", b"VuBC"), b"", b"-" * 5000]
+    change = KeyChange(bytes(32), bytes(64), bytes(64))
+    chain = msgspec.msgpack.encode(KeyChain(first=bytes(32), run_id="ab" * 16, changes=(change,)))
+    changed = pem + CHAIN_BEGINS + base64.encodebytes(chain) + CHAIN_ENDS
+    spoilt = [pem.replace(b"PRIVATE", b"RSA PRIVATE"), pem.replace(b"VwBC", b"VuBC")]
+    return [pem, *spoilt, changed, changed.replace(CHAIN_ENDS, b""), b"", b"-" * 5000]
 
 
 def _key(data: bytes) -> str:

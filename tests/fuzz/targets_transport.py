@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from chaos_protocols.errors import RemoteProtocolError as PeerBrokeRules
 from chaos_protocols.names import BULK_HEADER_BYTES_MAX, BULK_PAYLOAD_BYTES_MAX, CONTROL_FRAME_BYTES_MAX, SiteId
@@ -24,10 +25,11 @@ from chaos_protocols.wire.handshake import (
     Session,
     Verdict,
 )
+from chaos_protocols.wire.keys import CHANGES_MAX, KeyChain, KeyChange
 from chaos_protocols.wire.probe import ProbeHeader
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.versions import Versions
-from chaosd.identity import Identity, site_of_certificate
+from chaosd.identity import Identity, chain_of_certificate, site_of_certificate, site_of_chain
 from chaosd.metrics import Metrics
 from chaosd.model_check import ModelCheck
 from chaosd.monitor.link_meter import LinkMeter
@@ -97,6 +99,8 @@ def _handshake_seeds() -> Iterable[bytes]:
         right(hello(), run="lungs"),
         right(hello(), known=known),
         right(hello(), incarnation=2),
+        right(hello(), keys=_chain(1)),
+        right(hello(), keys=_chain(CHANGES_MAX)),
     ]
     return [
         b"\x00" + encode(proof),
@@ -108,7 +112,22 @@ def _handshake_seeds() -> Iterable[bytes]:
         b"\x08" + encode(Verdict(code=REFUSED_VERSION, reason="older")),
         b"\x09" + b"0",
         b"\x09" + bytes.fromhex("308201") + b"chaos site",
+        *(b"\x09" + _certificate(_chain(changes)) for changes in (0, 1, CHANGES_MAX)),
     ]
+
+
+def _chain(changes: int) -> KeyChain:
+    """Of the dialer, whose changes nobody has signed."""
+    made = tuple(KeyChange(bytes([number]) * 32, bytes(64), bytes(64)) for number in range(changes))
+    return KeyChain(first=b"d" * 32, run_id="ab" * 16 if made else "", changes=made)
+
+
+def _certificate(chain: KeyChain) -> bytes:
+    """That of a key which nobody uses, as the last one of this chain."""
+    key = Ed25519PrivateKey.from_private_bytes(bytes(32))
+    last = KeyChange(key.public_key().public_bytes_raw(), bytes(64), bytes(64))
+    told = msgspec.structs.replace(chain, changes=(*chain.changes[:-1], last)) if chain.changes else None
+    return Identity(key, Path("nowhere"), told).certificate_der
 
 
 def _handshake(data: bytes) -> str:
@@ -132,7 +151,10 @@ def _handshake(data: bytes) -> str:
         return f"{verdict.code}: {reason}"
     calling = DialerHandshake(dialer, listener.site, hello())
     if way == 9:
-        return str(site_of_certificate(data[1:]) is not None)
+        chain = chain_of_certificate(data[1:])
+        site = site_of_chain(chain) if chain is not None else None
+        assert site == site_of_certificate(data[1:])
+        return f"{'no chain' if chain is None else len(chain.changes)}, {'a site' if site else 'no site'}"
     calling.check_certificate(listener.certificate_der)
     if way == 7:
         assert len(calling.answer(body)) <= HANDSHAKE_BYTES_MAX

@@ -37,8 +37,8 @@ STANDING = (
             ),
         ),
         breaks=(8,),
-        first=490,
-        seeds=500,
-        sites=7,
+        first=1056,
+        seeds=1057,
+        sites=5,
     ),
 )
