@@ -62,7 +62,7 @@ class _Places(SitePlanner):
 
     def __init__(self, workers: int) -> None:
         super().__init__(workers=workers)
-        self._held: list[int] = []
+        self._places, self._held = workers, list[int]()
 
     def warm_up(self) -> None:
         """There are no solvers."""
@@ -75,7 +75,7 @@ class _Places(SitePlanner):
 
     def make(self, asked: AskPlanner, hello: GroupHello, present: frozenset[int]) -> Plan:
         if not self._held:
-            self._held = sorted(present)[: self._workers]
+            self._held = sorted(present)[: self._places]
         spares = sorted(asked.idle)
         self._held = [spares.pop(0) if worker in asked.lost else worker for worker in self._held]
         streams = {worker: tuple(self._stream(place)) for place, worker in enumerate(self._held)}

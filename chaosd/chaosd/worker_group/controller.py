@@ -68,9 +68,10 @@ from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.history import Happened, RecoveryTimes, StepPaces
 from chaosd.worker_group.lines import WorkerLines
 from chaosd.worker_group.memory import SharedMemory, TooLittleMemory
-from chaosd.worker_group.planning import SitePlanner, Unplannable
+from chaosd.worker_group.planning import SitePlanner
 from chaosd.worker_group.processes import Launch, WorkerProcesses, launch
 from chaosd.worker_group.run_line import RunLine
+from chaosd.worker_group.ways import Unplannable
 
 FINISH_S = 10.0
 """How long workers have to end by themselves."""

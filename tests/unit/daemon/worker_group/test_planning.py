@@ -16,7 +16,8 @@ from chaos_protocols.worker_group.events import AskPlanner
 from chaos_protocols.worker_group.messages import GroupHello
 from chaos_protocols.worker_group.plan import Plan
 from chaosd.worker_group.facts import MeasuredFactors
-from chaosd.worker_group.planning import SitePlanner, Unplannable
+from chaosd.worker_group.planning import SitePlanner
+from chaosd.worker_group.ways import Unplannable
 
 
 def greeting(layers: int = 6, micro_batches: int = 8) -> GroupHello:
