@@ -96,6 +96,15 @@ def test_greedy_is_optimal_as_brute_force_confirms() -> None:
         assert assign(r_s, p_s, num_shards).makespan_s == best
 
 
+def test_three_unlike_neighbours_bring_ten_units_in_62_where_the_best_alone_takes_80() -> None:
+    """Chaos figure 2: 8 a unit over the best link, as its 80 for ten units says; the other two links are read from 62."""
+    delays_s = [8.0, 31.0, 62.0]
+    alone = assign([0.0], delays_s[:1], 10)
+    shared = assign([0.0] * 3, delays_s, 10)
+    assert alone.makespan_s == 80.0
+    assert (shared.counts, shared.makespan_s) == ((7, 2, 1), 62.0)
+
+
 def test_finer_shards_never_take_longer_along_a_divisibility_chain() -> None:
     """Chaos III-A, Theorem 1 and Corollary 1."""
     rng = random.Random(5)

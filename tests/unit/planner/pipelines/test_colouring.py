@@ -79,6 +79,14 @@ def test_an_asymmetric_pipeline_needs_more_exchanges_and_colouring_runs_some_tog
     assert_valid(found)
 
 
+def test_pipelines_of_four_and_three_stages_turn_four_exchanges_into_six_of_two_rounds() -> None:
+    """Odyssey figure 4, its counts: twelve layers, [3, 3, 3, 3] twice, then beside [4, 4, 4]."""
+    assert colour(pipelines([4, 4], 12)).serial_rounds == 4
+    found = colour(pipelines([4, 3], 12))
+    assert (len(found.exchanges), found.rounds) == (6, 2)
+    assert found.optimal
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_pipelines_of_contiguous_stages_are_coloured_optimally(seed: int) -> None:
     rng = random.Random(seed)

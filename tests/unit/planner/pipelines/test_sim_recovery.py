@@ -72,6 +72,11 @@ def test_a_tenth_of_the_failure_rate_is_cancelled_by_ten_times_the_devices() -> 
     assert round((1 - 0.0001) ** 1000, 5) == 0.90483
 
 
+def test_four_replicas_are_hardly_ever_lost_together() -> None:
+    """Section III-A: 0.001^4 = 1e-12."""
+    assert 0.001**4 == pytest.approx(1e-12)
+
+
 def test_equation_5_has_no_checkpoints_and_one_step_at_most() -> None:
     assert checkpoint_free_cost_s(20, 97, 6) == 20 * 103
 
