@@ -233,7 +233,7 @@ class _Site:
         if self.done is not None and not self.done.done():
             self.done.set_exception(RuntimeError(reason))
 
-    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None: ...
+    def transfer_progress(self, transfer: str, verified_bytes: int) -> None: ...
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         print(f"source {site} dropped: {reason}", file=sys.stderr)

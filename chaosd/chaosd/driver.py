@@ -81,7 +81,6 @@ class Driver:
         self.machine = machine
         self.recorder = recorder
         self.metrics = metrics
-        self.transfer_rates: dict[SiteId, float] = {}
         self.stopped: asyncio.Future[effects.StopDaemon] | None = None
         self.started_s = 0.0
         self.answers: dict[str, asyncio.Future[tuple[bool, str]]] = {}

@@ -41,8 +41,7 @@ class EngineReports:
 
     # -- state transfer
 
-    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
-        self._driver.transfer_rates = rates
+    def transfer_progress(self, transfer: str, verified_bytes: int) -> None:
         self._driver.feed(events.TransferProgressed(transfer=transfer, verified_bytes=verified_bytes))
 
     def transfer_finished(self, transfer: str) -> None:

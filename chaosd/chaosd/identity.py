@@ -111,7 +111,10 @@ class Identity(Checks):
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 text = file.read(KEY_FILE_BYTES_MAX + 1)
         except FileNotFoundError:
-            raise IdentityError(f"this site has no key yet ({path} is missing). Make one with `chaosd init`.") from None
+            raise IdentityError(
+                f"this site has no key ({path} is missing). Put its copy back; "
+                "`chaosd init FOLDER` makes a new one, and so another site."
+            ) from None
         except OSError as error:
             raise IdentityError(f"cannot read the key of this site: {explain(error, path)}.") from error
         if mode & 0o077:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import socket
 import sys
 from pathlib import Path
 
@@ -31,6 +32,26 @@ def explain(error: OSError, path: Path | str = "") -> str:
         )
     return f"{text}: {remedy}" if remedy else text
 
+
+def explain_listening(error: OSError, where: str) -> str:
+    """Why nothing can listen at `where` (host:port), and what to do; of a port that is taken see there."""
+    if isinstance(error, socket.gaierror) or error.errno in _NAME_ERRORS:
+        return (
+            f"the name in {where} leads to no address: correct it, or listen on 0.0.0.0 and put the name that others "
+            "dial into `advertise`"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return (
+            f"{where} is no address of this machine (`ip addr` shows those): listen on one of them or on 0.0.0.0; the "
+            "address that others dial, as behind a port forwarding, is `advertise`"
+        )
+    if error.errno == errno.EACCES:
+        return f"{where} is for the administrator: ports from 1024 on are for everybody"
+    return f"{where} cannot be listened on: {error.strerror or error}"
+
+
+_NAME_ERRORS = (socket.EAI_NONAME, socket.EAI_AGAIN)
+"""As `socket.create_server` hands them on, without their class."""
 
 _REMEDIES = {
     errno.EACCES: "this user has no permission; run as the owner, or choose another folder",

@@ -36,6 +36,7 @@ return {
   title: document.title, connection: text("connection"), alarm: text("alarm"), name: text("site-name"),
   state: text("site-state"), line: text("site-line"), paused: text("paused"), round: text("f-round"),
   scheduler: text("f-scheduler"), worker: text("f-worker"), transfer: text("transfer-text"), outcome: text("outcome"),
+  sources: [...document.querySelectorAll("#transfer-sources li")].map((one) => [one.textContent, one.firstChild.value]),
   encoding: document.getElementById("encoding").hidden ? "" : text("f-encoding"),
   sites: cells("sites"), links: cells("links"), events: cells("events"), address: location.href,
   nodes: document.querySelectorAll("#overlay .node").length, lines: document.querySelectorAll("#overlay .link").length,

@@ -99,10 +99,17 @@ def test_a_join_with_its_transfer_and_the_end_of_the_daemon_are_seen(window: Bro
         window.open(page.client.page().url)
         shown(window, "two sites", lambda now: len(now["sites"]) == 2)
         joined = many_sites(3)
-        transfer = TransferStatus(round=9, verified_bytes=1 << 20, total_bytes=4 << 20, rate_of_source={"b" * 32: 5e6})
+        transfer = TransferStatus(
+            round=9,
+            verified_bytes=1 << 20,
+            total_bytes=4 << 20,
+            rate_of_source={"b" * 32: 5e6},
+            bytes_of_source={"b" * 32: 3 << 19},
+        )
         control.current = msgspec.structs.replace(joined, paused="waiting for two sites", transfer=transfer)
         seen = shown(window, "three sites", lambda now: len(now["sites"]) == 3)
         assert "1.0 MiB of 4.0 MiB verified, 40.0 Mbit/s, 1 s left" in seen["transfer"]
+        assert seen["sources"] == [["from bbbbbbbb: 1.5 MiB, 40.0 Mbit/s", 0.375]]
         assert seen["paused"] == "paused: waiting for two sites"
         page.end("left the run")
         ended = shown(window, "the end", lambda now: now["connection"] == "ended")

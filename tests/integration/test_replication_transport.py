@@ -62,7 +62,7 @@ class Node:
     def transfer_failed(self, transfer: str, reason: str) -> None:
         self.failed[transfer] = reason
 
-    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
+    def transfer_progress(self, transfer: str, verified_bytes: int) -> None:
         self.progress.append(verified_bytes)
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:

@@ -39,9 +39,8 @@ class Driver:
     def transfer_failed(self, transfer: str, reason: str) -> None:
         self.failed[transfer] = reason
 
-    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
+    def transfer_progress(self, transfer: str, verified_bytes: int) -> None:
         self.progress.append(verified_bytes)
-        assert set(rates) <= set(SOURCES)
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         self.dropped.append((site, reason, wrong))

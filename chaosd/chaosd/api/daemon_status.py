@@ -10,6 +10,7 @@ import msgspec
 
 from chaos_protocols.links.liveness import LinkPhase, Neighbour
 from chaos_protocols.names import SiteId
+from chaos_protocols.state.transfer import SourceProgress
 from chaos_protocols.wire.encodings import FP32
 from chaos_protocols.wire.waits import SiteWait
 from chaosd.api.status import (
@@ -266,12 +267,14 @@ def _transfer(driver: Driver) -> TransferStatus | None:
     plan = driver.machine.state.fetch.plan
     if plan is None:
         return None
-    sources = {part.source: driver.transfer_rates.get(part.source, 0.0) for part in plan.ranges}
+    known, nothing = driver.bulk.replication.sources_of(plan.transfer), SourceProgress(0.0, 0)
+    sources = {str(part.source): known.get(part.source, nothing) for part in plan.ranges}
     return TransferStatus(
         round=plan.round,
         verified_bytes=driver.machine.state.fetch.verified_bytes,
         total_bytes=plan.state_bytes,
-        rate_of_source={str(site): rate for site, rate in sources.items()},
+        rate_of_source={site: one.rate_bytes_per_s for site, one in sources.items()},
+        bytes_of_source={site: one.received_bytes for site, one in sources.items()},
     )
 
 

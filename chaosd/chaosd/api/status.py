@@ -62,12 +62,14 @@ class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A running state transfer to this site: verified bytes of the whole, bytes per second from each source lately."""
+    """A running state transfer to this site: verified bytes of the whole, bytes per second from each source lately, and
+    bytes that each has sent so far; what was here already is verified, and nobody sends it."""
 
     round: int
     verified_bytes: int
     total_bytes: int
     rate_of_source: dict[str, float]
+    bytes_of_source: dict[str, int] = {}
 
 
 class ProbingStatus(msgspec.Struct, frozen=True, kw_only=True):

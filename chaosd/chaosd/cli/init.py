@@ -17,7 +17,7 @@ from chaosd.config.file import (
     FOUNDER_WAITS_FOR,
     ConfigError,
 )
-from chaosd.config.making import DATA_FOLDER, make_site
+from chaosd.config.making import make_site
 
 NEXT = """\
 This site is {site}.
@@ -51,7 +51,7 @@ def init(
     alone: Annotated[bool, typer.Option("--alone", help="a founder that begins without waiting for others")] = False,
     found: Annotated[bool, typer.Option("--found", hidden=True)] = False,
 ) -> None:
-    """Make a site: its key and a commented TOML file. Overwrites neither; a key that is there is kept.
+    """Make a site: its key and a commented TOML file. Overwrites neither: one that is there is kept.
 
     A founder (--bootstrap) waits for a second site before it trains, unless --alone.
 
@@ -76,7 +76,7 @@ def init(
         fail(str(error), EXIT_USAGE)
     except OSError as error:
         fail(f"cannot write {directory / CONFIG_FILE_NAME}: {error.strerror}", EXIT_USAGE)
-    key = directory / DATA_FOLDER / KEY_FILE
+    key = config.data_dir / KEY_FILE
     peer = shlex.quote(f"{config.name}={site}@{config.advertise}")
     typer.echo(NEXT.format(site=site, key=key, file=path, peer=peer))
 

@@ -260,7 +260,8 @@ def _transfer(transfer: TransferStatus, names: dict[str, str]) -> Table:
     bar = ProgressBar(total=max(whole, 1), completed=done, width=30)
     table.add_row(Text(f"state of round {transfer.round}"), bar, Text(amount))
     for site, seen in sorted(transfer.rate_of_source.items()):
-        table.add_row(Text(f"  from {names.get(site, short(site))}"), Text(""), Text(rate_text(seen)))
+        amount = f"{transfer.bytes_of_source.get(site, 0) / 2**20:,.1f} MiB, {rate_text(seen)}"
+        table.add_row(Text(f"  from {names.get(site, short(site))}"), Text(""), Text(amount))
     return table
 
 

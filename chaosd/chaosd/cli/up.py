@@ -141,7 +141,9 @@ def _make(
 ) -> tuple[Path, socket.socket | None]:
     """The configuration file of a new site, and the socket that listens at its address, where that was chosen here."""
     from chaosd.config.making import demand_free, listen_at, make_site
+    from chaosd.config.model import load_config
 
+    load_config(None, {**given, "data_dir": place})  # what is wrong with a flag is said before anything is made
     given.pop("page", None)  # counts for this start
     listening: socket.socket | None = None
     if "listen" in given:

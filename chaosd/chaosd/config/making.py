@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from chaosd.addresses import family_of, join_address, split_address
 from chaosd.config.contexts import remember
 from chaosd.config.file import CONFIG_FILE_NAME, FIELD_TEXTS, ConfigError
+from chaosd.os_errors import explain_listening
 
 if TYPE_CHECKING:
     from chaosd.config.model import PeerConfig, SiteConfig
@@ -123,7 +124,8 @@ PEER_EXAMPLE = """\
 
 def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, SiteConfig]:
     """(configuration file, site id, configuration) of a new site in `directory`, whose fields are `given` or the
-    defaults. A key that is there is kept. Raises ConfigError, IdentityError, OSError."""
+    defaults. A key that is there is kept, and so is a configuration whose site has no key yet. Raises ConfigError,
+    IdentityError, OSError."""
     from chaosd.config.model import load_config
     from chaosd.identity import KEY_FILE, Identity
 
@@ -131,7 +133,12 @@ def make_site(directory: Path, given: Mapping[str, object]) -> tuple[Path, str, 
     data_dir = directory / DATA_FOLDER
     config = load_config(None, {**given, "data_dir": data_dir})
     if path.exists():
-        raise ConfigError(f"{path} exists already; this site is made. Remove the file to have it written anew.")
+        written = load_config(path)
+        if (written.data_dir / KEY_FILE).exists():
+            raise ConfigError(f"{path} exists already; this site is made. Remove the file to have it written anew.")
+        made = Identity.create(written.data_dir)
+        remember(path)
+        return path, made.site, written
     identity = Identity.load(data_dir) if (data_dir / KEY_FILE).exists() else Identity.create(data_dir)
     with path.open("x", encoding="utf-8") as file:
         file.write(_text(path, identity.site, config))
@@ -157,7 +164,7 @@ def listen_at(address: str) -> tuple[str, socket.socket | None]:
 
 
 def demand_free(address: str) -> None:
-    """Raises ConfigError where another program listens there: said before a site is made whose file would name it."""
+    """Raises ConfigError where another program listens, or none can: said before a site is made whose file names it."""
     try:
         host, port = split_address(address)
         with socket.create_server((host, port), family=family_of(host)):
@@ -168,6 +175,7 @@ def demand_free(address: str) -> None:
                 f"another program listens on {address} (`ss -ltnp` shows which): name another port with --listen, or "
                 "none, and the next free one is taken"
             ) from None
+        raise ConfigError(explain_listening(error, address)) from None
     except ValueError:
         return  # what is wrong with it is said where all fields are checked
 

@@ -29,7 +29,7 @@ from chaos_protocols.wire.handshake import (
 )
 from chaosd.addresses import join_address
 from chaosd.identity import Identity
-from chaosd.os_errors import explain
+from chaosd.os_errors import explain_listening
 from chaosd.transport.connection import PeerConnection
 from chaosd.transport.errors import ListenError, PeerProtocolError
 from chaosd.transport.handshake import ListenerHandshake, Speaker, encode
@@ -115,7 +115,7 @@ class Listener:
                     f"cannot listen on {where}: another program uses that port. Stop it (`ss -ltnp` shows which), "
                     "or choose another port in the configuration (`listen`)."
                 ) from error
-            raise ListenError(f"cannot listen on {where}: {explain(error)}. Check `listen`.") from error
+            raise ListenError(explain_listening(error, where)) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

@@ -28,6 +28,7 @@ from chaos_protocols.state.transfer import (
     Replan,
     SendHeader,
     SourceDropped,
+    SourceProgress,
     StateFetched,
     TransferMachine,
     TransferSettings,
@@ -68,8 +69,8 @@ class ReplicationEvents(Protocol):
     def transfer_failed(self, transfer: str, reason: str) -> None:
         """No source is left. A later `fetch` with `have` keeps what is right of it."""
 
-    def transfer_progress(self, transfer: str, verified_bytes: int, rates: dict[SiteId, float]) -> None:
-        """At most every PROGRESS_INTERVAL_S; rates in bytes a second for each source, as seen lately."""
+    def transfer_progress(self, transfer: str, verified_bytes: int) -> None:
+        """At most every PROGRESS_INTERVAL_S."""
 
     def source_dropped(self, transfer: str, site: SiteId, reason: str, wrong: bool) -> None:
         """A source is not used any more, or (`wrong`) sent bytes that fail their hash."""
@@ -150,6 +151,11 @@ class ReplicationEngine:
             for _ in range(HELD_HASHED_AHEAD):
                 self._hash_held(fetch)
         self._run_joiner(fetch, machine.start(frozenset(self._links), now_s=now_s))
+
+    def sources_of(self, transfer: str) -> dict[SiteId, SourceProgress]:
+        """How far each source of a running transfer is; empty where that one does not run."""
+        fetch = self._fetch
+        return fetch.machine.progress() if fetch is not None and fetch.machine.plan.transfer == transfer else {}
 
     def cancel(self, transfer: str) -> None:
         """Ask for nothing more; nothing is reported about this transfer any more, nothing written for it."""
@@ -268,7 +274,7 @@ class ReplicationEngine:
         if self._fetch is fetch and now_s >= fetch.told_s + PROGRESS_INTERVAL_S:
             fetch.told_s = now_s
             machine = fetch.machine
-            self._tell(self._events.transfer_progress, machine.plan.transfer, machine.verified_bytes, machine.rates())
+            self._tell(self._events.transfer_progress, machine.plan.transfer, machine.verified_bytes)
 
     def _hash_held(self, fetch: _Fetch) -> None:
         """The next cell of what the destination holds."""

@@ -319,7 +319,13 @@ function showTransfer(status) {
   const left = speed > 0 && done < whole ? `, ${Math.ceil((whole - done) / speed)} s left` : "";
   write(by("transfer-text"), `state of round ${transfer.round}: ${bytes(done)} of ${bytes(whole)} verified, ${rate(speed)}${left}`);
   const sources = Object.entries(transfer.rate_of_source).sort();
-  keyed(by("transfer-sources"), sources, ([site]) => site, () => element("li"), (row, [site, one]) => write(row, `from ${nameOf(site)}: ${rate(one)}`));
+  keyed(by("transfer-sources"), sources, ([site]) => site, () => element("li", { class: "source" }, element("progress", { max: 1, value: 0 }), element("span")), (row, [site, one]) => {
+    const [bar, text] = row.children;
+    const sent = transfer.bytes_of_source[site] ?? 0;
+    bar.value = whole ? sent / whole : 0;
+    bar.setAttribute("aria-label", `share that ${nameOf(site)} has sent`);
+    write(text, `from ${nameOf(site)}: ${bytes(sent)}, ${rate(one)}`);
+  });
 }
 
 function showEvents() {

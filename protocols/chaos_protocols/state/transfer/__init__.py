@@ -20,7 +20,7 @@ from chaos_protocols.state.transfer.effects import (
 from chaos_protocols.state.transfer.joiner import TransferMachine
 from chaos_protocols.state.transfer.ranges import Range, RangeSet, Replan, SourceRate, split_by_rate
 from chaos_protocols.state.transfer.source import Block, Comparison, TransferSource
-from chaos_protocols.state.transfer.sources import SourceState, TransferSettings
+from chaos_protocols.state.transfer.sources import SourceProgress, SourceState, TransferSettings
 
 __all__ = [
     "Block",
@@ -34,6 +34,7 @@ __all__ = [
     "SendHeader",
     "SourceDropped",
     "SourceEffect",
+    "SourceProgress",
     "SourceRate",
     "SourceState",
     "StateFetched",

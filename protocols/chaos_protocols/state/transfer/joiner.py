@@ -29,7 +29,7 @@ from chaos_protocols.state.transfer.effects import (
 )
 from chaos_protocols.state.transfer.held import LocalCells
 from chaos_protocols.state.transfer.ranges import RangeSet, Replan, joined, size_of, split_by_rate
-from chaos_protocols.state.transfer.sources import Source, SourceState, TransferSettings
+from chaos_protocols.state.transfer.sources import Source, SourceProgress, SourceState, TransferSettings
 from chaos_protocols.state.transfer.witnesses import CrossCheck, Witnesses, WitnessVerdict
 from chaos_protocols.wire.bulk import (
     BlockData,
@@ -82,9 +82,9 @@ class TransferMachine:
     def verified_bytes(self) -> int:
         return self.verified_ranges.size_bytes
 
-    def rates(self) -> dict[SiteId, float]:
-        """Bytes a second of each source, as seen lately; 0 where nothing came yet."""
-        return {site: source.rate for site, source in self._sources.items()}
+    def progress(self) -> dict[SiteId, SourceProgress]:
+        """How far each source is; a rate of 0 where nothing came yet."""
+        return {site: SourceProgress(source.rate, source.received_bytes) for site, source in self._sources.items()}
 
     def sources(self) -> dict[SiteId, SourceState]:
         return {site: source.state for site, source in self._sources.items()}

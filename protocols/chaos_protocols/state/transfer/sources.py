@@ -41,6 +41,14 @@ class TransferSettings:
                 raise ValueError(f"{name} = {value}: must be above 0 seconds")
 
 
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """What one source has brought so far, right or wrong, and how fast of late."""
+
+    rate_bytes_per_s: float
+    received_bytes: int
+
+
 class SourceState(Enum):
     """Of one source, as the joiner sees it."""
 

@@ -68,14 +68,20 @@ def test_status_shows_why_training_is_paused_and_how_far_a_transfer_is(run: Run,
     from chaosd.api.status import TransferStatus
 
     control = FakeControl()
-    transfer = TransferStatus(round=9, verified_bytes=1 << 20, total_bytes=4 << 20, rate_of_source={THERE: 5e6})
+    transfer = TransferStatus(
+        round=9,
+        verified_bytes=1 << 20,
+        total_bytes=4 << 20,
+        rate_of_source={THERE: 5e6},
+        bytes_of_source={THERE: 3 << 19},
+    )
     control.current = sample_status(paused="no quorum: lacks beta since 12 s", transfer=transfer)
     with served(tmp_path / "api.sock", control):
         text = run("status", "--data-dir", tmp_path).output
     assert "paused: no quorum: lacks beta since 12 s" in text
     assert "state of round 9" in text
     assert "1.0 of 4.0 MiB" in text
-    assert "from beta" in text
+    assert "from beta" in text and "1.5 MiB, 40.0 Mbit/s" in text
 
 
 def test_status_as_json_is_the_status_itself(run: Run, tmp_path: Path) -> None:
@@ -190,8 +196,23 @@ def test_recover_passes_on_what_the_operator_decides(run: Run, tmp_path: Path) -
     assert control.asked == [("recover", "st. mary: east", 5200), ("recover", "", 0)]
 
 
+def test_recover_without_a_decision_shows_what_there_is_to_decide(run: Run, tmp_path: Path) -> None:
+    """when-something-stands sends an operator here, who must not be asked for a choice that he does not know yet."""
+    control = FakeControl()
+    with served(tmp_path / "api.sock", control):
+        assert "nothing to recover" in run("recover", "--data-dir", tmp_path).output
+        lacks = (
+            "no member that trains has the state of round 140; waiting for beta (the newest here: round 90 at alpha)"
+        )
+        control.current = msgspec.structs.replace(control.current, paused=lacks, paused_cause="state-awaited")
+        told = run("recover", "--data-dir", tmp_path).output
+        assert lacks in told and "--from SITE:ROUND" in told and "all 140 rounds are given up" in told
+        assert json.loads(run("recover", "--json", "--data-dir", tmp_path).output)["paused"] == lacks
+    assert control.asked == []
+
+
 @pytest.mark.parametrize(
-    "words", [[], ["--anew", "--from", "a:3"], ["--from", "a"], ["--from", "a:x"], ["--from", ":3"], ["--from", "a:0"]]
+    "words", [["--anew", "--from", "a:3"], ["--from", "a"], ["--from", "a:x"], ["--from", ":3"], ["--from", "a:0"]]
 )
 def test_a_decision_that_says_nothing_clear_is_wrong_usage(run: Run, words: list[str]) -> None:
     assert "--from" in run("recover", *words, code=2).stderr

@@ -221,13 +221,27 @@ def test_two_sites_made_at_the_same_moment_never_choose_the_same_port() -> None:
         (["--peer", "x@y:1"], "must be a site id"),
         (["--page", "0.0.0.0:80"], "must be an address of this machine alone"),
         (["--listen", "nowhere"], "must be host:port"),
+        (["--listen", "192.0.2.1:7400"], "is no address of this machine"),
+        (["--listen", "no-such-name.invalid:7400"], "leads to no address"),
     ],
 )
 def test_up_says_what_is_wrong_and_starts_nothing(
     tmp_path: Path, started: list[SiteConfig], words: list[str], told: str
 ) -> None:
     assert told in run("up", tmp_path / "a", *words, code=2).stderr
-    assert started == []
+    assert started == [] and not (tmp_path / "a").exists()
+
+
+def test_a_site_whose_key_is_missing_is_told_how_it_gets_one_and_gets_it(
+    tmp_path: Path, started: list[SiteConfig]
+) -> None:
+    file = made(tmp_path / "a")
+    written, key = file.read_text(), tmp_path / "a" / "data" / "site.key"
+    key.unlink()
+    assert "Put its copy back; `chaosd init FOLDER` makes a new one" in run("up", tmp_path / "a", code=2).stderr
+    run("init", tmp_path / "a")
+    assert key.exists() and file.read_text() == written
+    assert "exists already" in run("init", tmp_path / "a", code=2).stderr
 
 
 def test_every_new_command_explains_itself() -> None:

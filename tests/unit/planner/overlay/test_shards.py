@@ -97,7 +97,7 @@ def test_greedy_is_optimal_as_brute_force_confirms() -> None:
 
 
 def test_three_unlike_neighbours_bring_ten_units_in_62_where_the_best_alone_takes_80() -> None:
-    """Chaos figure 2: 8 a unit over the best link, as its 80 for ten units says; the other two links are read from 62."""
+    """Chaos figure 2: 8 a unit over the best link, as its 80 for ten units says; the other two are read from 62."""
     delays_s = [8.0, 31.0, 62.0]
     alone = assign([0.0], delays_s[:1], 10)
     shared = assign([0.0] * 3, delays_s, 10)

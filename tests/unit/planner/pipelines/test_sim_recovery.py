@@ -74,7 +74,7 @@ def test_a_tenth_of_the_failure_rate_is_cancelled_by_ten_times_the_devices() -> 
 
 def test_four_replicas_are_hardly_ever_lost_together() -> None:
     """Section III-A: 0.001^4 = 1e-12."""
-    assert 0.001**4 == pytest.approx(1e-12)
+    assert pytest.approx(1e-12) == 0.001**4
 
 
 def test_equation_5_has_no_checkpoints_and_one_step_at_most() -> None:

@@ -231,6 +231,6 @@ def test_what_is_the_same_counts_for_the_rate_of_its_source() -> None:
     """A source that spares the joiner bytes is as useful as one that sends them: it must not look slow."""
     run = Resumed(a=2 * CELL_BYTES)
     run.hash(0)
-    assert run.machine.rates() == {A: 0.0}
+    assert run.machine.progress()[A].rate_bytes_per_s == 0.0
     run.same(A, 0, after_s=0.5)
-    assert run.machine.rates() == {A: pytest.approx(CELL_BYTES / 0.5)}
+    assert run.machine.progress()[A].rate_bytes_per_s == pytest.approx(CELL_BYTES / 0.5)

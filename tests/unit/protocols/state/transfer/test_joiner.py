@@ -104,7 +104,8 @@ def test_each_source_is_asked_for_its_own_ranges_and_the_end_is_told_once() -> N
     assert run.machine.deadline_s is None
     assert run.machine.due(now_s=run.now_s + 99) == []
     assert run.machine.verified_bytes == 5 * MIB
-    assert all(rate > 0 for rate in run.machine.rates().values())
+    assert all(one.rate_bytes_per_s > 0 for one in run.machine.progress().values())
+    assert {site: one.received_bytes for site, one in run.machine.progress().items()} == {A: 3 * MIB, B: 2 * MIB}
 
 
 def test_an_empty_state_is_there_at_once() -> None:
