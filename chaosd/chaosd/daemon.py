@@ -14,13 +14,13 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
 from chaos_protocols.events import ForcedStop, LeaveRequested
-from chaos_protocols.names import short
+from chaos_protocols.names import SiteId, short
 from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.versions import SOFTWARE_CHARACTERS_MAX
 from chaosd.addresses import join_address, split_address
@@ -52,6 +52,7 @@ from chaosd.page.server import PageServer
 from chaosd.peer_view import PeerViews
 from chaosd.reloading import reloaded
 from chaosd.run_bounds import BoundsWishes
+from chaosd.site_names import SiteNames
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.checkpoints import CheckpointFolder
 from chaosd.storage.history import History
@@ -89,7 +90,8 @@ class Daemon:
         """What neighbours are told, where it is not what this site listens at."""
         address = join_address(*split_address(config.listen)) if self._address is None else self._address
         machine, self._founding = make_machine(config, identity, journal, address=address, now_s=time.monotonic())
-        auth, recorder = MessageAuth(identity, machine.keys), Recorder(history, machine)
+        auth = MessageAuth(identity, machine.keys)
+        recorder = Recorder(history, machine, SiteNames(machine, self._names_given))
         self.driver = Driver(machine, auth, journal, recorder, self.metrics, self._make_parts)
         self.metrics.registry.register(Gauges(self.driver, config, version()))
 
@@ -127,7 +129,7 @@ class Daemon:
             ReplicationEngine(site, CountedSender(transport, metrics, STATE), reports, settings=transfers),
             probe,
             ModelCheck(transport, lambda: workers.spec, lambda: list(machine.links.up_sites())),
-            PeerViews(CountedSender(transport, metrics, OTHER), machine, self._trust.lets_in, version()),
+            PeerViews(CountedSender(transport, metrics, OTHER), machine, self._trust, version()),
             meter,
             metrics,
         )
@@ -140,6 +142,10 @@ class Daemon:
             rounds_log=rounds_log,
             key_agreed=self._keys.agreed,
         )
+
+    def _names_given(self) -> Mapping[SiteId, str]:
+        """What this site is called, and what its operator calls others."""
+        return self._trust.names()
 
     def _transport_settings(self) -> TransportSettings:
         config = self.config

@@ -287,7 +287,7 @@ def check_peer(peer: PeerConfig, timeout_s: float) -> Check:
     """Connects, and looks at the certificate: is the site at that address the one that is expected there? Then a frame
     of full size each way: small packets may pass where large ones are swallowed."""
     host, port = split_address(peer.address)
-    name = f"peer {short(peer.site)}"
+    name = f"peer {peer.name} ({short(peer.site)})" if peer.name else f"peer {short(peer.site)}"
     started_s = time.monotonic()
     try:
         raw = socket.create_connection((host, port), timeout=timeout_s)

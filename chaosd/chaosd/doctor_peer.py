@@ -10,6 +10,7 @@ from chaosd.api.client import LocalClient, NoDaemonError, RequestRefusedError
 from chaosd.api.status import SeenHere, Status
 from chaosd.doctor import Check, Level
 
+ADMITS_ALL = "anyone may connect there (admission = open)"
 OF_THE_RUN = ("member", "learner", "leaving")
 
 
@@ -50,8 +51,8 @@ def _link(told: SeenHere) -> Check:
 def _views(status: Status, seen: SeenSite) -> Iterator[Check]:
     words = f"release {_plain(seen.software)}, round {seen.round}, sees {seen.rtt_s * 1e3:.1f} ms to this site"
     yield Check(name="it runs", level=Level.OK, found=words)
-    by = seen.trusted_by or "admission = open: anyone may connect there"
-    yield Check(name="lets us in", level=Level.OK, found=_plain(by))
+    by = f"what lets this site in there: {_plain(seen.trusted_by)}" if seen.trusted_by else ADMITS_ALL
+    yield Check(name="lets us in", level=Level.OK, found=by)
     if (seen.state in OF_THE_RUN) == (status.state in OF_THE_RUN):
         found = f"{_plain(seen.state) or 'outside the run'}; here: {status.state}"
         yield Check(name="roster", level=Level.OK, found=found)

@@ -191,7 +191,7 @@ class Driver:
                 spec, knock = self.workers.turned_away()
                 self._tell_why(reason, spec, knock.turn_away)
             case effects.ToWorker(message=message):
-                self.workers.send(message)
+                self.workers.send(self.recorder.names.in_message(message))
             case effects.WorkerOverdue(waited_s=waited_s):
                 self.hang_command.run(self.workers.pid, waited_s)
             case effects.EndWorker():
@@ -287,7 +287,7 @@ class Driver:
         except DialError as error:
             if self._dial_failures.get(site) != str(error):  # once for each reason, not at every attempt
                 self._dial_failures[site] = str(error)
-                log.warning("no link: %s", error)
+                log.warning("no link: %s", self.recorder.names.in_text(str(error)))
             self.feed(events.DialFailed(site=site, reason=error.brief, why=error.why))
 
     async def _probe(self, site: SiteId) -> None:

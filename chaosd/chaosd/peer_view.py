@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Collection
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
@@ -44,14 +45,22 @@ class SeenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     site: Text
 
 
-class PeerViews:
-    """See the module. `trusted_by`: what lets a site connect here; `software`: this daemon's release."""
+class SitesKnown(Protocol):
+    """What this site's operator has said of others."""
 
-    def __init__(
-        self, sender: BulkSender, machine: SiteMachine, trusted_by: Callable[[SiteId], str], software: str
-    ) -> None:
+    def lets_in(self, site: SiteId) -> str:
+        """What lets a site connect here."""
+
+    def named(self, sites: Collection[SiteId]) -> list[tuple[SiteId, str]]:
+        """These with their names."""
+
+
+class PeerViews:
+    """See the module. `software`: this daemon's release."""
+
+    def __init__(self, sender: BulkSender, machine: SiteMachine, known: SitesKnown, software: str) -> None:
         self._software = software[:SOFTWARE_CHARACTERS_MAX]
-        self._sender, self._machine, self._trusted_by = sender, machine, trusted_by
+        self._sender, self._machine, self._known = sender, machine, known
         self._answers: dict[SiteId, asyncio.Future[SeenSite]] = {}
         self._answered_s: dict[SiteId, float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,10 +97,8 @@ class PeerViews:
         return json_answer(SeenHere(site=site, linked=True, seen=seen))
 
     def _neighbour(self, text: str) -> SiteId:
-        neighbours, roster = self._machine.links.neighbours, self._machine.roster
-        named = [(site, record.name if (record := roster.record(site)) is not None else "") for site in neighbours]
         try:
-            return site_named(text, named, "the neighbours")
+            return site_named(text, self._known.named(list(self._machine.links.neighbours)), "the neighbours")
         except NotOneSite as error:
             raise refusal(404, str(error)) from None
 
@@ -131,7 +138,7 @@ class PeerViews:
             software=self._software,
             round=machine.rounds.completed_round,
             state=record.state if record is not None else "",
-            trusted_by=self._trusted_by(site),
+            trusted_by=self._known.lets_in(site),
             address=address,
             reaches=reaches,
             rtt_s=(neighbour.rtt_s or 0.0) if neighbour is not None else 0.0,

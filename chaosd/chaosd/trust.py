@@ -83,6 +83,18 @@ class TrustList:
         """Of the neighbours (of a site of that configuration), as the machine takes them."""
         return tuple((peer.site, peer.address) for peer in self._changes.neighbours(config or self.config))
 
+    def named(self, sites: Collection[SiteId]) -> list[tuple[SiteId, str]]:
+        """These with their names: that which this site's operator has given, and that of the run; else with ""."""
+        roster = self._driver.machine.roster
+        own = [(peer.site, peer.name) for peer in self.neighbours() if peer.site in sites and peer.name]
+        return own + [(site, record.name if (record := roster.record(site)) is not None else "") for site in sites]
+
+    def names(self) -> dict[SiteId, str]:
+        """What this site's operator calls others, and this site itself."""
+        return {self._driver.machine.site: self.config.name} | {
+            peer.site: peer.name for peer in self.neighbours() if peer.name
+        }
+
     def called(self, site: SiteId) -> str:
         """What a site is called before people: by this site's operator, else in the roster, else by its id alone."""
         named = [peer.name for peer in self.neighbours() if peer.site == site and peer.name]
@@ -256,11 +268,8 @@ class TrustList:
 
     def _one_of(self, sites: Collection[SiteId], text: str, what: str) -> SiteId | Outcome:
         """By the name that this site's operator has given it, or that it has in the run."""
-        roster = self._driver.machine.roster
-        named = [(peer.site, peer.name) for peer in self.neighbours() if peer.site in sites and peer.name]
-        named += [(site, record.name if (record := roster.record(site)) is not None else "") for site in sites]
         try:
-            return site_named(text, named, what)
+            return site_named(text, self.named(sites), what)
         except NotOneSite as error:
             return _refused(str(error))
 

@@ -48,7 +48,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
     machine = driver.machine
     roster, rounds = machine.roster, machine.rounds
     pause = machine.participation.pause
-    why = pause.why()
+    why, named = pause.why(), driver.recorder.names.in_text
     return Status(
         version=version(),
         run=config.run,
@@ -59,7 +59,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         pid=os.getpid(),
         incarnation=machine.incarnation,
         state=machine.membership.state.value,
-        paused=why.text if why is not None else "",
+        paused=named(why.text) if why is not None else "",
         paused_cause=why.cause.code if why is not None else "",
         paused_for=why.cause.value.waits_for if why is not None else "",
         paused_s=driver.now_s() - pause.since_s if pause.since_s is not None else 0.0,
@@ -93,6 +93,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         averaging=_averaging(driver),
         bounds=_bounds(driver),
         blocked=tuple(sorted(driver.conduct.blocked)),
+        called={str(site): name for site, name in driver.recorder.names.given().items()},
     )
 
 
@@ -114,9 +115,9 @@ def _bounds(driver: Driver) -> BoundsStatus | None:
 
 
 def _waits(driver: Driver, told: tuple[SiteWait, ...]) -> tuple[WaitStatus, ...]:
-    name_of = driver.machine.participation.waits.name_of
+    name_of, named = driver.machine.participation.waits.name_of, driver.recorder.names.in_text
     return tuple(
-        WaitStatus(site=one.site, name=name_of(one.site), seconds=one.seconds, reason=one.reason) for one in told
+        WaitStatus(site=one.site, name=name_of(one.site), seconds=one.seconds, reason=named(one.reason)) for one in told
     )
 
 
@@ -153,7 +154,7 @@ def _averaging(driver: Driver) -> AveragingStatus | None:
         rate_bytes_per_s=rate if rate < math.inf else 0.0,
         predicted_s=predicted_s,
         took_s=driver.round_clock.usual_s,
-        reason=view.plan.reason,
+        reason=driver.recorder.names.in_text(view.plan.reason),
     )
 
 
@@ -188,7 +189,7 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
 
 
 def _links(driver: Driver) -> tuple[LinkStatus, ...]:
-    machine = driver.machine
+    machine, named = driver.machine, driver.recorder.names.in_text
     sockets = {link.site: link for link in driver.transport.links()}
     found = []
     for link in machine.roster.links:
@@ -204,7 +205,7 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
                 rate_bytes_per_s=link.rate_bytes_per_s or None,
                 rtt_s=neighbour.rtt_s if neighbour is not None else (link.rtt_s or None),
                 up=machine.link_is_up(link.one, link.other),
-                why=_why_down(neighbour),
+                why=named(_why_down(neighbour)),
                 streams=len(own.streams) if own is not None else 0,
                 congestion=own.congestion if own is not None else "",
             )
@@ -215,7 +216,7 @@ def _links(driver: Driver) -> tuple[LinkStatus, ...]:
             rtt_s = machine.links.neighbours[site].rtt_s
             found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=rtt_s, up=True))
     for site, neighbour in sorted(machine.links.neighbours.items()):
-        if site not in agreed and (why := _why_down(neighbour)):
+        if site not in agreed and (why := named(_why_down(neighbour))):
             found.append(LinkStatus(one=machine.site, other=site, rate_bytes_per_s=None, rtt_s=None, up=False, why=why))
     return tuple(found)
 

@@ -203,6 +203,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """None: the run has none."""
     blocked: tuple[str, ...] = ()
     """Sites that this one's operator lets have no link with it."""
+    called: dict[str, str] = {}
+    """By id, what this site is called, and what its operator calls others, also those that are not in the roster."""
 
 
 class EventRecord(msgspec.Struct, frozen=True, kw_only=True):

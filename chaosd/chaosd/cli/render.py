@@ -56,6 +56,7 @@ def event_line(record: EventRecord) -> str:
 def render_status(status: Status) -> RenderableType:
     """The whole status as a person wants to see it, most important first."""
     names = {site.site: printable(site.name) or short(site.site) for site in status.sites}
+    names = {site: printable(name) for site, name in status.called.items()} | names
     parts: list[RenderableType] = [_headline(status, names)]
     if status.paused:
         parts.append(_paused(status))

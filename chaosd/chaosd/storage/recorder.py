@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 
-from chaos_protocols.agreement.roster import Roster
 from chaos_protocols.effects import Record
-from chaos_protocols.names import short
 from chaos_protocols.site import SiteMachine
 from chaosd.log_format import RECORD_ATTRIBUTE
+from chaosd.site_names import SiteNames
 from chaosd.storage.history import History, HistoryRecord
 from chaosd.storage.repeats import WINDOW_S, Repeats
 
 log = logging.getLogger("chaosd")
-
-SHORT_ID = re.compile(r"\b[0-9a-f]{8}\b")
-"""As `short` writes it."""
 
 
 def _fields(record: HistoryRecord, number: int) -> dict[str, object]:
@@ -30,28 +23,13 @@ def _fields(record: HistoryRecord, number: int) -> dict[str, object]:
     return {"history_id": number, **told}
 
 
-def _names(roster: Roster, gone: bool) -> Mapping[str, str]:
-    """Short id to name, of the sites in the roster and, if `gone`, of those that were; without names that two have."""
-    called = {short(one.site): one.name for one in roster.departed if gone and one.name}
-    called |= {short(one.site): one.name for one in roster.sites if one.name}
-    often = Counter(called.values())
-    return {site: name for site, name in called.items() if often[name] == 1}
-
-
-def _named(text: str, roster: Roster, *, gone: bool = False) -> str:
-    """What a machine tells of a site by the beginning of its id, for people who know it by its name. `gone`: also of
-    one that is no more in the run."""
-    if not SHORT_ID.search(text):
-        return text
-    names = _names(roster, gone)
-    return SHORT_ID.sub(lambda found: names.get(found[0], found[0]), text)
-
-
 class Recorder:
     """See the module. `followers`: queues of those who follow; a full one misses records, and can read the history.
-    What repeats itself is counted (`repeats.py`); driven on the daemon's loop, which wakes it to tell how often."""
+    What repeats itself is counted (`repeats.py`); driven on the daemon's loop, which wakes it to tell how often.
+    `names`: of the sites, for all that this daemon tells people."""
 
-    def __init__(self, history: History, machine: SiteMachine) -> None:
+    def __init__(self, history: History, machine: SiteMachine, names: SiteNames) -> None:
+        self.names = names
         self.followers: set[asyncio.Queue[HistoryRecord]] = set()
         self._history, self._machine = history, machine
         self._repeats = Repeats()
@@ -59,18 +37,18 @@ class Recorder:
 
     def record(self, effect: Record) -> None:
         """Something happened, now."""
-        machine, roster = self._machine, self._machine.roster
+        machine, in_text = self._machine, self.names.in_text
         record = HistoryRecord(
             at_unix_s=time.time(),
             event_id=machine.outbox.event_id,
             kind=effect.kind,
-            subject=_named(effect.subject, roster, gone=True),
-            cause=_named(effect.cause, roster),
+            subject=in_text(effect.subject),
+            cause=in_text(effect.cause),
             outcome=effect.outcome,
             duration_s=effect.duration_s,
-            epoch=roster.epoch,
+            epoch=machine.roster.epoch,
             round=machine.rounds.completed_round,
-            reason=_named(effect.reason, roster),  # not of those gone: a command for who asks to come back stays one
+            reason=in_text(effect.reason),
         )
         if self._repeats.is_told(record, time.monotonic()):
             self._write(record)

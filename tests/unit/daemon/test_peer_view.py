@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -27,11 +28,19 @@ class Sent:
         self.frames.append((site, msgspec.msgpack.decode(header, type=SeenHeader), payload))
 
 
+class Known:
+    def lets_in(self, site: SiteId) -> str:
+        return "peer"
+
+    def named(self, sites: Collection[SiteId]) -> list[tuple[SiteId, str]]:
+        return [(site, "St. Mary") for site in sites]
+
+
 def views(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> PeerViews:
     bench = Bench(A, roster_of(A, B))
     bench.up(B)
     monkeypatch.setattr(peer_view, "answers_as", lambda site, address, timeout_s: True)
-    return PeerViews(sent, bench.machine, lambda site: "peer", "9.9")  # type: ignore[arg-type]
+    return PeerViews(sent, bench.machine, Known(), "9.9")  # type: ignore[arg-type]
 
 
 async def test_a_question_is_answered_once_in_a_while_with_what_the_roster_says(

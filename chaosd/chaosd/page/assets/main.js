@@ -21,8 +21,7 @@ let stream = null;
 /** The name of a site by its id, or by the beginning of it that events use. */
 function nameOf(site) {
   const found = seen.status?.sites.find((one) => one.site === site || (site.length >= 4 && one.site.startsWith(site)));
-  const own = seen.status?.site === site ? seen.status.name : "";
-  return plain(found?.name || own) || short(plain(site));
+  return plain(found?.name || seen.status?.called[site]) || short(plain(site));
 }
 
 // -- what comes

@@ -1,0 +1,68 @@
+"""Sites by their names, in what people read: the history, the log, `chaosd status`, and what a script prints.
+
+The machines tell of a site by its id or the beginning of it, which is the same at all sites. Where a daemon hands such
+a sentence to people it puts the name there: its operator's own name for the site (`chaosd peer add NAME=...`), else the
+site's. A name that two sites have is none; an id in a command, or in brackets behind a name, stays an id.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from chaos_protocols.names import SiteId, short
+from chaos_protocols.site import SiteMachine
+from chaos_protocols.wire.user_words import RunPaused, RunWarned, StateDiffered
+from chaos_protocols.wire.worker import DaemonMessage
+
+ID = re.compile(r"`[^`]*`|\([0-9a-f]{8}\)|\b[0-9a-f]{32}\b|\b[0-9a-f]{8}\b")
+"""A command, a short id in brackets, an id, a short id as `short` writes it."""
+
+REASON_MAX = 4096
+"""Characters of a message's `reason`, as `wire/user_words.py` has it."""
+
+REMEMBERED_MAX = 512
+"""Sites whose name is kept although they have left: the last ones."""
+
+
+class SiteNames:
+    """See the module. `given`: what this site is called, and what its operator calls others."""
+
+    def __init__(self, machine: SiteMachine, given: Callable[[], Mapping[SiteId, str]] = dict) -> None:
+        self._machine, self._given = machine, given
+        self._left: dict[SiteId, str] = {}
+        """Of sites that were in the roster when something was last told."""
+
+    def given(self) -> Mapping[SiteId, str]:
+        """What this site is called, and what its operator calls others."""
+        return self._given()
+
+    def in_text(self, text: str) -> str:
+        """The sentence with names for ids."""
+        if not ID.search(text):
+            return text
+        names = self._names()
+        return ID.sub(lambda found: names.get(found[0], found[0]), text)
+
+    def in_message(self, message: DaemonMessage) -> DaemonMessage:
+        """What a script prints, with names for ids; any other message as it is."""
+        if not isinstance(message, RunPaused | RunWarned | StateDiffered):
+            return message
+        return msgspec.structs.replace(message, reason=self.in_text(message.reason)[:REASON_MAX])
+
+    def _names(self) -> dict[str, str]:
+        """By id and by short id."""
+        roster = self._machine.roster
+        self._left |= {one.site: one.name for one in roster.departed if one.name}
+        self._left |= {one.site: one.name for one in roster.sites if one.name}
+        while len(self._left) > REMEMBERED_MAX:
+            self._left.pop(next(iter(self._left)))
+        here = {one.site: one.name for one in roster.sites if one.name} | dict(self._given())
+        often, taken = Counter(here.values()), set(here.values())
+        gone = {site: name for site, name in self._left.items() if site not in here and name not in taken}
+        often += Counter(gone.values())
+        named = {site: name for site, name in (gone | here).items() if often[name] == 1}
+        return {short(site): name for site, name in named.items()} | {str(site): name for site, name in named.items()}

@@ -1,0 +1,59 @@
+"""What a machine tells of a site by its id is told people by its name."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaos_protocols.names import SiteId
+from chaos_protocols.wire.user_words import RunPaused
+from chaos_protocols.wire.worker import Dismissed
+from chaosd.site_names import REASON_MAX, SiteNames
+
+ZURICH, GIVEN = SiteId("8d074be9" * 4), SiteId("44444444" * 4)
+SITES = {ZURICH: "Zurich", "11111111" * 4: "Twin", "22222222" * 4: "Twin", "33333333" * 4: ""}
+GONE = {"77777777" * 4: "Basel", "88888888" * 4: "Twin", ZURICH: "Zurich"}
+
+
+def machine(sites: dict[Any, str], departed: dict[Any, str]) -> Any:
+    rows = [[SimpleNamespace(site=site, name=name) for site, name in one.items()] for one in (sites, departed)]
+    return SimpleNamespace(roster=SimpleNamespace(sites=tuple(rows[0]), departed=tuple(rows[1])))
+
+
+@pytest.mark.parametrize(
+    ("told", "read"),
+    [
+        ("cannot reach 8d074be9, 77777777", "cannot reach Zurich, Basel"),
+        ("8d074be9 - 33333333", "Zurich - 33333333"),  # has none
+        ("11111111", "11111111"),  # two sites have this name
+        ("88888888", "88888888"),  # had one that another has now
+        ("a8d074be9", "a8d074be9"),
+        (f"its slowest link {ZURICH} - {GIVEN}", "its slowest link Zurich - St. Mary"),
+        (f"let it in with `chaosd accept {ZURICH}`: 8d074be9", f"let it in with `chaosd accept {ZURICH}`: Zurich"),
+        ("Zurich (8d074be9) is blocked", "Zurich (8d074be9) is blocked"),
+    ],
+)
+def test_a_site_is_called_by_its_name_and_a_command_keeps_its_id(told: str, read: str) -> None:
+    assert SiteNames(machine(SITES, GONE), lambda: {GIVEN: "St. Mary"}).in_text(told) == read
+
+
+def test_what_the_operator_calls_a_site_goes_before_what_it_calls_itself() -> None:
+    assert SiteNames(machine(SITES, {}), lambda: {ZURICH: "Kantonsspital"}).in_text("8d074be9") == "Kantonsspital"
+
+
+def test_a_site_that_has_left_keeps_its_name() -> None:
+    one = machine(SITES, {})
+    names = SiteNames(one)
+    assert names.in_text("8d074be9") == "Zurich"
+    one.roster = machine({}, {}).roster
+    assert names.in_text("8d074be9 left") == "Zurich left"
+
+
+def test_a_script_hears_names_within_the_length_of_a_message() -> None:
+    names = SiteNames(machine({ZURICH: "Z" * 64}, {}))
+    told = names.in_message(RunPaused(reason="8d074be9, " * 400))
+    assert isinstance(told, RunPaused) and len(told.reason) == REASON_MAX and "8d074be9" not in told.reason
+    other = Dismissed(last_round=3, graceful=True, reason="8d074be9")
+    assert names.in_message(other) is other
