@@ -52,7 +52,7 @@ class Cause(Enum):
         "no-link", Place.WAITS,
         "asking to join, without a link: {links}",
         "the sites that are named",
-        "each cause is explained below, under links",
+        "what the text says of each; more on every cause of a link under \"A link does not come about\"",
     )  # fmt: skip
     NO_FOUNDER = Meaning(
         "no-founder", Place.WAITS,
@@ -184,13 +184,13 @@ class Cause(Enum):
     )  # fmt: skip
     MIN_SITES = Meaning(
         "min-sites", Place.WAITS,
-        "waiting for {wanted} sites; {here} are here",
+        "waiting for {wanted} sites; here: {here}",
         "sites that are still to join",
         "nothing, or start them; `start_sites` of the founder asks for so many",
     )  # fmt: skip
     FLOOR = Meaning(
         "too-few-sites", Place.WAITS,
-        "rounds wait for {wanted} sites; {here} are here",
+        "rounds wait for {wanted} sites; here: {here}",
         "sites that have left or failed, or are still to join",
         "bring them back, or another one in; `min_sites` of the founder asks for so many, for good",
     )  # fmt: skip

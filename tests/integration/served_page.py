@@ -34,8 +34,12 @@ const cells = (id) => [...document.querySelectorAll(`#${id} tr`)].map(texts);
 const text = (id) => document.getElementById(id).textContent;
 return {
   title: document.title, connection: text("connection"), alarm: text("alarm"), name: text("site-name"),
-  state: text("site-state"), line: text("site-line"), paused: text("paused"), round: text("f-round"),
+  state: text("site-state"), line: text("site-line"), paused: text("paused-why"), round: text("f-round"),
   scheduler: text("f-scheduler"), worker: text("f-worker"), transfer: text("transfer-text"), outcome: text("outcome"),
+  more: text("paused-more"), stored: text("f-stored"), averaging: text("averaging-text"),
+  absent: [...document.querySelectorAll("#absent li")].map((one) => one.textContent),
+  refused: [...document.querySelectorAll("#refused li")].map((one) => one.textContent),
+  alone: document.getElementById("alone").hidden ? "" : text("alone-command"),
   sources: [...document.querySelectorAll("#transfer-sources li")].map((one) => [one.textContent, one.firstChild.value]),
   encoding: document.getElementById("encoding").hidden ? "" : text("f-encoding"),
   sites: cells("sites"), links: cells("links"), events: cells("events"), address: location.href,

@@ -153,7 +153,7 @@ def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_nex
         train(site, number)
     wait_for(lambda: one.round() > 3 and other.is_member(), "both train")
     other.kill()
-    wait_for(lambda: one.client.status().paused == "rounds wait for 2 sites; 1 are here", "one waits, and says so")
+    wait_for(lambda: one.client.status().paused == "rounds wait for 2 sites; here: 1", "one waits, and says so")
     waits = one.round()
     other.start()
     train(other, 2)

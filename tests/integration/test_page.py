@@ -20,7 +20,14 @@ from tests.rigs.site import cluster_of, environment, wait_for
 from tests.unit.daemon.api.local_api import FakeControl, record
 
 from chaos_lab.children import free_port
-from chaosd.api.status import AveragingStatus, LoggedFigure, TransferStatus
+from chaosd.api.status import (
+    AveragingStatus,
+    LoggedFigure,
+    RefusedSite,
+    StorageStatus,
+    TransferStatus,
+    WaitStatus,
+)
 from chaosd.worker_group.board import BOARD_NAME, FOLDER_PREFIX, GroupView, WorkerView
 
 __all__ = ["quiet_console", "window"]
@@ -91,6 +98,53 @@ def test_what_an_encoding_loses_is_told_over_all_sites_and_nothing_in_fp32(windo
         seen = shown(window, "three sites", lambda now: len(now["sites"]) == 3)
         assert seen["encoding"] == f"int8: mean 0.018 of 3, worst 0.021 at {HOSTILE}"
         assert seen["images"] == 0 and window.complaints() == []
+
+
+def test_what_stands_for_whom_and_what_helps_are_on_the_page(window: Browser) -> None:
+    """All that `chaosd status` says of a standstill: the page is no poorer."""
+    control = FakeControl()
+    three = many_sites(3)
+    one, two, _ = (site.site for site in three.sites)
+    sites = (msgspec.structs.replace(three.sites[0], age_s=0.0), msgspec.structs.replace(three.sites[1], age_s=75.0))
+    down = msgspec.structs.replace(three.links[0], up=False, why=f"{HOSTILE} does not run")
+    control.current = msgspec.structs.replace(
+        three,
+        sites=(*sites, three.sites[2]),
+        links=(down, *three.links[1:]),
+        paused=f"waits for {HOSTILE}",
+        paused_for="the scripts of the sites that are named",
+        paused_s=75.0,
+        paused_remedy="look at the script there",
+        waits_for=(WaitStatus(site=two, name=HOSTILE, seconds=75.0),),
+        resting=(WaitStatus(site=one, name="St. Mary", seconds=3.0, reason="it evaluates"),),
+        skips="a gradient is not finite",
+        refused=(RefusedSite(site="e" * 32, cause="refused-other-version", reason="it is older", count=2, ago_s=61.0),),
+        storage=StorageStatus(folder="/srv", bytes=1, checkpoints=2, checkpoint_round=120, interval_s=60.0),
+        averaging=AveragingStatus(trees=2, rate_bytes_per_s=1e6, predicted_s=0.2, took_s=0.25, reason="two"),
+    )
+    with served(control) as page:
+        window.open(page.client.page().url)
+        seen = shown(window, "three sites", lambda now: len(now["sites"]) == 3)
+        assert seen["paused"] == f"paused: waits for {HOSTILE}"
+        waits = "Waits for the scripts of the sites that are named, for 0:01:15. "
+        assert seen["more"] == f"{waits}What to do: look at the script there."
+        assert seen["absent"] == [
+            f"waits for {HOSTILE}, for 0:01:15 without its part of round 141",
+            "weight 0: St. Mary, for 0:00:03: it evaluates",
+            "weight 0: this site: a gradient is not finite",
+        ]
+        assert [row[5] for row in seen["sites"]] == ["reduce", "reduce, 0:01:15 ago", "reduce"]
+        assert seen["links"][0][0].endswith(f"{HOSTILE} does not run")
+        assert seen["refused"] == [f"eeeeeeee ({'e' * 32}), 0:01:01 ago: it is older"]
+        assert seen["stored"] == "round 120, one every 60 s"
+        told = "Rounds go along 2 trees, 8.0 Mbit/s, 0.200 s predicted, 0.250 s taken since this site gave its part."
+        assert (seen["averaging"], seen["alone"], seen["images"]) == (told, "", 0)
+        assert seen["overflow"] <= 0 and window.complaints() == []
+        control.current = msgspec.structs.replace(three, sites=three.sites[:1], links=(), name="St. Mary's")
+        seen = shown(window, "one site", lambda now: len(now["sites"]) == 1)
+        peer = rf"'St. Mary'\''s={one}@127.0.0.1:7400'"
+        assert seen["alone"] == f"chaosd up --run heart --peer {peer}"
+        assert (seen["absent"], seen["refused"]) == ([], [])
 
 
 def test_a_join_with_its_transfer_and_the_end_of_the_daemon_are_seen(window: Browser) -> None:

@@ -62,6 +62,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         paused=named(why.text) if why is not None else "",
         paused_cause=why.cause.code if why is not None else "",
         paused_for=why.cause.value.waits_for if why is not None else "",
+        paused_remedy=why.cause.value.remedy if why is not None else "",
         paused_s=driver.now_s() - pause.since_s if pause.since_s is not None else 0.0,
         epoch=roster.epoch,
         term=machine.raft.term,

@@ -197,6 +197,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     paused_cause: str = ""
     paused_for: str = ""
     paused_s: float = 0.0
+    paused_remedy: str = ""
+    """What whoever is waited for can do, as docs/when-something-stands.md has it."""
     refused: tuple[RefusedSite, ...] = ()
     averaging: AveragingStatus | None = None
     bounds: BoundsStatus | None = None

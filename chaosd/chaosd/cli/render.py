@@ -162,6 +162,8 @@ def _paused(status: Status) -> Text:
     if status.paused_for:
         told = f"\nwaits for {printable(status.paused_for)}, for {_duration(status.paused_s)}"
         text.append(f"{told} (`chaosd help when-something-stands`: {printable(status.paused_cause)})", style="yellow")
+    if status.paused_remedy:
+        text.append(f"\nwhat to do: {printable(status.paused_remedy)}", style="yellow")
     return text
 
 

@@ -3,6 +3,7 @@
 import { askAccept, askBan, askBlock, askLeave, askLink, askUnblock, begin } from "./actions.js";
 import { Curve, Pace, Strips, sum } from "./charts.js";
 import { drawOverlay, treeOf } from "./overlay.js";
+import { showPhase, showStanding } from "./standing.js";
 import { bytes, classes, clock, duration, element, keyed, milliseconds, plain, rate, short, took, UNKNOWN, write } from "./text.js";
 
 const SILENT_AFTER_MS = 3000; // twelve times the pace of the stream
@@ -125,8 +126,7 @@ function showStatus() {
   write(by("site-state"), plain(status.state));
   classes(by("site-state"), `badge ${status.state === "member" ? "good" : status.state === "removed" ? "bad" : "warn"}`);
   write(by("site-line"), `${status.site} in run ${plain(status.run)} at ${plain(status.address)}, chaos-train ${plain(status.version)}, epoch ${status.epoch}, term ${status.term}, result ${plain(status.result_digest).slice(0, 12) || UNKNOWN}`);
-  by("paused").hidden = !status.paused;
-  write(by("paused"), status.paused ? `paused: ${plain(status.paused)}` : "");
+  showStanding(status, names);
 
   write(by("f-round"), String(status.round));
   write(by("f-pace"), seen.pace === null || seen.pace === undefined ? UNKNOWN : seen.pace.toFixed(2));
@@ -136,8 +136,6 @@ function showStatus() {
   const worker = status.worker;
   write(by("f-worker"), worker.connected ? `pid ${worker.pid ?? UNKNOWN}, ${plain(worker.phase ?? UNKNOWN)}` : "none: start the script");
   write(by("f-uptime"), duration(status.uptime_s));
-
-  showEncoding(status.averaging);
 
   drawOverlay(by("overlay"), status, names);
   const most = paceCurve.draw();
@@ -149,15 +147,6 @@ function showStatus() {
   showLinks(status);
   showTransfer(status);
   by("leave").disabled = ["leaving", "removed"].includes(status.state);
-}
-
-/** What the encoding loses in a round, over all sites that say it; nothing in fp32. */
-function showEncoding(averaging) {
-  const known = averaging?.mean_error ?? null;
-  by("encoding").hidden = known === null;
-  if (known === null) return;
-  const worst = `worst ${averaging.worst_error.toPrecision(2)} at ${nameOf(averaging.worst_site)}`;
-  write(by("f-encoding"), `${plain(averaging.encoding)}: mean ${known.toPrecision(2)} of ${averaging.errors_known}, ${worst}`);
 }
 
 const cell = (row, number, text, names) => {
@@ -177,7 +166,7 @@ function showSites(status) {
     cell(row, 2, plain(site.state), site.state === "member" ? "tight good" : "tight warn");
     cell(row, 3, site.voter ? "yes" : "no");
     cell(row, 4, String(site.round ?? UNKNOWN), "number");
-    cell(row, 5, plain(site.phase ?? UNKNOWN), "tight");
+    showPhase(row.children[5], site, plain(site.phase ?? UNKNOWN));
     const [strip, share] = row.children[6].children;
     strips.draw(strip, site.site, status.uptime_s);
     const shares = strips.shares(site.site);
@@ -253,16 +242,22 @@ function showScript(status) {
       curve.add(status.uptime_s, one.value);
       scriptCurves.get(one.name).seenRound = one.round;
     }
-    if (curve.samples.length) curve.draw();
-    const value = one.value === null ? "not finite" : String(Number(one.value.toPrecision(6)));
+    if (curve.samples.length) {
+      curve.draw();
+      const values = curve.samples.map((sample) => sample[1]);
+      write(node.children[2], `from ${shown(Math.min(...values))} to ${shown(Math.max(...values))}`);
+    }
+    const value = one.value === null ? "not finite" : shown(one.value);
     write(node.children[0], `${plain(one.name)}: ${value} (round ${one.round})`);
   });
 }
 
+const shown = (value) => String(Number(value.toPrecision(6)));
+
 function makeFigure(one) {
   const svg = element("svg:svg", { viewBox: "0 0 480 110", preserveAspectRatio: "none", "aria-hidden": "true" });
   scriptCurves.set(one.name, { curve: new Curve(svg, 1, false), seenRound: null });
-  return element("div", {}, element("h3"), svg);
+  return element("div", {}, element("h3"), svg, element("p", { class: "quiet" }));
 }
 
 /** The processes of this site, where its worker is a worker group; null: it is not. */
@@ -286,9 +281,12 @@ const makeWorkerRow = () => element("tr", {}, ...Array.from({ length: 7 }, () =>
 
 function showLinks(status) {
   const tree = treeOf(status);
+  by("no-links").hidden = status.links.length > 0;
   keyed(by("links"), status.links, (link) => `${link.one} ${link.other}`, makeLinkRow, (row, link) => {
-    cell(row, 0, `${nameOf(link.one)} \u2013 ${nameOf(link.other)}`);
-    cell(row, 1, link.up === null ? UNKNOWN : link.up ? "up" : "down", link.up === null ? "" : link.up ? "good" : "bad");
+    const [ends, why] = row.children[0].children;
+    write(ends, `${nameOf(link.one)} \u2013 ${nameOf(link.other)}`);
+    write(why, link.why ? ` ${plain(link.why)}` : "");
+    cell(row, 1, link.up === null ? UNKNOWN : link.up ? "up" : "down", `tight${link.up === null ? "" : link.up ? " good" : " bad"}`);
     cell(row, 2, rate(link.rate_bytes_per_s), "number");
     cell(row, 3, milliseconds(link.rtt_s), "number");
     cell(row, 4, link.streams ? `${link.streams} ${plain(link.congestion)}`.trim() : "");
@@ -305,7 +303,8 @@ const farEnd = (status, link) => (link.one === status.site ? link.other : link.o
 function makeLinkRow(link) {
   const button = element("button", { type: "button" }, "Remove ...");
   button.onclick = () => askLink(seen.status, nameOf, farEnd(seen.status, link), false);
-  return element("tr", {}, ...["td", "td", "td", "td", "td", "td"].map((name) => element(name)), element("td", {}, button));
+  const ends = element("td", { class: "name" }, element("span"), element("span", { class: "bad" }));
+  return element("tr", {}, ends, ...["td", "td", "td", "td", "td"].map((name) => element(name)), element("td", {}, button));
 }
 
 function showTransfer(status) {

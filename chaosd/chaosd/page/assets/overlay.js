@@ -54,7 +54,7 @@ export function drawOverlay(svg, status, names) {
     const [from, to] = [at.get(link.one), at.get(link.other)];
     const share = link.one < link.other ? 0.42 : 0.58; // not all in the middle, where links cross
     text.setAttribute("x", from.x + (to.x - from.x) * share);
-    text.setAttribute("y", from.y + (to.y - from.y) * share - 3);
+    text.setAttribute("y", from.y + (to.y - from.y) * share - 7);
     const parts = [link.rate_bytes_per_s === null ? "" : rate(link.rate_bytes_per_s), link.rtt_s === null ? "" : milliseconds(link.rtt_s)];
     write(text, parts.filter(Boolean).join(", "));
   });
@@ -79,7 +79,7 @@ export function drawOverlay(svg, status, names) {
 /** Outside of the circle: beside a site at its sides, above or below one at its top or bottom. */
 function placeLabels(label, under, across, down) {
   const beside = Math.abs(across) > 0.4;
-  const anchor = beside ? (across > 0 ? "start" : "end") : "middle";
+  const anchor = Math.abs(across) > 0.15 ? (across > 0 ? "start" : "end") : "middle"; // or neighbours' labels would meet
   const x = beside ? Math.sign(across) * 23 : 0;
   const [first, second] = beside ? [4, 17] : down >= 0 ? [34, 47] : [-37, -24];
   for (const [text, y] of [[label, first], [under, second]]) {

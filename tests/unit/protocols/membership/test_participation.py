@@ -99,7 +99,7 @@ def test_the_user_is_told_why_nothing_moves_and_when_it_moves_again() -> None:
     bench = Follower(B, roster_of(A, B, model=None))
     assert "founder" in bench.machine.participation.pause.reason()
     bench = Follower(B, roster_of(A, B, started=False, min_sites=3))
-    assert bench.machine.participation.pause.reason() == "waiting for 3 sites; 2 are here"
+    assert bench.machine.participation.pause.reason() == "waiting for 3 sites; here: 2"
 
 
 def test_a_site_without_a_scheduler_names_the_voters_that_it_lacks() -> None:
