@@ -145,7 +145,7 @@ class Daemon:
 
     def _names_given(self) -> Mapping[SiteId, str]:
         """What this site is called, and what its operator calls others."""
-        return self._trust.names()
+        return self._trust.names(self.config.name)
 
     def _transport_settings(self) -> TransportSettings:
         config = self.config

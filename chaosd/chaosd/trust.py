@@ -89,11 +89,9 @@ class TrustList:
         own = [(peer.site, peer.name) for peer in self.neighbours() if peer.site in sites and peer.name]
         return own + [(site, record.name if (record := roster.record(site)) is not None else "") for site in sites]
 
-    def names(self) -> dict[SiteId, str]:
-        """What this site's operator calls others, and this site itself."""
-        return {self._driver.machine.site: self.config.name} | {
-            peer.site: peer.name for peer in self.neighbours() if peer.name
-        }
+    def names(self, own: str) -> dict[SiteId, str]:
+        """What this site's operator calls others, and this site itself (`own`)."""
+        return {self._driver.machine.site: own} | {peer.site: peer.name for peer in self.neighbours() if peer.name}
 
     def called(self, site: SiteId) -> str:
         """What a site is called before people: by this site's operator, else in the roster, else by its id alone."""

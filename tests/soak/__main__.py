@@ -92,7 +92,11 @@ def _too_little(fire: Fire, *, faults_min: int, seconds: float) -> list[str]:
         found.append(f"{count} faults found a site fit for them; at least {faults_min} are wanted")
     if seconds < LONG_S:
         return found
-    seen = {Kind.SPOIL: fire.oracles.wrong_blocks, Kind.BREAK: fire.oracles.broken_records, Kind.DISK: fire.disk_ends}
+    told = fire.oracles.told
+    seen = {
+        Kind.SPOIL: fire.oracles.wrong_blocks, Kind.BREAK: fire.oracles.broken_records, Kind.DISK: fire.disk_ends,
+        Kind.NAN: told["skip"], Kind.HANG: told["rest"], Kind.MODEL: told["other-model"], Kind.DRIFT: told["drift"],
+    }  # fmt: skip
     struck = {wound.fault.kind for wound in fire.wounds.all}
     return found + [f"'{kind.value}' was never felt" for kind, times in seen.items() if kind in struck and not times]
 

@@ -122,8 +122,8 @@ class Fire:
         if fault.kind not in ON_SITES:
             busy = sum(kind not in ON_SITES and kind is not Kind.CLOCK for kind in acting) >= LINK_FAULTS_MAX
             return None if busy or bad & set(fault.sites) else fault
-        if fault.kind is Kind.DISK and Kind.DISK in acting:
-            return None
+        if (fault.kind is Kind.DISK and Kind.DISK in acting) or Kind.DRIFT in acting:
+            return None  # who fetches a state meanwhile may get the one that drifts: no majority shall
         if fault.ends_daemon():
             bad.add(self._anchor)
         first = NAMES.index(self._named(fault.sites[0]))
@@ -181,12 +181,18 @@ class Fire:
                 self._disks[site.name] = (full, self._pool.submit(full.run, fault.lasts_s))
             case Kind.CLOCK:
                 site.jump(fault.jump_s)
+            case Kind.NAN | Kind.HANG | Kind.DRIFT | Kind.MODEL:
+                site.mistake.write_text(fault.kind.value, encoding="utf-8")
+                if fault.kind is Kind.MODEL:
+                    site.kill("worker")  # the next one has it
             case _:
                 pass  # Shapes has done it
 
     def _undo(self, fault: Fault) -> None:
         site = self.sites.sites[fault.sites[0]]
         if fault.kind is Kind.DISK and not self._disk_is_over(site):
+            return
+        if fault.kind is Kind.DRIFT and not self._is_set_right(site, fault):
             return
         self._acting = [(end_s, acting) for end_s, acting in self._acting if acting is not fault]
         if fault.kind in SHAPED:
@@ -202,6 +208,8 @@ class Fire:
                 self._change_link(fault, add=fault.kind is Kind.UNLINK)
             case Kind.CLOCK:
                 site.jump(0.0)
+            case Kind.NAN | Kind.HANG | Kind.MODEL:
+                site.mistake.unlink()
             case _:
                 pass
         self.wounds.undone(fault, self.round)
@@ -222,6 +230,13 @@ class Fire:
 
     def _ask(self, ask: Callable[[], object]) -> None:
         self._links.append(self._pool.submit(ask))
+
+    def _is_set_right(self, site: Site, fault: Fault) -> bool:
+        """Its script removes the file once it has the state of the others again."""
+        (end_s,) = [end_s for end_s, acting in self._acting if acting is fault]
+        if site.mistake.exists() and time.monotonic() > end_s + LIMIT_S:
+            raise ViolationError(f"{site.name} was not set right within {LIMIT_S:g} s: {fault}")
+        return not site.mistake.exists()
 
     def _disk_is_over(self, site: Site) -> bool:
         full, future = self._disks[site.name]

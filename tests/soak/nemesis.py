@@ -16,6 +16,8 @@ DOWN_S = (0.3, 3.0)
 HELD = (0.3, 4.0)
 """In failure timeouts: some are noticed, some are over before."""
 FULL_S = (5.0, 9.0)
+HUNG_S = (1.0, 14.0)
+"""Round the ten failure timeouts for which a round waits for a script."""
 HOUR_S = 3600.0
 SCHEDULER = "scheduler"
 """In place of a site's name: whoever has that role when the fault strikes."""
@@ -40,6 +42,10 @@ class Kind(Enum):
     LEAVE = "leave"
     DISK = "full disk"
     CLOCK = "clock jump"
+    NAN = "gradients not finite"
+    HANG = "hung script"
+    MODEL = "script with another model"
+    DRIFT = "state changed by hand"
 
 
 WEIGHTS = {
@@ -60,10 +66,16 @@ WEIGHTS = {
     Kind.LEAVE: 4,
     Kind.DISK: 4,
     Kind.CLOCK: 4,
+    Kind.NAN: 3,
+    Kind.HANG: 2,
+    Kind.MODEL: 3,
+    Kind.DRIFT: 1,
 }
+MISTAKES = frozenset({Kind.NAN, Kind.HANG, Kind.MODEL, Kind.DRIFT})
+"""Of a script, which reads in a file that it is to make one (`train.py`)."""
 PACKETS, LAB = "packets", "lab"
 """How a cut is made: by the kernel's packet filter, or by the daemons themselves."""
-ON_SITES = frozenset({Kind.KILL, Kind.STOP, Kind.PARTITION, Kind.UNPLUG, Kind.SPOIL, Kind.LEAVE, Kind.DISK})
+ON_SITES = MISTAKES | {Kind.KILL, Kind.STOP, Kind.PARTITION, Kind.UNPLUG, Kind.SPOIL, Kind.LEAVE, Kind.DISK}
 """These make the named sites useless for a while; all others strike a link, or a clock."""
 ON_DAEMONS = frozenset({Kind.LEAVE, Kind.DISK})
 """These always end the daemon; KILL does unless it strikes a worker."""
@@ -173,6 +185,8 @@ def _on_sites(random_: random.Random, kind: Kind, ground: Ground) -> Fault:
             return replace(fault, sites=tuple(random_.sample(ground.sites, 2)), probability=0.5, lasts_s=2 + down_s)
         case Kind.DISK:
             return replace(fault, lasts_s=random_.uniform(*FULL_S))
+        case Kind.HANG:
+            return replace(fault, lasts_s=random_.uniform(*HUNG_S))
         case Kind.CLOCK:
             jump_s = random_.choice((-1, 1)) * random_.choice((0.01, 1, 24, 24 * 365)) * HOUR_S
             return replace(fault, sites=(random_.choice(ground.sites),), jump_s=jump_s, lasts_s=3 * held_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ class Oracles:
         self._rounds = {name: Tail(site.data_dir / "rounds.jsonl") for name, site in sites.items()}
         self._logs = {(name, log.name): Tail(log) for name, site in sites.items() for log in site.logs}
         self.wrong_blocks = self.broken_records = self.elections = 0
+        self.told = Counter[str]()
+        """Events by kind, and refusals of a script."""
         self.states_compared = self.states_ambiguous = 0
         self.events: list[tuple[float, str, EventRecord]] = []
         """When it was heard (our monotonic clock: the sites' own may jump), from whom, what."""
@@ -73,6 +76,8 @@ class Oracles:
         now_s = time.monotonic()
         self.events += [(now_s, name, event) for event in events]
         for event in events:
+            self.told[event.kind] += 1
+            self.told["other-model"] += event.kind == "worker" and event.outcome == "refused"
             if event.kind == "source" and "fail their hash" in event.cause:
                 self.wrong_blocks += 1
             if event.kind == "election" and event.outcome == "done":

@@ -47,6 +47,8 @@ class Site(RunningSite):
         self.clock = folder / "clock"
         self.clock.write_text(f"{0.0:<32}", encoding="ascii")
         self.digests_path = folder / "digests"
+        self.mistake = folder / "mistake"
+        """Which one its script is to make, as long as the file is there (nemesis.MISTAKES)."""
 
     @property
     def logs(self) -> tuple[Path, Path]:
@@ -128,6 +130,7 @@ class Sites:
                 sys.executable, str(TRAIN), "--site", site.name, "--seed", str(NAMES.index(site.name)),
                 "--socket", str(site.worker_socket), "--pace", str(PACE_S), "--until", str(self.until),
                 "--report", str(site.report_path), "--digests", str(site.digests_path),
+                "--mistake", str(site.mistake),
             ]  # fmt: skip
             site.worker = self.spawn(site, command, site.worker_log)
 
@@ -140,7 +143,7 @@ class Sites:
             MARK: str(self.folder),
             "TMPDIR": str(site.folder / "tmp"),
             "CHAOS_SOAK_CLOCK": str(site.clock),
-            "PYTHONPATH": os.pathsep.join([str(CLOCK_FOLDER), *_paths()]),
+            "PYTHONPATH": os.pathsep.join([str(CLOCK_FOLDER), str(ROOT), *_paths()]),
         }
         with log.open("ab") as file:
             if site.disk.mounted:
