@@ -3,6 +3,7 @@
     site.key.new is made         the new key alone; durable before anybody hears of it
     the run has agreed on it     it is written anew, with the chain that leads to it
     the next start of a daemon   it is renamed to `site.key` if it holds that chain
+    it is taken back             it is renamed to site.key.cancelled, in case that the run agrees on it all the same
 
 At any moment of a crash both keys are valid for the run, or the next one is not agreed on yet and `site.key` is in use.
 Driven by the daemon; a command of the shell only reads.
@@ -21,6 +22,9 @@ from chaosd.storage.durable import write_durably
 from chaosd.storage.journal.files import sync_folder
 
 NEXT_KEY_FILE = "site.key.new"
+CANCELLED_KEY_FILE = "site.key.cancelled"
+"""The last next key that was taken back. Whoever schedules has heard of it, and of the approval, if there was one: the
+run may agree on it all the same, and then the site must have it."""
 
 
 def make_next(directory: Path) -> Identity:
@@ -38,15 +42,18 @@ def next_key(directory: Path) -> Identity | None:
 
 
 def drop_next(directory: Path) -> None:
-    """There is no next key any more. Raises OSError."""
-    (directory / NEXT_KEY_FILE).unlink(missing_ok=True)
-    sync_folder(directory)
+    """There is no next key any more; it is set aside. Raises OSError."""
+    if (directory / NEXT_KEY_FILE).exists():
+        os.replace(directory / NEXT_KEY_FILE, directory / CANCELLED_KEY_FILE)
+        sync_folder(directory)
 
 
 def note_agreed(directory: Path, chain: KeyChain) -> bool:
-    """The run has agreed on the newest key of this chain: the next start takes it. False: it is not the one here.
-    Raises IdentityError, OSError."""
+    """The run has agreed on the newest key of this chain: the next start takes it, also where it was taken back. False:
+    it is not here. Raises IdentityError, OSError."""
     found = next_key(directory)
+    if (found is None or found.public_key != chain.key) and (directory / CANCELLED_KEY_FILE).exists():
+        found = Identity.load(directory, CANCELLED_KEY_FILE)
     if found is None or found.public_key != chain.key:
         return False
     if found.chain != chain:
@@ -67,5 +74,6 @@ def take_agreed(directory: Path) -> bool:
             "of another site. Bring back the `site.key` that the site has used last, or move `site.key.new` away."
         )
     os.replace(directory / NEXT_KEY_FILE, directory / KEY_FILE)
+    (directory / CANCELLED_KEY_FILE).unlink(missing_ok=True)
     sync_folder(directory)
     return True

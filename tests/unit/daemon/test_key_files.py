@@ -104,6 +104,19 @@ def test_another_key_than_the_one_here_is_not_noted(tmp_path: Path) -> None:
     assert not note_agreed(tmp_path, with_change(first.chain, RUN, first, other)), "there is none"
 
 
+def test_a_key_that_was_taken_back_is_taken_if_the_run_has_agreed_on_it_all_the_same(tmp_path: Path) -> None:
+    """It was approved in that moment, or whoever schedules has kept the offer: the run takes no other one before it."""
+    present, following = Identity.create(tmp_path), make_next(tmp_path)
+    chain = with_change(present.chain, RUN, present, following)
+    drop_next(tmp_path)
+    assert next_key(tmp_path) is None and not take_agreed(tmp_path)
+    another = make_next(tmp_path)
+    assert another.public_key != following.public_key
+    assert note_agreed(tmp_path, chain) and take_agreed(tmp_path)
+    assert Identity.load(tmp_path).public_key == following.public_key
+    assert sorted(path.name for path in tmp_path.iterdir()) == [KEY_FILE]
+
+
 def test_a_next_key_of_another_site_is_not_taken(tmp_path: Path) -> None:
     Identity.create(tmp_path / "one")
     Identity.create(tmp_path / "other")
