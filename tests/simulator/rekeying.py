@@ -35,6 +35,9 @@ SHARE = 0.4
 LOOKS_EVERY_S = 0.25
 RESTARTS = (0.02, 0.1, 0.5)
 """How likely at each look a site takes its new key, which is agreed: soon, or when it was restarted anyhow."""
+DOUBTFUL_SHARE, TAKES_BACK = 0.3, 0.25
+"""Of the runs with a change; and how likely there at each look an operator takes the next key back that is not agreed
+on yet, until the next look: the key is kept, in case that the run agrees on it all the same."""
 THIEF_LIVES_S = (2.0, 8.0)
 FORGES_SHARE = 0.4
 PATIENT_SHARE = 0.5
@@ -51,6 +54,8 @@ class Rotation:
         self.times = rng.choice((1, 1, 2))
         self._restarts = rng.choice(RESTARTS)
         self._thief: Node | None = None
+        self._doubts = random.Random(f"doubts/{world.seed}")
+        self._is_doubtful = self._doubts.random() < DOUBTFUL_SHARE
         thief = random.Random(f"forger/{world.seed}")
         self._forges, self._is_patient = thief.random() < FORGES_SHARE, thief.random() < PATIENT_SHARE
         self._stolen_start = 0
@@ -109,6 +114,10 @@ class Rotation:
                 return
             disk.next_number = disk.key_number + 1
             self.world.tell(f"!! {node.name} is to have another key, {disk.next_number}")
+        if self._is_doubtful and self._restarts < 1.0 and self._doubts.random() < TAKES_BACK:
+            self.world.tell(f"!! {node.name} takes its next key back, for now")
+            node.handle(KeyOffered(chain=None))
+            return
         new = RigKeys(self.site, disk.next_number)
         offer = with_change(machine.keys.own, machine.roster.run_id, RigKeys(self.site, disk.key_number), new)
         node.handle(KeyOffered(chain=offer))
