@@ -172,8 +172,8 @@ def _losses(short: bool, seed: int) -> Figures:
     sites, steps, seeds = (2, 400, 1) if short else (4, 2000, 5)
     size = {"width": 48, "blocks": 2, "length": 32} if short else {"width": 96, "blocks": 3, "length": 64}
     every: tuple[str, SyncMode] = ("every_step", EveryStep())
-    seldom: tuple[str, SyncMode] = ("diloco_50", DiLoCo(every=50))
-    streaming: tuple[str, SyncMode] = ("streaming_50", DiLoCo(every=50, fragments=5, delay=8))
+    seldom: tuple[str, SyncMode] = ("diloco_50", DiLoCo(every=50, warmup_rounds=0))
+    streaming: tuple[str, SyncMode] = ("streaming_50", DiLoCo(every=50, fragments=5, delay=8, warmup_rounds=0))
     cases: list[tuple[tuple[str, SyncMode], str, bool]] = [
         *((every, name, True) for name in ("bf16", "int8", "int4")),
         *((every, name, False) for name in ("int8", "int4")),

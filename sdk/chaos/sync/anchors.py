@@ -39,8 +39,10 @@ class Anchor:
         return self.bytes[piece.start : piece.stop].view(self.values.dtype)
 
     def step(self, piece: Piece, outer: OuterSGD, mean: Bytes) -> None:
-        """What the outer optimizer does to a piece, given its mean difference."""
-        kept = [one.view(np.uint8)[piece.start : piece.stop].view(one.dtype) for one in self.kept]
+        """What the outer optimizer does to a piece, given its mean difference. One that keeps nothing, as in the
+        warm-up, leaves what the one of the run keeps as it is."""
+        used = self.kept[: len(outer.kept)]
+        kept = [one.view(np.uint8)[piece.start : piece.stop].view(one.dtype) for one in used]
         outer.step(self.part(piece), kept, mean.view(self.values.dtype))
 
     def take_over(self, framework: Framework, changed: set[int]) -> None:

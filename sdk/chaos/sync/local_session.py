@@ -14,7 +14,7 @@ from chaos.sync.anchors import Anchor
 from chaos.sync.base import IDLE_WEIGHT, Due, Part, SharedData
 from chaos.sync.fragments import Fragments
 from chaos.sync.notes import Agreed, NotesLayout, RoundNote
-from chaos.sync.outer import OuterSGD
+from chaos.sync.outer import MEAN, OuterSGD
 from chaos.sync.pace import LocalPace
 from chaos.sync.runs import runs_of
 from chaos_protocols.names import WEIGHT_MAX
@@ -25,7 +25,7 @@ from chaos_protocols.wire.worker import ContributionSpec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalPlan:
     """`every`, `outer`, `fragments`, `delay` as of `DiLoCo`, checked; `own_share`: 0 without a delay. `by_time`: the
-    phases are as long as `every` steps are on average."""
+    phases are as long as `every` steps are on average. `warmup_rounds`: of each part."""
 
     every: int
     outer: OuterSGD
@@ -33,6 +33,11 @@ class LocalPlan:
     delay: int = 0
     own_share: float = 0.0
     by_time: bool = False
+    warmup_rounds: int = 0
+
+    def outer_of(self, round: int) -> OuterSGD:
+        """What the result of this round does to the anchor."""
+        return MEAN if round <= self.warmup_rounds * self.fragments else self.outer
 
     @property
     def steps(self) -> int:
@@ -234,7 +239,7 @@ class LocalStepsSession:
             data = vector[window.start : window.start + piece.size_bytes]
             anchor = self._anchors.get(id(window.run))
             if anchor is not None and trained:
-                anchor.step(piece, self._plan.outer, data)
+                anchor.step(piece, self._plan.outer_of(round), data)
             if anchor is None or not gave:
                 data = data if anchor is None else anchor.bytes[piece.start : piece.stop]
                 self._fragments.write(self._framework, piece, data)

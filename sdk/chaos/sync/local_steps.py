@@ -10,6 +10,10 @@ weighted by the samples of the phase. The mean is the gradient of the outer opti
 with lr = 1 and no momentum the new anchor is the mean of the t_i (local SGD, federated averaging). A site that is sent
 results without having given anything to them, a joiner say, comes to the same anchor.
 
+The first rounds of a run are plain means. Fresh parameters change much in every phase, and each time in another
+direction: a momentum outside carries the first ones on and on, and what that spoils stays (benchmark
+`convergence_bars`).
+
 With fragments (Douillard et al., 2025: Streaming DiLoCo) a round carries one part of the model, in turn, and a part's
 phase is that since its own last round. With a delay a site goes on while the round is under way: the result changes the
 anchor when it comes, and the live parameters so many steps after they were given.
@@ -23,12 +27,15 @@ from chaos.frameworks.base import Framework
 from chaos.sync.base import SharedData
 from chaos.sync.local_session import LocalPlan, LocalStepsSession
 from chaos.sync.notes import NotesLayout
-from chaos.sync.outer import OuterSGD
+from chaos.sync.outer import MEAN, OuterSGD
 from chaos_protocols.names import PARTS_MAX
 from chaos_protocols.wire.state_spec import MODE
 
 EVERY_MAX = 1_000_000
 """Steps of a phase: what is more is a slip."""
+
+WARMUP_ROUNDS = 10
+"""For as many rounds as a momentum of 0.9 looks back on, 1 / (1 - 0.9), there is none."""
 
 OWN_SHARE = 0.5
 """Of a delayed result: so much stays of what the site has (alpha of Streaming DiLoCo)."""
@@ -50,6 +57,10 @@ class DiLoCo:
     pace: `"steps"`: every site makes `every` steps. `"time"`: every site works as long as `every` steps take on average
     over the sites, so a slower one makes fewer, a faster one more, and nobody waits; schedules go by the run's clock.
 
+    warmup_rounds: in so many rounds of each part, the run's first ones, the common parameters become the plain mean of
+    the sites', and the momentum outside begins after them (default: WARMUP_ROUNDS where `outer` has a momentum). 0
+    where the run begins with parameters that have learnt something.
+
     Raises ValueError for what makes no sense.
     """
 
@@ -63,6 +74,7 @@ class DiLoCo:
         delay: int = 0,
         own_share: float | None = None,
         pace: str = "steps",
+        warmup_rounds: int | None = None,
     ) -> None:
         if not _is_whole(every) or not 1 <= every <= EVERY_MAX:
             raise ValueError(
@@ -77,12 +89,14 @@ class DiLoCo:
         NotesLayout((), metrics)
         _check_streaming(every, fragments, delay, own_share)
         _check_pace(pace, delay)
+        outer = outer if outer is not None else OuterSGD()
         self.plan = LocalPlan(
             every=every,
-            outer=outer if outer is not None else OuterSGD(),
+            outer=outer,
             fragments=fragments,
             delay=delay,
             by_time=pace == "time",
+            warmup_rounds=_warmup_rounds(warmup_rounds, outer),
             own_share=(OWN_SHARE if own_share is None else float(own_share)) if delay else 0.0,
         )
         self._metrics = tuple(metrics)
@@ -92,6 +106,7 @@ class DiLoCo:
         streaming = f" fragments={plan.fragments}" if plan.fragments > 1 else ""
         streaming += f" delay={plan.delay} own_share={plan.own_share!r}" if plan.delay else ""
         streaming += " pace=time" if plan.by_time else ""
+        streaming += f" warmup_rounds={plan.warmup_rounds}" if plan.warmup_rounds else ""
         return (f"{MODE}{self._named()}{streaming}" + (f" metrics={sorted(self._metrics)}" if self._metrics else ""),)
 
     def start(self, framework: Framework, data: SharedData | None = None) -> LocalStepsSession:
@@ -106,8 +121,7 @@ class LocalSGD(DiLoCo):
     for `DiLoCo`, whose outer optimizer is then plain descent with lr = 1."""
 
     def __init__(self, *, every: int, metrics: Sequence[str] = (), pace: str = "steps") -> None:
-        plain = OuterSGD(lr=1.0, momentum=0.0, nesterov=False)
-        super().__init__(every=every, outer=plain, metrics=metrics, pace=pace)
+        super().__init__(every=every, outer=MEAN, metrics=metrics, pace=pace)
 
     def _named(self) -> str:
         return f"LocalSGD every={self.plan.every}"
@@ -115,6 +129,18 @@ class LocalSGD(DiLoCo):
 
 def _is_whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _warmup_rounds(wanted: int | None, outer: OuterSGD) -> int:
+    """Raises ValueError for what makes no sense."""
+    if wanted is None:
+        return WARMUP_ROUNDS if outer.momentum else 0
+    if not _is_whole(wanted) or not 0 <= wanted <= EVERY_MAX:
+        raise ValueError(
+            f"warmup_rounds = {wanted!r}: the first rounds of the run, which are plain means, must be a whole number "
+            f"from 0 to {EVERY_MAX:,}; {WARMUP_ROUNDS} is usual, 0 where the run begins with trained parameters"
+        )
+    return wanted
 
 
 def _check_pace(pace: str, delay: int) -> None:

@@ -73,3 +73,7 @@ class OuterSGD:
                 else:
                     np.multiply(velocity, lr, out=part)
             anchor[piece] -= part
+
+
+MEAN = OuterSGD(lr=1.0, momentum=0.0, nesterov=False)
+"""The common parameters become the mean of the sites'."""

@@ -30,6 +30,8 @@ from chaos_protocols.wire.worker import (
 )
 
 NUMBERS = 5
+AT_ONCE = DiLoCo(every=5, outer=OuterSGD(lr=0.5, momentum=0.5), warmup_rounds=0)
+"""Its momentum begins with the first round."""
 
 
 class Descent:
@@ -166,7 +168,7 @@ def test_a_joiner_at_any_local_step_begins_at_the_anchor(after: int) -> None:
     came, go_on, digests = threading.Event(), threading.Event(), {}
 
     def member(socket: Path) -> list[float]:
-        with Descent(socket, DiLoCo(every=5, outer=OuterSGD(lr=0.5, momentum=0.5))) as site:
+        with Descent(socket, AT_ONCE) as site:
             for _ in range(5 + after):
                 assert site.step(1.0)
             came.set()
@@ -180,7 +182,7 @@ def test_a_joiner_at_any_local_step_begins_at_the_anchor(after: int) -> None:
 
     def joiner(socket: Path) -> list[float]:
         assert came.wait(60)
-        with Descent(socket, DiLoCo(every=5, outer=OuterSGD(lr=0.5, momentum=0.5)), start=77.0) as site:
+        with Descent(socket, AT_ONCE, start=77.0) as site:
             assert site.coordinator.round == 1
             # one round of 5.0 with lr 0.5, momentum 0.5: v = 5, a = -0.5 * (5 + 0.5 * 5)
             assert site.weights.tolist() == [-3.75] * NUMBERS and site.own.tolist() == [0.0] * NUMBERS
@@ -330,8 +332,8 @@ def test_another_mode_is_refused_and_both_are_named() -> None:
         return str(refused.value)
 
     told = with_mode(DiLoCo(every=50), DiLoCo(every=20))
-    assert "'DiLoCo every=20 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)' here" in told
-    assert "'DiLoCo every=50 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)' there" in told
+    assert "'DiLoCo every=20 outer=SGD(lr=0.7, momentum=0.9, nesterov=True) warmup_rounds=10' here" in told
+    assert "'DiLoCo every=50 outer=SGD(lr=0.7, momentum=0.9, nesterov=True) warmup_rounds=10' there" in told
     told = with_mode(EveryStep(), LocalSGD(every=20))
     assert "'LocalSGD every=20' here and 'every step' there" in told
 
@@ -346,6 +348,9 @@ def test_another_mode_is_refused_and_both_are_named() -> None:
         (lambda: DiLoCo(every=10**7), "from 1 to 1,000,000"),
         (lambda: DiLoCo(every=5, outer=0.7), "outer = 0.7: give chaos.OuterSGD"),  # type: ignore[arg-type]
         (lambda: DiLoCo(every=5, metrics=("a", "a")), "each once"),
+        (lambda: DiLoCo(every=5, warmup_rounds=-1), "warmup_rounds = -1: the first rounds of the run"),
+        (lambda: DiLoCo(every=5, warmup_rounds=2.5), "from 0 to 1,000,000"),  # type: ignore[arg-type]
+        (lambda: DiLoCo(every=5, warmup_rounds=True), "warmup_rounds = True"),
         (lambda: OuterSGD(lr=0.0), "outer lr = 0.0"),
         (lambda: OuterSGD(lr=float("nan")), "outer lr = nan"),
         (lambda: OuterSGD(momentum=1.0), "below 1"),

@@ -25,10 +25,10 @@ def parts_of(fragments: int) -> list[slice]:
 
 
 def calculated(
-    every: int, fragments: int, delay: int, own_share: float, gradients: list[list[float]]
+    every: int, fragments: int, delay: int, own_share: float, gradients: list[list[float]], warmup_rounds: int
 ) -> tuple[Numbers, list[Numbers]]:
     """The common weights, and those of each site, after these gradients of each site, each with its number + 1 as
-    samples: outer lr 0.5, momentum 0.5, Nesterov."""
+    samples: plain means in the first rounds of each part, then outer lr 0.5, momentum 0.5, Nesterov."""
     anchor, velocity = np.zeros(NUMBERS), np.zeros(NUMBERS)
     live = [np.zeros(NUMBERS) for _ in gradients]
     parts, between = parts_of(fragments), every // fragments
@@ -46,8 +46,11 @@ def calculated(
             mean = sum(s * (anchor[part] - weights[part]) for s, weights in zip(samples, live, strict=True)) / sum(
                 samples
             )
-            velocity[part] = 0.5 * velocity[part] + mean
-            anchor[part] -= 0.5 * (mean + 0.5 * velocity[part])
+            if step // between <= warmup_rounds * fragments:
+                anchor[part] -= mean
+            else:
+                velocity[part] = 0.5 * velocity[part] + mean
+                anchor[part] -= 0.5 * (mean + 0.5 * velocity[part])
             merge_at[step + delay] = part
             if not delay:
                 part = merge_at.pop(step)
@@ -56,6 +59,7 @@ def calculated(
     return anchor, live
 
 
+@pytest.mark.parametrize("warmup_rounds", [0, 1, 2])
 @pytest.mark.parametrize(
     ("every", "fragments", "delay", "own_share"),
     [
@@ -69,7 +73,9 @@ def calculated(
         (8, 2, 3, 0.75),
     ],
 )
-def test_sites_come_to_what_a_plain_calculation_gives(every: int, fragments: int, delay: int, own_share: float) -> None:
+def test_sites_come_to_what_a_plain_calculation_gives(
+    every: int, fragments: int, delay: int, own_share: float, warmup_rounds: int
+) -> None:
     steps = 3 * every + delay
     gradients = [list(np.random.default_rng(site).standard_normal(steps)) for site in range(2)]
 
@@ -77,7 +83,12 @@ def test_sites_come_to_what_a_plain_calculation_gives(every: int, fragments: int
         def run(socket: Path) -> tuple[str, Numbers, Numbers]:
             outer = OuterSGD(lr=0.5, momentum=0.5)
             mode = DiLoCo(
-                every=every, outer=outer, fragments=fragments, delay=delay, own_share=own_share if delay else None
+                every=every,
+                outer=outer,
+                fragments=fragments,
+                delay=delay,
+                own_share=own_share if delay else None,
+                warmup_rounds=warmup_rounds,
             )
             with Descent(socket, mode) as one:
                 for gradient in gradients[site]:
@@ -93,7 +104,7 @@ def test_sites_come_to_what_a_plain_calculation_gives(every: int, fragments: int
 
     with LocalRun(sites=2) as run:
         results = run.together(script(0), script(1))
-    anchor, live = calculated(every, fragments, delay, own_share, gradients)
+    anchor, live = calculated(every, fragments, delay, own_share, gradients, warmup_rounds)
     assert results[0][0] == results[1][0], "the shared states are equal, bit for bit"
     for (_, common, own), wanted in zip(results, live, strict=True):
         np.testing.assert_allclose(common, anchor, rtol=1e-12, atol=1e-12)
@@ -104,7 +115,7 @@ def test_sites_come_to_what_a_plain_calculation_gives(every: int, fragments: int
 def test_a_joiner_at_any_step_has_the_common_state_of_a_round(after: int) -> None:
     """Also while the member has a round under way."""
     came, let_in, digests = threading.Event(), threading.Event(), {}
-    mode = DiLoCo(every=6, outer=OuterSGD(lr=0.5, momentum=0.5), fragments=2, delay=2)
+    mode = DiLoCo(every=6, outer=OuterSGD(lr=0.5, momentum=0.5), fragments=2, delay=2, warmup_rounds=1)
 
     def member(socket: Path) -> Numbers:
         with Descent(socket, mode) as site:
@@ -156,7 +167,8 @@ def test_another_division_is_refused_and_both_are_named() -> None:
     with LocalRun(sites=1) as run, pytest.raises(Refused) as refused:
         run.together(first, second)
     outer = "DiLoCo every=6 outer=SGD(lr=0.7, momentum=0.9, nesterov=True)"
-    assert f"'{outer} fragments=3' here and '{outer} fragments=2 delay=2 own_share=0.5' there" in str(refused.value)
+    here, there = (f"{outer} {rest} warmup_rounds=10" for rest in ("fragments=3", "fragments=2 delay=2 own_share=0.5"))
+    assert f"'{here}' here and '{there}' there" in str(refused.value)
 
 
 @pytest.mark.parametrize(
