@@ -12,15 +12,17 @@ import sys
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
 """Set to 1: whatever goes wrong is shown with the calls that led there."""
 
-EXIT_DEFECT, EXIT_PIPE = 1, 141
+EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_PIPE = 1, 130, 141
 
 
 def main() -> None:
     """The console script's entry. What goes wrong is told in a sentence."""
-    from chaosd.cli.app import app
-
     try:
+        from chaosd.cli.app import app
+
         app()
+    except KeyboardInterrupt:  # while the command is still being loaded
+        raise SystemExit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:  # `chaosd events | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_PIPE) from None

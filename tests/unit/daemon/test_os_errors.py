@@ -8,6 +8,7 @@ import os
 import resource
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,17 @@ def test_a_command_tells_what_the_system_refuses_in_a_line(
     with pytest.raises(SystemExit):
         main()
     assert capsys.readouterr().err.startswith("chaosd: /data: Permission denied: this user has no permission")
+
+
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Loading(types.ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "chaosd.cli.app", Loading("chaosd.cli.app"))
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == ""
