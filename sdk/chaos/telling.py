@@ -1,4 +1,5 @@
-"""How an error of the SDK that no script catches is shown: its sentence alone, with the line of the script.
+"""How an error of the SDK that no script catches is shown: its sentence alone, with the line of the script. Also where
+it refuses a call that makes no sense.
 
 A traceback of fifteen lines before the text that counts hides what to do. CHAOS_TRACEBACK=1 shows it all the same, and
 every other kind of error is shown as ever.
@@ -30,10 +31,19 @@ def install() -> None:
 
 def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """In place of the interpreter's `sys.excepthook`."""
-    if not isinstance(error, ChaosError) or not _alone(error):
-        _before(kind, error, trace)
+    if _alone(error) and (isinstance(error, ChaosError) or _is_refused_use(error, trace)):
+        print(_sentence(error, trace), file=sys.stderr, flush=True)
         return
-    print(_sentence(error, trace), file=sys.stderr, flush=True)
+    _before(kind, error, trace)
+
+
+def _is_refused_use(error: BaseException, trace: TracebackType | None) -> bool:
+    """Whether this package itself says that a call makes no sense: not an error that came up within it."""
+    frames = traceback.extract_tb(trace)
+    if type(error) not in (ValueError, TypeError) or not frames:
+        return False
+    last = frames[-1]
+    return Path(last.filename).is_relative_to(PACKAGE) and (last.line or "").startswith("raise ")
 
 
 def _in_notebook(error: ChaosError) -> list[str]:
@@ -43,12 +53,12 @@ def _in_notebook(error: ChaosError) -> list[str]:
     return traceback.format_exception(error)
 
 
-def _alone(error: ChaosError) -> bool:
+def _alone(error: BaseException) -> bool:
     """Whether the sentence says all: an update that failed was stopped by something in the script."""
     return os.environ.get(TRACEBACK_VARIABLE, "0") == "0" and not isinstance(error, HalfAppliedStep)
 
 
-def _sentence(error: ChaosError, trace: TracebackType | None) -> str:
+def _sentence(error: BaseException, trace: TracebackType | None) -> str:
     return f"chaos: {error}{_where(trace)}"
 
 

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from chaos import telling
+from chaos import Coordinator, telling
 from chaos.connection import no_daemon_text
 from chaos.errors import ChaosError, HalfAppliedStep, NoDaemon, Refused
 
@@ -43,6 +44,29 @@ def test_what_the_script_itself_did_is_shown_as_ever(
     error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "Traceback" in shown(error, capsys, monkeypatch)
+
+
+def test_a_call_that_is_refused_is_told_in_its_sentence_and_an_error_that_came_up_within_is_not(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telling, "_before", sys.__excepthook__)
+    training = {"arrays": {"w": np.zeros(1)}, "apply": lambda averaged, round: None}
+
+    def told_of(number: int) -> str:
+        coordinator = Coordinator(standalone=True, handle_signals=False)
+        try:
+            coordinator.register(**training)  # type: ignore[arg-type]
+            coordinator.gradients["w"][: number + 1] = np.zeros(number + 1)
+            coordinator.register(**training)  # type: ignore[arg-type]
+        except ValueError as raised:
+            telling.told(type(raised), raised, raised.__traceback__)
+        finally:
+            coordinator.close()
+        return capsys.readouterr().err
+
+    told = told_of(0)
+    assert told.startswith("chaos: register() was already called") and told.count("\n") == 1
+    assert "Traceback" in told_of(3), "numpy's own words, in the script"
 
 
 def test_a_notebook_shows_the_same() -> None:
