@@ -1,7 +1,7 @@
 // What stands, who is waited for, and what an operator can do: why rounds pause, who counts with weight 0, who was not let
 // in, where the newest checkpoint is, how a second site joins.
 
-import { classes, duration, element, keyed, plain, rate, write } from "./text.js";
+import { classes, duration, element, keyed, plain, rate, short, write } from "./text.js";
 
 export const OLD_S = 2; // what a site said longer ago is shown with its age, as `chaosd status` does
 
@@ -42,7 +42,8 @@ function showRefused(status, names) {
   const refused = status.refused.filter((one) => one.cause !== "untrusted" && !status.blocked.includes(one.site));
   by("refused-part").hidden = refused.length === 0;
   keyed(by("refused"), refused, (one) => one.site, () => element("li"), (node, one) => {
-    write(node, `${names(one.site)} (${plain(one.site)}), ${duration(one.ago_s)} ago: ${plain(one.reason)}`);
+    const called = names(one.site) === short(one.site) ? one.site : `${names(one.site)} (${one.site})`;
+    write(node, `${plain(called)}, ${duration(one.ago_s)} ago: ${plain(one.reason)}`);
   });
 }
 
