@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several sites on one machine would fight for its cores
 
@@ -20,40 +22,46 @@ from chaos import ChaosError, Coordinator, DiLoCo, EveryStep, OuterSGD
 
 
 def main() -> int:
-    options = arguments()
+    options = arguments().parse_args()
     torch.set_num_threads(1)
     try:
-        train(options)
+        train(options, say=partial(print, flush=True))
     except ChaosError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def train(options: argparse.Namespace) -> None:
-    """Steps until `--steps` are done in the run, or this site leaves."""
-    model = new_model(0, width=options.width, blocks=options.blocks, length=options.length)
+def train(options: argparse.Namespace, say: Callable[[str], object] = print) -> dict[int, float]:
+    """Steps until `--steps` are done in the run, or this site leaves. Loss on the text that is held out, in nats a
+    byte, after each `--look` rounds; `say` is told that of every 50 steps."""
+    model = new_model(options.seed, width=options.width, blocks=options.blocks, length=options.length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.05, total_iters=40)
     text = Text(site=options.site, sites=options.sites, length=options.length)
-    generator = torch.Generator().manual_seed(options.site)
+    generator = torch.Generator().manual_seed(1000 * options.seed + options.site)
     every = max(1, options.every)
     sync = DiLoCo(every=every, outer=OuterSGD(lr=options.outer_lr)) if options.every else EveryStep()
-    with Coordinator(socket=options.socket, standalone=options.standalone, sync=sync) as coordinator:
+    losses: dict[int, float] = {}
+    with Coordinator(options.socket, options.standalone, verbose=not options.quiet, sync=sync) as coordinator:
         coordinator.register(model=model, optimizer=optimizer, scheduler=schedule)
-        shown = coordinator.round
+        shown = seen = coordinator.round
         while coordinator.round * every < options.steps and not coordinator.capture_exit_event():
             loss = loss_of(model, *text.batch(options.batch, generator))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # of this site's step
             if not coordinator.step(samples=options.batch):
                 break
-            if coordinator.round * every >= shown * every + 50:  # a round has ended: all sites have this model
+            if coordinator.round >= seen + options.look:  # a round has ended: all sites have this model
+                seen = coordinator.round
+                losses[seen] = held_out(model, text, options.test)
+            if coordinator.round * every >= shown * every + 50:
                 shown = coordinator.round
-                print(f"step {shown * every}: held out {held_out(model, text, options.test):.4f}", flush=True)
+                say(f"step {shown * every}: held out {held_out(model, text, options.test):.4f}")
         coordinator.request_node_exit()
         found = held_out(model, text, options.test)
-        print(f"round {coordinator.round}: held out {found:.4f}, state {coordinator.state_digest()}", flush=True)
+        say(f"round {coordinator.round}: held out {found:.4f}, state {coordinator.state_digest()}")
+    return losses
 
 
 @torch.no_grad()
@@ -62,7 +70,7 @@ def held_out(model: torch.nn.Module, text: Text, size: int) -> float:
     return loss_of(model, *text.test(size)).item()
 
 
-def arguments() -> argparse.Namespace:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--site", type=int, default=0, help="whose pages this script reads, from 0")
     parser.add_argument("--sites", type=int, default=2, help="among how many the pages are dealt (default %(default)s)")
@@ -75,9 +83,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--length", type=int, default=64, help="bytes of a piece (default %(default)s)")
     parser.add_argument("--test", type=int, default=64, help="pieces of held-out text (default %(default)s)")
+    parser.add_argument("--look", type=int, default=10, help="rounds from one test to the next (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the model and of the draw; alike at all sites")
     parser.add_argument("--socket", help="the daemon's socket (default: CHAOS_SOCKET, else chaosd's own)")
     parser.add_argument("--standalone", action="store_true", help="train alone, without a daemon")
-    return parser.parse_args()
+    parser.add_argument("--quiet", action="store_true", help="say nothing of joining and leaving")
+    return parser
 
 
 if __name__ == "__main__":

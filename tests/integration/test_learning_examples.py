@@ -66,6 +66,17 @@ def test_the_curves_of_the_images_are_played_and_drawn(tmp_path: Path) -> None:
     assert ElementTree.parse(tmp_path / "c.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.timeout(2 * LIMIT_S)
+def test_the_curves_of_the_text_are_played_and_drawn(tmp_path: Path) -> None:
+    """Joins and a leave, in rounds of three local steps."""
+    words = ["--schedules", "churn", "--epochs", "6", "--every", "3", "--size", "16", "1", "16", "--test", "16"]
+    told = ended(started("text/churn.py", *words, "--out", str(tmp_path / "c.svg"), "--json", str(tmp_path / "c.json")))
+    (curve,) = json.loads((tmp_path / "c.json").read_text())["churn"]
+    assert list(curve) == ["1", "2", "3", "4", "5", "6"] and all(0 < value < 6 for value in curve.values())
+    assert told.startswith("churn    at the end ") and "change at epoch 1 " in told
+    assert ElementTree.parse(tmp_path / "c.svg").getroot().tag.endswith("svg")
+
+
 @pytest.mark.timeout(4 * LIMIT_S)
 def test_two_sites_train_adapters_on_a_base_that_both_have(tmp_path: Path) -> None:
     base = tmp_path / "base"
