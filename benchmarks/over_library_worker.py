@@ -30,9 +30,11 @@ text_model = importlib.import_module("text_model")
 WAYS = ("library", "layers", "replicas", "library_stages", "stages")
 RANKS = {"library": 2, "layers": 2, "replicas": 2, "library_stages": 4, "stages": 4}
 STAGES = 2
-GLOBAL_BATCH, MICRO_BATCH, WIDTH, BLOCKS, HEADS, LENGTH, DROPOUT = 16, 2, 64, 6, 4, 64, 0.1
+MICRO_BATCHES, WIDTH, BLOCKS, HEADS, LENGTH, DROPOUT = 8, 64, 6, 4, 64, 0.1
 BLOCK_STEPS = 5
-LOOK_S = 0.002
+LOOK_S = 0.01
+"""Between two looks at whose turn it is: those who wait must not be felt by those who train."""
+
 RANKS_MAX = 8
 
 
@@ -71,9 +73,16 @@ class Gate:
 class Turns:
     """The steps of one process, cut into blocks."""
 
-    def __init__(self, way: str, rank: int, gate: Path, blocks: int) -> None:
+    def __init__(self, way: str, rank: int, gate: Path, blocks: int, micro_batch: int) -> None:
         self._way, self._rank, self._gate = way, rank, Gate(gate)
         self.steps = blocks * BLOCK_STEPS
+        self.numbers: dict[str, Any] = {
+            "global_batch": MICRO_BATCHES * micro_batch,
+            "micro_batch": micro_batch,
+            "seed": 1,
+            "steps": self.steps,
+        }
+        """For a loader."""
         self._took_s: list[list[float]] = []
         self._began_s = 0.0
 
@@ -101,15 +110,11 @@ def model() -> torch.nn.Sequential:
     return made
 
 
-def numbers(steps: int) -> dict[str, Any]:
-    return {"global_batch": GLOBAL_BATCH, "micro_batch": MICRO_BATCH, "seed": 1, "steps": steps}
-
-
 def layers(turns: Turns) -> None:
     with Coordinator() as coordinator:
         parallel = coordinator.parallelize(model(), loss=text_model.loss)
         coordinator.register(model=parallel, optimizer=lambda p: torch.optim.AdamW(p, lr=3e-3), clip_norm=1.0)
-        for step, batch in enumerate(coordinator.loader(text_model.Text(LENGTH), **numbers(turns.steps))):
+        for step, batch in enumerate(coordinator.loader(text_model.Text(LENGTH), **turns.numbers)):
             turns.begin(step)
             parallel.step(batch)
             turns.end(step)
@@ -126,7 +131,7 @@ def replicas(turns: Turns) -> None:
         replica = coordinator.replicate(plain)
         coordinator.register(model=replica, optimizer=optimizer, on_average=clip)
         begun = -1
-        batches: Any = coordinator.loader(text_model.Text(LENGTH), **numbers(turns.steps))
+        batches: Any = coordinator.loader(text_model.Text(LENGTH), **turns.numbers)
         for inputs, targets in batches:
             step = coordinator.round
             if step != begun:
@@ -142,7 +147,7 @@ def library(turns: Turns, rank: int) -> None:
     """DistributedDataParallel, gradients accumulated, one all-reduce a step."""
     replica = torch.nn.parallel.DistributedDataParallel(model())
     optimizer = torch.optim.AdamW(replica.parameters(), lr=3e-3)
-    loader = Loader(text_model.Text(LENGTH), **numbers(turns.steps))
+    loader = Loader(text_model.Text(LENGTH), **turns.numbers)
     own = range(rank, loader.micro_batches, RANKS["library"])
     for step in range(turns.steps):
         turns.begin(step)
@@ -164,7 +169,7 @@ def library_stages(turns: Turns, rank: int) -> None:
     twins = [dist.new_group([p * STAGES + s for p in range(pipelines)]) for s in range(STAGES)]
     parts = list(model())
     part = torch.nn.Sequential(*parts[len(parts) * stage // STAGES : len(parts) * (stage + 1) // STAGES])
-    loader = Loader(text_model.Text(LENGTH), **numbers(turns.steps))
+    loader = Loader(text_model.Text(LENGTH), **turns.numbers)
     own = loader.micro_batches // pipelines
     made = pipelining.PipelineStage(part, stage, STAGES, torch.device("cpu"), group=columns[pipeline])
     schedule = pipelining.Schedule1F1B(made, own, loss_fn=text_model.loss)
@@ -201,11 +206,11 @@ def world(rank: int, size: int, port: str) -> Iterator[None]:
 
 
 def main() -> None:
-    way, folder, blocks, *more = sys.argv[1:]
+    way, folder, blocks, micro_batch, *more = sys.argv[1:]
     torch.set_num_threads(1)
     torch.manual_seed(1)
     rank = int(more[0]) if more else int(os.environ["CHAOS_WORKER"])
-    turns = Turns(way, rank, Path(folder, "gate"), int(blocks))
+    turns = Turns(way, rank, Path(folder, "gate"), int(blocks), int(micro_batch))
     if way in ("layers", "stages"):
         layers(turns)
     elif way == "replicas":

@@ -13,102 +13,125 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.measure import Figures, ratios, spread
+from benchmarks.over_library_site import ENVIRONMENT, SHAPES
 from benchmarks.over_library_worker import LOOK_S, RANKS, WAYS, Gate
-from chaosd.worker_group.controller import Controller
-from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.processes import Process
 
+ROOT = Path(__file__).resolve().parents[1]
 WORKER = Path(__file__).with_name("over_library_worker.py")
-SHAPES = {"layers": (2, 1), "replicas": (2, 1), "stages": (2, 2)}
+SITE = "benchmarks.over_library_site"
 LIMIT_S = 600.0
-ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+MICRO_BATCH, MICRO_BATCH_LONG = 2, 10
+"""Samples: 45 ms a step of two processes on two cores, and 200 ms."""
 
 
-def _silent(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Process:
-    """As `chaosd run` starts a worker, without what it prints."""
-    named = {variable: str(descriptor) for variable, descriptor in shared.items()}
-    return subprocess.Popen(
-        command,
-        env={**environment, **named},
-        pass_fds=tuple(shared.values()),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+class Way:
+    """The processes of one way. Those of a site are its workers, which sleep while it is not their turn, and its
+    controller, which looks at them twenty times a second all the same: it is stopped meanwhile."""
 
+    def __init__(self, name: str, folder: Path, blocks: int, micro_batch: int) -> None:
+        self.name = name
+        self._words = (name, str(folder), str(blocks), str(micro_batch))
+        self._running: list[asyncio.subprocess.Process] = []
 
-async def _site(way: str, folder: Path, blocks: int) -> None:
-    pipelines, stages = SHAPES[way]
-    controller = Controller(
-        command=[sys.executable, "-u", str(WORKER), way, str(folder), str(blocks)],
-        workers=RANKS[way],
-        planner=SitePlanner(workers=RANKS[way], pipelines=pipelines, stages=stages),
-        restarts=0,
-        launch=_silent,
-        environment={**ENVIRONMENT, "CHAOS_STANDALONE": "1"},
-        happened=lambda _: None,
-    )
-    failed = await controller.run()
-    if failed:
-        raise RuntimeError(f"{way}: {failed}")
+    async def start(self) -> None:
+        """Every process of a training is a session of its own, in all ways alike: so the kernel counts them alike."""
+        if self.name in SHAPES:
+            await self._launch("-m", SITE, *self._words)
+            return
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+        for rank in range(RANKS[self.name]):
+            await self._launch(str(WORKER), *self._words, str(rank), str(port))
 
-
-async def _library(way: str, folder: Path, blocks: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    words = [str(WORKER), way, str(folder), str(blocks)]
-    running = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, *words, str(rank), str(port), env={**os.environ, **ENVIRONMENT}
+    async def _launch(self, *words: str) -> None:
+        environment = {**os.environ, **ENVIRONMENT}
+        self._running.append(
+            await asyncio.create_subprocess_exec(
+                sys.executable, *words, env=environment, cwd=ROOT, start_new_session=True
+            )
         )
-        for rank in range(RANKS[way])
-    ]
-    codes = [await each.wait() for each in running]
-    if any(codes):
-        raise RuntimeError(f"{way}: the library's training ended with exit codes {codes}")
+
+    async def end(self) -> None:
+        """Raises RuntimeError unless all of them end well."""
+        codes = [await each.wait() for each in self._running]
+        if any(codes):
+            raise RuntimeError(f"{self.name}: the training ended with exit codes {codes}")
+
+    def rest(self, stopped: bool) -> None:
+        """Its controller stands still, or goes on."""
+        for each in self._running if self.name in SHAPES else ():
+            if each.returncode is None:
+                each.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Whatever has not ended; workers end with their controller."""
+        for each in self._running:
+            if each.returncode is None:
+                each.kill()
 
 
-async def _turns(gate: Gate, blocks: int) -> None:
+async def _turns(gate: Gate, ways: Sequence[Way], blocks: int) -> None:
     """Who trains when: there and back, so that drift meets all alike."""
     turn = 0
     for block in range(blocks):
-        for way in WAYS if block % 2 == 0 else reversed(WAYS):
+        for way in ways if block % 2 == 0 else reversed(ways):
             turn += 1
-            gate.give(turn, way)
-            while not gate.done(turn, way):  # noqa: ASYNC110 - other processes say it, in shared memory
+            way.rest(stopped=False)
+            gate.give(turn, way.name)
+            while not gate.done(turn, way.name):  # noqa: ASYNC110 - other processes say it, in shared memory
                 await asyncio.sleep(LOOK_S)
+            way.rest(stopped=block < blocks - 1)
 
 
-async def _all(folder: Path, blocks: int) -> None:
+async def _all(folder: Path, blocks: int, micro_batch: int) -> None:
     gate = Gate(folder / "gate")
-    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
-        for way in WAYS:
-            group.create_task((_site if way in SHAPES else _library)(way, folder, blocks))
-        group.create_task(_turns(gate, blocks))
+    ways = [Way(name, folder, blocks, micro_batch) for name in WAYS]
+    try:
+        async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+            for way in ways:
+                await way.start()
+                group.create_task(way.end())
+            group.create_task(_turns(gate, ways, blocks))
+    finally:
+        for way in ways:
+            way.kill()
+
+
+def _sitting(blocks: int, micro_batch: int) -> dict[str, list[float]]:
+    """Seconds of a step, by way: a figure for each turn."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "gate").write_bytes(bytes(Gate.BYTES))
+        asyncio.run(_all(folder, blocks, micro_batch))
+        told = {way: json.loads((folder / way).read_text(encoding="utf-8")) for way in WAYS}
+    return {way: [statistics.median(block) for block in told[way][1:]] for way in WAYS}  # the first one warms up
+
+
+def _ratios(seconds: dict[str, list[float]], suffix: str) -> Figures:
+    return {
+        f"fault_free_over_library{suffix}": ratios(seconds["layers"], seconds["library"]),
+        f"replicas_over_library{suffix}": ratios(seconds["replicas"], seconds["library"]),
+        f"stages_over_library{suffix}": ratios(seconds["stages"], seconds["library_stages"]),
+        **{f"seconds_{way}{suffix}": spread(seconds[way]) for way in WAYS},
+    }
 
 
 def run(*, short: bool, seed: int) -> Figures:
     """`fault_free_over_library`: parallelize over DDP; `replicas_over_library`: replicate over DDP;
-    `stages_over_library`: two pipelines of two stages over Schedule1F1B."""
+    `stages_over_library`: two pipelines of two stages over Schedule1F1B. `..._long`: the same with steps of four to
+    five times the work, to tell what a step costs from what its work does."""
     blocks = 6 if short else 25
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "gate").write_bytes(bytes(Gate.BYTES))
-        asyncio.run(_all(folder, blocks))
-        told = {way: json.loads((folder / way).read_text(encoding="utf-8")) for way in WAYS}
-    seconds = {way: [statistics.median(block) for block in told[way][1:]] for way in WAYS}  # the first one warms up
     return {
-        "fault_free_over_library": ratios(seconds["layers"], seconds["library"]),
-        "replicas_over_library": ratios(seconds["replicas"], seconds["library"]),
-        "stages_over_library": ratios(seconds["stages"], seconds["library_stages"]),
-        **{f"seconds_{way}": spread(seconds[way]) for way in WAYS},
+        **_ratios(_sitting(blocks, MICRO_BATCH), ""),
+        **_ratios(_sitting(6 if short else 10, MICRO_BATCH_LONG), "_long"),
     }

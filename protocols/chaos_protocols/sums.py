@@ -70,6 +70,10 @@ class SumTree(Generic[Value]):
         """What is left after all additions that can be made, ascending."""
         return tuple(sorted(self._subtotals))
 
+    def has(self, subtotal: Subtotal) -> bool:
+        """Whether that is left."""
+        return subtotal in self._subtotals
+
     def take(self, subtotal: Subtotal) -> Value:
         """Give a subtotal away. `KeyError` if it is not there."""
         return self._subtotals.pop(subtotal)

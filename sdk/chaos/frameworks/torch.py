@@ -118,7 +118,7 @@ class TorchFramework:
     def read(self, what: What, slots: Sequence[Slot], out: Bytes) -> None:
         """Raises ValueError where a frozen parameter has a gradient, or an integer buffer has no exact float64."""
         if what is What.GRADIENT:
-            self._check_frozen()
+            self.check_frozen()
         run = self._run(slots, out)
         with torch.no_grad():
             if run.buffers:
@@ -212,7 +212,7 @@ class TorchFramework:
         if self._coming is None:
             sources = ((slot, self._sources[slot.name]) for slot in self.slots)
             parameters = [(slot, source) for slot, source in sources if isinstance(source, torch.Tensor)]
-            self._coming = GradientsAsTheyCome(parameters, self._check_frozen)
+            self._coming = GradientsAsTheyCome(parameters, self.check_frozen)
         return self._coming
 
     def local_training(self) -> TorchLocalTraining:
@@ -270,7 +270,17 @@ class TorchFramework:
         for optimizer in self._optimizers.values():
             optimizer.zero_grad(set_to_none=self._set_to_none)
 
-    def _check_frozen(self) -> None:
+    def plain_parameters(self) -> list[torch.Tensor]:
+        """Those that are trained, in the order of a vector, if that is their gradients and nothing else, as they are:
+        float32 on the host, in memory that no script keeps. Otherwise none."""
+        sources = list(self._sources.values()) if self._set_to_none else []
+        plain = [
+            p for p in sources if isinstance(p, torch.Tensor) and (p.dtype, p.device.type) == (torch.float32, "cpu")
+        ]
+        return plain if len(plain) == len(sources) else []
+
+    def check_frozen(self) -> None:
+        """Raises ValueError where a parameter has a gradient and no optimizer."""
         for name, parameter in self._frozen:
             if parameter.grad is not None and parameter.requires_grad:
                 raise ValueError(

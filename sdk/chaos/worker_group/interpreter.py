@@ -18,7 +18,7 @@ from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import Layer
 from chaos.worker_group.moving import pair
 from chaos.worker_group.seeding import seed_of, seeded
-from chaos.worker_group.summing import StepSums
+from chaos.worker_group.summing import StepSums, private, whole
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
 from chaos_protocols.worker_group.suspicion import Work
 
@@ -75,6 +75,7 @@ class StepRun:
         self._samples: dict[int, tuple[Any, Any]] = {}
         self._expected = {each.peer: deque(each.messages) for each in task.share.incoming}
         self._posted: dict[tuple[int, Message], tuple[Receipt, torch.Tensor]] = {}
+        self._trained = {layer.index: layer.parameters for layer in held}
 
     def run(self) -> None:
         """From the first instruction to the last. Raises `GroupFailed`, `GenerationEnded`, what the model raises."""
@@ -146,27 +147,21 @@ class StepRun:
         gradient: torch.Tensor | None = self._values.pop(Message(True, g, last))
         for layer in reversed(self._task.layers[first:last]):
             kept = self._passes.pop((g, layer.index))
-            parameters = layer.parameters
+            parameters = self._trained[layer.index]
             found: Sequence[torch.Tensor | None] = ()
+            onto = self.sums.left_of(layer.index, g) if layer.adds else None
             if (kept.entered.requires_grad or parameters) and gradient is not None and kept.left.requires_grad:
-                gradient, found = layer.gradients(kept.entered, kept.left, gradient)
+                gradient, found = layer.gradients(kept.entered, kept.left, gradient, onto)
             else:
                 gradient = None
-            self._leaf(layer, g, parameters, found)
+            if onto is None:
+                self.sums.leaf(layer.index, g, private(whole(parameters, found), gradient))
+            else:
+                self.sums.pair(layer.index, g, onto)
         if first > 0:
             boundary = self._task.boundaries[first]
             value = torch.zeros(boundary[0], dtype=boundary[1]) if gradient is None else gradient
             self._values[Message(True, g, first)] = value
-
-    def _leaf(
-        self, layer: Layer, g: int, parameters: Sequence[torch.nn.Parameter], found: Sequence[torch.Tensor | None]
-    ) -> None:
-        parts = [
-            torch.zeros(p.numel(), dtype=p.dtype) if gradient is None else gradient.reshape(-1)
-            for p, gradient in zip(parameters, found or [None] * len(parameters), strict=True)
-        ]
-        flat = torch.cat(parts) if parts else torch.empty(0)
-        self.sums.leaf(layer.index, g, flat)
 
     def _sample(self, g: int) -> tuple[Any, Any]:
         if g not in self._samples:

@@ -65,7 +65,8 @@ def measure(layers: Sequence[Layer], loss: Loss, loader: Loader) -> Measured:
 
 
 def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasure]:
-    forward_s, backward_s = [], []
+    forward_s: list[float] = []
+    backward_s: list[float] = []
     left: Any = None
     for _ in range(REPEATS):
         entered = value.detach()
@@ -86,6 +87,8 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
             raise ValueError(
                 f"layer {layer.name} gives a {type(left).__name__}; each layer must take one tensor and give one"
             )
+        if not backward_s and left.requires_grad and layer.adds:
+            _check_backward(layer, entered, left)
         began_s = perf_counter()
         if left.requires_grad and (entered.requires_grad or layer.parameters):
             layer.gradients(entered, left, torch.ones_like(left))
@@ -99,6 +102,19 @@ def _layer(layer: Layer, value: torch.Tensor) -> tuple[torch.Tensor, LayerMeasur
         output_bytes=size,
     )
     return left.detach(), measured
+
+
+def _check_backward(layer: Layer, entered: torch.Tensor, left: torch.Tensor) -> None:
+    """Raises ValueError for a backward pass within which another one runs: it would add the gradient of a parameter up
+    in parts, and in another order where there is something to be added to."""
+    wanted = [each for each in (entered, *layer.parameters) if each.requires_grad]
+    try:
+        torch.autograd.grad(left, wanted, torch.ones_like(left), retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        text = str(error).splitlines()[0]
+        raise ValueError(
+            f"layer {layer.name} cannot be taken backward by itself: {text} (checkpoints need use_reentrant=False)"
+        ) from error
 
 
 def _update_s(layer: Layer) -> float:

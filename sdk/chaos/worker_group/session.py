@@ -95,7 +95,8 @@ def update(layers: Sequence[HeldPart], run: Computed, commit: CommitStep) -> Non
     """Apply a committed step to the layers held here."""
     for layer in layers:
         if layer.held and layer.keeps and layer.parameters:
-            layer.update(run.sums.total(layer.index) / commit.divisor * commit.factor, commit.step + 1)
+            mean = run.sums.total(layer.index).div_(commit.divisor)  # of use to nobody else any more
+            layer.update(mean if commit.factor == 1.0 else mean.mul_(commit.factor), commit.step + 1)
 
 
 def pair_of(sample: Any) -> tuple[Any, Any]:

@@ -28,6 +28,7 @@ class ShardedLayer(Layer):
 
     def __init__(self, index: int, whole: torch.nn.Module) -> None:
         super().__init__(index, _pieces_of(whole))
+        self.adds = False
         self.whole = whole
         self._cut = dict(zip(self.module.parameters(), whole.parameters(), strict=True))
 
@@ -39,9 +40,14 @@ class ShardedLayer(Layer):
         return self.whole(entered)
 
     def gradients(
-        self, entered: torch.Tensor, left: torch.Tensor, gradient: torch.Tensor
+        self,
+        entered: torch.Tensor,
+        left: torch.Tensor,
+        gradient: torch.Tensor,
+        onto: Sequence[torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor | None, Sequence[torch.Tensor | None]]:
         """The library deals gradients where a backward pass leaves them, so they are taken from there."""
+        assert onto is None
         torch.autograd.backward(left, gradient)
         found = [_piece(self._cut[piece].grad) for piece in self.parameters]
         for parameter in self._cut.values():
@@ -98,10 +104,38 @@ def shard_layers(layers: Sequence[Layer], shard: Shard, mesh: DeviceMesh) -> lis
     return found
 
 
+def as_if_whole(model: torch.nn.Module, layers: Sequence[Layer]) -> tuple[torch.nn.Module, list[Layer]]:
+    """A model and its layers with the names and shapes that they would have in one process; their numbers mean
+    nothing."""
+    made: dict[int, torch.nn.Parameter] = {}
+
+    def empty(parameter: torch.Tensor) -> torch.Tensor:
+        return torch.empty(parameter.shape, dtype=parameter.dtype)
+
+    found = [
+        Layer(layer.index, _mirrored(layer.whole if isinstance(layer, ShardedLayer) else layer.module, made, empty))
+        for layer in layers
+    ]
+    return _mirrored(model, made, empty), found
+
+
 def _pieces_of(whole: torch.nn.Module) -> torch.nn.Module:
     """A module with the same names, whose parameters are this process's pieces, in the same memory."""
+
+    def piece(parameter: torch.Tensor) -> torch.Tensor:
+        found = _piece(parameter.detach())
+        assert found is not None
+        return found
+
+    return _mirrored(whole, {}, piece)
+
+
+def _mirrored(
+    whole: torch.nn.Module, made: dict[int, torch.nn.Parameter], tensor: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Module:
+    """A module with the same names and buffers, and with parameters that `tensor` makes of those; `made`: by the
+    identity of those."""
     root = torch.nn.Module()
-    made: dict[int, torch.nn.Parameter] = {}
     for path, part in whole.named_modules():
         own = root
         for name in filter(None, path.split(".")):
@@ -110,9 +144,7 @@ def _pieces_of(whole: torch.nn.Module) -> torch.nn.Module:
             own = own.get_submodule(name)
         for name, parameter in part.named_parameters(recurse=False):
             if id(parameter) not in made:
-                piece = _piece(parameter.detach())
-                assert piece is not None
-                made[id(parameter)] = torch.nn.Parameter(piece, requires_grad=parameter.requires_grad)
+                made[id(parameter)] = torch.nn.Parameter(tensor(parameter), requires_grad=parameter.requires_grad)
             own.register_parameter(name, made[id(parameter)])
         for name, buffer in part.named_buffers(recurse=False):
             own.register_buffer(name, buffer, persistent=name not in part._non_persistent_buffers_set)

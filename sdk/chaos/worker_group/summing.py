@@ -3,11 +3,16 @@
 `close` is a reduce-scatter and an all-gather over the subtotals that the holders are left with: the vector of all
 layers of the sum is cut into one piece a holder; each holder sends every other one the pieces of its subtotals, closes
 the tree of its own piece, and sends that back. Every byte is sent once a subtotal, and once as a result.
+
+Until then a subtotal is a list of tensors, the gradients as the backward pass has left them: they are added up where
+they are, and copied once, when a flat vector is wanted.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 
@@ -15,6 +20,9 @@ from chaos.worker_group.groups import Groups, Receipt
 from chaos.worker_group.layers import HeldPart
 from chaos_protocols.streams import Sum
 from chaos_protocols.sums import SumTree
+
+Parts: TypeAlias = list[torch.Tensor]
+"""A gradient: a tensor for each parameter, of one type."""
 
 
 class StepSums:
@@ -24,17 +32,34 @@ class StepSums:
         """`layers`: those held here."""
         self._layers = {layer.index: layer for layer in layers}
         self._micro_batches = micro_batches
-        self._trees: dict[int, SumTree[torch.Tensor]] = {layer.index: SumTree(micro_batches, _add) for layer in layers}
+        self._trees: dict[int, SumTree[Parts]] = {layer.index: SumTree(micro_batches, _add_all) for layer in layers}
         self._closed: dict[int, torch.Tensor] = {}
 
-    def leaf(self, layer: int, micro_batch: int, gradient: torch.Tensor) -> None:
-        """The flat gradient of one layer for one micro-batch; the memory is the tree's from now on."""
+    def leaf(self, layer: int, micro_batch: int, gradient: Parts) -> None:
+        """The gradient of one layer for one micro-batch; the memory is the tree's from now on."""
         self._trees[layer].put((0, micro_batch), gradient)
+
+    def left_of(self, layer: int, micro_batch: int) -> Parts | None:
+        """The leaf that this one's is added to first, given away; None where it is not here, or cannot be added to by a
+        backward pass."""
+        tree, left = self._trees[layer], (0, micro_batch - 1)
+        if not micro_batch & 1 or not tree.has(left):
+            return None
+        parts = tree.take(left)
+        if parts and all(part.dtype is self._layers[layer].gradient_dtype for part in parts):
+            return parts
+        tree.put(left, parts)
+        return None
+
+    def pair(self, layer: int, micro_batch: int, gradient: Parts) -> None:
+        """The sum of what `left_of` gave and the gradient for this micro-batch."""
+        self._trees[layer].put((1, micro_batch >> 1), gradient)
 
     def total(self, layer: int) -> torch.Tensor:
         """The flat sum of a layer: closed, or complete here because nobody else holds it."""
-        found = self._closed.get(layer)
-        return self._trees[layer].total() if found is None else found
+        if layer not in self._closed:
+            self._closed[layer] = _flat(self._trees[layer].total())
+        return self._closed[layer]
 
     def close(self, total: Sum, me: int, groups: Groups, doing: Callable[[int], None]) -> None:
         """Complete the sums of these layers with their other holders; `doing(peer)` is told before a wait."""
@@ -69,11 +94,12 @@ class StepSums:
 
     def _subtotals(self, total: Sum, rank: int, dtype: torch.dtype, whole: int) -> torch.Tensor:
         """This worker's subtotals, one a row, over all layers of the sum."""
-        rows = [
-            torch.cat([self._trees[layer].take(subtotal).to(dtype) for layer in total.layers])
-            for subtotal in total.subtotals[rank]
-        ]
-        return torch.stack(rows) if rows else torch.empty((0, whole), dtype=dtype)
+        rows = torch.empty((len(total.subtotals[rank]), whole), dtype=dtype)
+        for row, subtotal in zip(rows, total.subtotals[rank], strict=True):
+            parts = [part.reshape(-1) for layer in total.layers for part in self._trees[layer].take(subtotal)]
+            if parts:
+                torch.cat(parts, out=row)
+        return rows
 
     def _closed_piece(
         self, total: Sum, rank: int, mine: torch.Tensor, received: dict[int, torch.Tensor]
@@ -83,7 +109,7 @@ class StepSums:
         for other, subtotals in enumerate(total.subtotals):
             rows = mine if other == rank else received.get(other)
             for index, subtotal in enumerate(subtotals):
-                tree.put(subtotal, mine.new_empty(0) if rows is None else rows[index].clone())
+                tree.put(subtotal, mine.new_empty(0) if rows is None else rows[index])
         return tree.total()
 
     def _gather(
@@ -111,6 +137,38 @@ class StepSums:
             doing(peer)
             groups.wait(work)
         return result
+
+
+def whole(parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> Parts:
+    """The gradients that a backward pass has left, all of the widest type, zeros where there is none."""
+    parts = [
+        torch.zeros(p.shape, dtype=p.dtype) if gradient is None else gradient
+        for p, gradient in zip(parameters, gradients or [None] * len(parameters), strict=True)
+    ]
+    dtypes = {part.dtype for part in parts}
+    if len(dtypes) < 2:
+        return parts
+    widest = functools.reduce(torch.promote_types, sorted(dtypes, key=str))
+    return [part.to(widest) for part in parts]
+
+
+def private(parts: Parts, passed_on: torch.Tensor | None = None) -> Parts:
+    """These gradients, in memory that none of them shares with another one or with the gradient that is `passed_on`, as
+    views may: where a layer adds a parameter to what enters, both have the gradient of the sum."""
+    memory = {part.untyped_storage().data_ptr() for part in parts}
+    if len(memory) < len(parts) or (passed_on is not None and passed_on.untyped_storage().data_ptr() in memory):
+        return [part.clone() for part in parts]
+    return parts
+
+
+def _flat(parts: Parts) -> torch.Tensor:
+    return torch.cat([part.reshape(-1) for part in parts]) if parts else torch.empty(0)
+
+
+def _add_all(left: Parts, right: Parts) -> Parts:
+    if left:
+        torch._foreach_add_(left, right)
+    return left
 
 
 def _add(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

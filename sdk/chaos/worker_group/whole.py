@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from chaos.frameworks.base import Bytes, Framework, SlotKind, in_vector_order
+from chaos.frameworks.torch import TorchFramework
 from chaos.frameworks.torch_state import TensorItem
 from chaos.sync.every_step import EveryStepSession
 from chaos.worker_group.layers import HeldPart
 from chaos.worker_group.layout import ItemBytes
+from chaos.worker_group.summing import Parts, private, whole
 from chaos.worker_group.vectors import Vectors
 
 
@@ -34,8 +36,11 @@ class WholeModel(HeldPart):
         self._wide = sum(slot.count for slot in slots if slot.summed_as == "float64")
         self._narrow = sum(slot.count for slot in slots) - self._wide
         self._gradients = _runs([(slot.count, slot.kind is SlotKind.PARAMETER) for slot in slots])
-        self._given: Bytes = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
-        self._taken: Bytes = np.zeros(session.contribution.size_bytes, dtype=np.uint8)
+        self._plain = framework.plain_parameters() if isinstance(framework, TorchFramework) else []
+        """Whose gradients are taken and given as they are; none: everything is copied, through these."""
+        size_bytes = 0 if self._plain else session.contribution.size_bytes
+        self._given: Bytes = np.zeros(size_bytes, dtype=np.uint8)
+        self._taken: Bytes = np.zeros(size_bytes, dtype=np.uint8)
         parameters = [each for each in session.items if isinstance(each, TensorItem)]
         self._consists_of(session.items, sum(each.get().size for each in parameters))
 
@@ -60,12 +65,19 @@ class WholeModel(HeldPart):
         """Of the parameters' gradients alone: a buffer has none."""
         return sum((super(WholeModel, self).squares(gradient[a:b]) for a, b in self._gradients), 0.0)
 
-    def take(self) -> torch.Tensor:
+    def take(self) -> Parts:
         """What the script has computed of one micro-batch; gradients and buffers are then as before it. Raises
         ValueError on what cannot be averaged."""
-        self._session.contribute(self._given)
+        if not self._plain:
+            self._session.contribute(self._given)
+            self._framework.discard()
+            flat = self.flat(self._given)
+            return [flat if self._wide else flat.clone()]
+        assert isinstance(self._framework, TorchFramework)
+        self._framework.check_frozen()
+        found = whole(self._plain, [p.grad for p in self._plain])
         self._framework.discard()
-        return self.flat(self._given).clone()
+        return private([each.to_dense() if each.is_sparse else each for each in found])
 
     def flat(self, vector: Bytes) -> torch.Tensor:
         """The vector of a round as a gradient; a view where that has one type."""
@@ -79,8 +91,13 @@ class WholeModel(HeldPart):
         torch.from_numpy(vector[8 * self._wide :]).view(torch.float32).copy_(gradient[self._wide :])
 
     def update(self, gradient: torch.Tensor, round: int) -> None:
-        self.lay_out(gradient, self._taken)
-        self._session.apply(self._taken, round)
+        if not self._plain:
+            self.lay_out(gradient, self._taken)
+            self._session.apply(self._taken, round)
+            return
+        for parameter, part in zip(self._plain, torch.split(gradient, [p.numel() for p in self._plain]), strict=True):
+            parameter.grad = part.view_as(parameter)
+        self._framework.optimizer_step(round)
 
     def forget(self) -> None:
         self._framework.discard()

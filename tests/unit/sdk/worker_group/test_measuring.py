@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import torch
 from tests.integration.site_training import Points, make_model, make_optimizer
+from torch.utils.checkpoint import checkpoint
 
 from chaos.worker_group.data import Loader
 from chaos.worker_group.layers import chain
@@ -43,3 +45,24 @@ def test_what_is_tried_leaves_parameters_optimizers_and_random_numbers_alone() -
     before, drawn = [layer.digest() for layer in layers], torch.get_rng_state()
     measure(layers, torch.nn.functional.cross_entropy, loader())
     assert [layer.digest() for layer in layers] == before and torch.equal(torch.get_rng_state(), drawn)
+
+
+class Recomputed(torch.nn.Module):
+    """A layer that runs a backward pass within its backward pass."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        left: torch.Tensor = checkpoint(self.inner, x, use_reentrant=True)
+        return left
+
+
+def test_a_backward_pass_within_another_is_refused_with_what_to_write_instead() -> None:
+    first, *others = make_model(0.1).children()
+    layers = chain([first, *map(Recomputed, others)])
+    for layer in layers:
+        layer.train_with(make_optimizer)
+    with pytest.raises(ValueError, match=r"layer 1 .*use_reentrant=False"):
+        measure(layers, torch.nn.functional.cross_entropy, loader())

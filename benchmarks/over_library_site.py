@@ -1,0 +1,53 @@
+"""One site of `site_over_library`: its controller, with the workers that it starts. `way folder blocks micro_batch`."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from chaosd.worker_group.controller import Controller
+from chaosd.worker_group.planning import SitePlanner
+from chaosd.worker_group.processes import Process
+
+WORKER = Path(__file__).with_name("over_library_worker.py")
+SHAPES = {"layers": (2, 1), "replicas": (2, 1), "stages": (2, 2)}
+"""Pipelines and stages."""
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
+
+
+def _silent(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Process:
+    """As `chaosd run` starts a worker, without what it prints."""
+    named = {variable: str(descriptor) for variable, descriptor in shared.items()}
+    return subprocess.Popen(
+        command,
+        env={**environment, **named},
+        pass_fds=tuple(shared.values()),
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def main() -> None:
+    """Raises RuntimeError where the training failed."""
+    way, *words = sys.argv[1:]
+    pipelines, stages = SHAPES[way]
+    controller = Controller(
+        command=[sys.executable, "-u", str(WORKER), way, *words],
+        workers=pipelines * stages,
+        planner=SitePlanner(workers=pipelines * stages, pipelines=pipelines, stages=stages),
+        restarts=0,
+        launch=_silent,
+        environment={**ENVIRONMENT, "CHAOS_STANDALONE": "1"},
+        happened=lambda _: None,
+    )
+    failed = asyncio.run(controller.run())
+    if failed:
+        raise RuntimeError(f"{way}: {failed}")
+
+
+if __name__ == "__main__":
+    main()
