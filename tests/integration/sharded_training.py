@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 from tests.integration import site_training
+from torch.distributed.tensor import DTensor
 
 from chaos.worker_group.data import Loader
+from chaos.worker_group.sharded import ShardedLayer
 
 WHOLE_VARIABLE = "WHOLE"
 """A file for the parameters of all layers after each step, put together from the pieces: their digests."""
@@ -25,8 +27,12 @@ def shard(layer: torch.nn.Module, mesh: Any) -> None:
 def note_whole(model: Any, report: Any) -> None:
     """All processes of the device group come here at once, since putting a tensor together takes all of them."""
     held = [layer for layer in model.layers if layer.held]
-    whole = [[part.full_tensor() for part in layer.whole.parameters()] for layer in held]
-    if os.environ["CHAOS_WORKER"] == "0" and os.environ["CHAOS_LANE"] == "0":
+    modules = [layer.whole if isinstance(layer, ShardedLayer) else layer.module for layer in held]
+    whole = [
+        [part.full_tensor() if isinstance(part, DTensor) else part for part in module.parameters()]
+        for module in modules
+    ]
+    if {os.environ.get(name, "0") for name in ("CHAOS_WORKER", "CHAOS_LANE")} == {"0"}:
         with open(os.environ[WHOLE_VARIABLE], "a", encoding="utf-8") as out:
             out.write(json.dumps([report.step, [digest(each) for each in whole]]) + "\n")
 

@@ -26,7 +26,7 @@ from tests.rigs.worker_group import SCRIPT, Ran, launch, train
 from chaos.frameworks.base import Bytes
 from chaos.worker_group.data import Loader
 from chaos.worker_group.interpreter import StepRun, Task
-from chaos.worker_group.layers import chain
+from chaos.worker_group.layers import Layer, chain
 from chaos.worker_group.layout import ModelLayout
 from chaos.worker_group.measuring import measure
 from chaos.worker_group.others import Given, LayersSession
@@ -64,8 +64,11 @@ def mean(given: Sequence[Bytes], contribution: ContributionSpec) -> Bytes:
 
 
 @cache
-def reference() -> Digests:
-    """Two sites' training in this process, without daemons, groups and faults."""
+def reference(
+    micro_batches: tuple[int, int] = (site_training.MICRO_BATCH, site_training.MICRO_BATCH),
+    digest: Callable[[Layer], str] = Layer.digest,
+) -> Digests:
+    """Two sites' training in this process, without daemons, groups and faults. `micro_batches`: samples of one."""
     model = site_training.make_model()
     layers = chain(list(model))
     for layer in layers:
@@ -74,11 +77,11 @@ def reference() -> Digests:
     session = LayersSession(layers, layout, site_training.CLIP_NORM)
     loss = torch.nn.functional.cross_entropy
     tasks: list[tuple[Task, Loader]] = []
-    for seed in SEEDS[:2]:
+    for seed, micro_batch in zip(SEEDS[:2], micro_batches, strict=True):
         loader = Loader(
             site_training.Points(),
             global_batch=site_training.GLOBAL_BATCH,
-            micro_batch=site_training.MICRO_BATCH,
+            micro_batch=micro_batch,
             seed=seed,
             steps=ROUNDS,
         )
@@ -107,7 +110,7 @@ def reference() -> Digests:
             session.contribute(vector, step + 1)
             given.append(vector)
         session.apply(mean(given, session.contribution), step + 1)
-        found[step + 1] = [layer.digest() for layer in layers]
+        found[step + 1] = [digest(layer) for layer in layers]
     return found
 
 

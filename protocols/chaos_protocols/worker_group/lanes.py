@@ -21,15 +21,18 @@ from chaos_protocols.worker_group.messages import (
     PlanOrder,
     PlanReady,
     Reduced,
+    ResultMeasured,
     ScriptFailed,
     StateMove,
+    StateTaken,
+    StateWritten,
     Stepped,
     StoreGet,
     StoreSet,
     Text,
 )
 
-Together: TypeAlias = GroupHello | PlanReady | Reduced | Stepped
+Together: TypeAlias = GroupHello | PlanReady | Reduced | Stepped | StateWritten | StateTaken | ResultMeasured
 """What a worker says once all of its lanes could."""
 
 
@@ -110,8 +113,8 @@ def joined(lanes: Sequence[Together]) -> Together:
             digests = [dict(each.digests) for each in lanes if isinstance(each, Stepped)]
             whole = tuple((layer, _digest(each[layer] for each in digests)) for layer in digests[0])
             return msgspec.structs.replace(first, digests=whole)
-        case PlanReady():
-            return first
+        case PlanReady() | StateWritten() | StateTaken() | ResultMeasured():
+            return first  # the result of a round lies before every lane as a whole: each has measured all of it
         case _:
             assert_never(first)
 

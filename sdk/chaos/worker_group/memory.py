@@ -40,8 +40,8 @@ class RunMemory:
         self._vectors.give(self._contribution, layer, mean)
 
     def squares(self, layer: HeldPart) -> float:
-        """Of this layer's part of the result."""
-        return layer.squares(self._vectors.gradient(self._result, layer.index))
+        """Of this layer's part of the result, as a whole: a norm has the same bits at every site."""
+        return layer.squares(self._vectors.whole_gradient(self._result, layer.index))
 
     def update(self, layers: Sequence[HeldPart], commit: CommitStep) -> None:
         """Apply the result to the layers kept here."""

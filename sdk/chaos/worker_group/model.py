@@ -25,6 +25,7 @@ from chaos.worker_group.life import greeting
 from chaos.worker_group.line import ControlLine, GroupEnded
 from chaos.worker_group.measuring import Measured, measure
 from chaos.worker_group.others import LayersSession
+from chaos.worker_group.pieces import pieces_of
 from chaos.worker_group.session import Applied, ChainTraining, GroupSession, TrainsAlone, TrainsWithOthers
 from chaos.worker_group.together import TrainsTogether
 from chaos.worker_group.vectors import LayerVectors, Vectors
@@ -125,13 +126,19 @@ class ParallelModel:
         return lanes
 
     def of_workers_in_a_run(self) -> None:
-        """These workers train with other institutions, through their controller."""
-        if self._lanes is not None:
-            raise ValueError(
-                "device groups of several processes do not take part in a run of institutions yet; start with "
-                "`chaosd run --standalone`, or without --group-size"
-            )
-        self._vectors = LayerVectors(self._layout())
+        """These workers train with other institutions, through their controller. Raises ValueError where a process of
+        a device group has something else than rows of each tensor."""
+        if self._lanes is None:
+            self._vectors = LayerVectors(self._layout())
+            return
+        from chaos.worker_group.sharded import as_if_whole  # as in `_assembled`
+
+        assert self._make is not None
+        module, layers = as_if_whole(self.module, self.layers)
+        for layer in layers:
+            layer.train_with(self._make)
+        layout = ModelLayout(module, layers, self._make, self._clip_norm)
+        self._vectors = LayerVectors(layout, pieces_of(layout, layers, self.layers, self._lanes.lane, self._lanes.size))
 
     def of_a_run(self) -> LayersSession:
         """This process trains with other institutions: what the rounds are made of."""

@@ -113,10 +113,10 @@ def as_if_whole(model: torch.nn.Module, layers: Sequence[Layer]) -> tuple[torch.
         return torch.empty(parameter.shape, dtype=parameter.dtype)
 
     found = [
-        Layer(layer.index, _mirrored(layer.whole if isinstance(layer, ShardedLayer) else layer.module, made, empty))
+        Layer(layer.index, _shaped_after(layer.whole if isinstance(layer, ShardedLayer) else layer.module, made, empty))
         for layer in layers
     ]
-    return _mirrored(model, made, empty), found
+    return _shaped_after(model, made, empty), found
 
 
 def _pieces_of(whole: torch.nn.Module) -> torch.nn.Module:
@@ -127,10 +127,10 @@ def _pieces_of(whole: torch.nn.Module) -> torch.nn.Module:
         assert found is not None
         return found
 
-    return _mirrored(whole, {}, piece)
+    return _shaped_after(whole, {}, piece)
 
 
-def _mirrored(
+def _shaped_after(
     whole: torch.nn.Module, made: dict[int, torch.nn.Parameter], tensor: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.nn.Module:
     """A module with the same names and buffers, and with parameters that `tensor` makes of those; `made`: by the

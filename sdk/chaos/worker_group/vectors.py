@@ -15,7 +15,8 @@ import torch
 from chaos.frameworks.base import Bytes
 from chaos.frameworks.torch_buffers import checked, write_buffer
 from chaos.worker_group.layers import HeldPart, Layer
-from chaos.worker_group.layout import ItemBytes, ModelLayout
+from chaos.worker_group.layout import ItemBytes, ModelLayout, VectorSpan
+from chaos.worker_group.pieces import LanePieces
 from chaos_protocols.wire.state_spec import Item, state_spec
 from chaos_protocols.wire.worker import ContributionSpec
 
@@ -44,6 +45,10 @@ class Vectors(ABC):
     @abstractmethod
     def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
         """The gradient that the vector has of a part, flat."""
+
+    def whole_gradient(self, vector: Bytes, part: int) -> torch.Tensor:
+        """The same of all processes that share the part."""
+        return self.gradient(vector, part)
 
     def update(self, vector: Bytes, part: HeldPart, factor: float, round: int) -> None:
         """Apply what the vector has of a part: its state becomes that of the end of `round`."""
@@ -79,17 +84,18 @@ class Vectors(ABC):
 
 
 class LayerVectors(Vectors):
-    """Of a chain."""
+    """Of a chain. `own`: what this process has of it, one of several that share the layers; None: all."""
 
-    def __init__(self, layout: ModelLayout) -> None:
-        super().__init__(layout.items, layout.runs)
+    def __init__(self, layout: ModelLayout, own: LanePieces | None = None) -> None:
+        super().__init__(layout.items, layout.runs if own is None else own.runs)
         self._layout, self.contribution = layout, layout.contribution
+        self._gradients = layout.gradients if own is None else own.gradients
 
     def give(self, vector: Bytes, part: HeldPart, mean: torch.Tensor | None) -> None:
         """A layer's mean gradient, and its buffers as they are."""
         assert isinstance(part, Layer)
         at = 0
-        for span in self._layout.gradients[part.index] if mean is not None else ():
+        for span in self._gradients[part.index] if mean is not None else ():
             view = span.view(vector)
             assert mean is not None
             view.copy_(mean[at : at + len(view)])
@@ -98,8 +104,10 @@ class LayerVectors(Vectors):
             span.view(vector).copy_(checked(buffer).reshape(-1))
 
     def gradient(self, vector: Bytes, part: int) -> torch.Tensor:
-        spans = self._layout.gradients[part]
-        return torch.cat([span.view(vector) for span in spans]) if spans else torch.empty(0)
+        return _together(vector, self._gradients[part])
+
+    def whole_gradient(self, vector: Bytes, part: int) -> torch.Tensor:
+        return _together(vector, self._layout.gradients[part])
 
     def update(self, vector: Bytes, part: HeldPart, factor: float, round: int) -> None:
         assert isinstance(part, Layer)
@@ -111,3 +119,7 @@ class LayerVectors(Vectors):
     def name_at(self, start: int) -> str:
         """Whose number lies at this byte of the vector."""
         return self._layout.name_at(start)
+
+
+def _together(vector: Bytes, spans: Sequence[VectorSpan]) -> torch.Tensor:
+    return torch.cat([span.view(vector) for span in spans]) if spans else torch.empty(0)

@@ -1,0 +1,107 @@
+"""Sites whose workers are device groups (FSDP2) in a run of institutions: real daemons, real processes.
+
+A device group of two processes has the bits of one process with micro-batches of half the size, so the run has those of
+two sites of one process each, whatever dies. Compared are the parameters of all layers, put together from the pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.integration import sharded_training, site_training
+from tests.integration.test_institutions import (
+    ROUNDS,
+    Digests,
+    agree,
+    arguments,
+    ended,
+    fast_when,
+    reference,
+    sites,
+    told,
+)
+from tests.rigs.site import Site, wait_for
+from tests.rigs.warm import Forked
+from tests.rigs.worker_group import Ran, launch, train
+
+from chaos.worker_group.layers import Layer
+from chaos_planner.pipelines.plans.layout import Policy
+
+SCRIPT = Path(sharded_training.__file__)
+SIZE = 2
+"""Processes of a device group."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def of_parameters(layer: Layer) -> str:
+    return sharded_training.digest(list(layer.module.parameters()))
+
+
+def undisturbed() -> Digests:
+    """Site 0 is one process, site 1 has device groups."""
+    half = site_training.MICRO_BATCH // SIZE
+    return reference((site_training.MICRO_BATCH, half), of_parameters)
+
+
+def environment(site: Site, number: int, **more: Any) -> dict[str, str]:
+    pace: dict[str, Any] = {"rounds": ROUNDS, "pace_s": 0.0, **more}
+    return {"TRAINING": arguments(number, **pace), sharded_training.WHOLE_VARIABLE: str(site.folder / "whole")}
+
+
+def spawn(site: Site, number: int, **more: Any) -> Forked:
+    """A site of one process."""
+    site.start()
+    own = {"CHAOS_SOCKET": str(site.worker_socket), "OMP_NUM_THREADS": "1"}
+    return launch(["python", str(SCRIPT)], {**environment(site, number, **more), **own}, {})
+
+
+async def device_groups(site: Site, number: int, named: dict[str, Any] | None = None, **more: Any) -> Ran:
+    """A site of two device groups, each with all layers. `named`: for its script."""
+    await asyncio.to_thread(site.start)
+    options: dict[str, Any] = {"dp": 2, "pp": 1, "group_size": SIZE, "script": SCRIPT, **more}
+    return await train(
+        site.folder, daemon=site.worker_socket, environment=environment(site, number, **(named or {})), **options
+    )
+
+
+@pytest.mark.parametrize("where", ["backward", "reduced", "update"])
+async def test_a_process_of_a_device_group_that_dies_changes_no_bit_of_the_run(tmp_path: Path, where: str) -> None:
+    async with sites(tmp_path, ["one", "many"], min_sites=2) as cluster:
+        one, many = cluster.sites
+        process = await asyncio.to_thread(spawn, one, 0)
+        lane = "1" if where == "reduced" else "1.1"
+        ran = await device_groups(many, 1, faults=f"{lane}:3:{where}", policies=[Policy.REROUTE])
+        await ended(process)
+    assert ran.failed == "" and len(ran.struck) == 1 and len(ran.of("plan")) == 2, ran.happened
+    assert told(one, "whole") == undisturbed()
+    agree(told(many, "whole"), undisturbed(), rounds=ROUNDS)
+
+
+async def test_device_groups_join_a_run_and_give_its_state_to_a_joiner(tmp_path: Path) -> None:
+    rounds = 80
+    fast = str(tmp_path / "fast")
+    async with sites(tmp_path, ["one", "many", "late"], min_sites=1) as cluster:
+        one, many, late = cluster.sites
+        slow = {"rounds": rounds, "pace_s": 0.3, "fast": fast}
+        process = await asyncio.to_thread(spawn, one, 0, **slow)
+        await asyncio.to_thread(wait_for, lambda: told(one, "whole"), "the first round")
+        joining = asyncio.create_task(device_groups(many, 1, {"rounds": rounds}))
+        await asyncio.to_thread(wait_for, lambda: told(many, "whole"), "a round of the device groups")
+        last = await device_groups(late, 2, {"rounds": rounds}, watch=fast_when(tmp_path, "round", sites=3))
+        ran = await joining
+        await ended(process)
+    assert ran.failed == last.failed == "", (ran.happened, last.happened)
+    for each in (ran, last):
+        loaded = [int(str(entry.fields["step"])) for entry in each.of("state-loaded")]
+        assert loaded and loaded[0] > 0, "it joined a training under way"
+    assert any(int(str(each.fields["sites"])) == 3 for each in last.of("round"))
+    agree(told(many, "whole"), told(one, "whole"), rounds=rounds)
+    agree(told(late, "whole"), told(one, "whole"), rounds=rounds)
