@@ -9,9 +9,10 @@ A thread that is blocked in gloo is freed by nothing but the end of its connecti
 nobody), so a stop shuts the TCP connections down that came with the groups; the listening one stays, since its end
 would stop gloo's own loop. And even that frees nobody whose message is half over: when a connection ends, gloo (torch
 2.13) fails what is yet to begin, and forgets what it was just reading or writing. So the thread that trains never waits
-in gloo: two threads of each generation do, one for what it has sent, which nobody needs to know, one for what it is to
-receive, and a stop lets it go on without them. A thread that gloo has forgotten stays until the process ends, with the
-one message that it waits for.
+in gloo: threads of each generation do, one for what it has sent, which nobody needs to know, one for each peer from
+which it receives, and a stop lets it go on without them. They wait from the moment a receive is posted, so a message
+that came while this process computed is there without another word. A thread that gloo has forgotten stays until the
+process ends, with the one message that it waits for.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class Groups:
         self._severed = False
         self._changed = threading.Condition()
         self._sent: SimpleQueue[Receipt | None] = SimpleQueue()
-        self._awaited: SimpleQueue[Receipt | None] = SimpleQueue()
+        self._awaited: dict[tuple[Group, int], SimpleQueue[Receipt | None]] = {}
+        """By group and peer: from each peer messages come in the order in which they are awaited."""
 
     def build(self, groups: Iterable[Group]) -> None:
         """Make all of them at once. Raises `GenerationEnded` if the generation stops meanwhile, `GroupFailed`."""
@@ -121,26 +123,40 @@ class Groups:
             raise GroupFailed(f"a group could not be made: {failed[0]}")
         if self._severed:
             raise GenerationEnded
-        for work in ((self._sent, None), (self._awaited, changed)):
-            threading.Thread(target=_complete, args=work, name="chaos-messages", daemon=True).start()
+        threading.Thread(target=_complete, args=(self._sent, None), name="chaos-messages", daemon=True).start()
 
     def send(self, group: Group, peer: int, tensor: torch.Tensor, *, awaited: bool = False) -> Receipt:
         """Hand a contiguous tensor over, which nobody changes any more. That it has arrived its receiver says; the
         sender waits for that only if it is to be `awaited`."""
         receipt = Receipt(self._do(lambda made: made.send([tensor], group.index(peer), 0), group), tensor)
-        if not awaited:
+        if awaited:
+            self._await(((), self._line.worker), receipt)
+        else:
             self._sent.put(receipt)
         return receipt
 
     def receive(self, group: Group, peer: int, tensor: torch.Tensor) -> Receipt:
         """Post a receive into a contiguous tensor. Receives from one peer take its sends in order."""
-        return Receipt(self._do(lambda made: made.recv([tensor], group.index(peer), 0), group), tensor)
+        receipt = Receipt(self._do(lambda made: made.recv([tensor], group.index(peer), 0), group), tensor)
+        self._await((group, peer), receipt)
+        return receipt
+
+    def _await(self, which: tuple[Group, int], receipt: Receipt) -> None:
+        with self._changed:
+            if self._severed:
+                return
+            queue = self._awaited.get(which)
+            if queue is None:
+                queue = self._awaited[which] = SimpleQueue()
+                args = (queue, self._changed)
+                threading.Thread(target=_complete, args=args, name="chaos-messages", daemon=True).start()
+            queue.put(receipt)
 
     def wait(self, receipt: Receipt) -> None:
         """Until it is done. Raises `GroupFailed`, at once where the connections are severed."""
-        self._awaited.put(receipt)
-        with self._changed:
-            self._changed.wait_for(lambda: receipt.over or self._severed)
+        if not receipt.over:
+            with self._changed:
+                self._changed.wait_for(lambda: receipt.over or self._severed)
         if not receipt.over:
             raise GroupFailed("the connections of this generation were severed")
         if receipt.error:
@@ -160,7 +176,9 @@ class Groups:
 
     def close(self) -> None:
         """Nothing more is sent or awaited."""
-        for queue in (self._sent, self._awaited):
+        with self._changed:
+            queues = [self._sent, *self._awaited.values()]
+        for queue in queues:
             with suppress(Empty):  # behind a message that gloo has forgotten, tensors would stay for ever
                 while True:
                     queue.get_nowait()

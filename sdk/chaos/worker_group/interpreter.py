@@ -22,6 +22,10 @@ from chaos.worker_group.summing import StepSums, private, whole
 from chaos_protocols.streams import BackwardPass, ForwardPass, Message, ReceiveMessage, SendMessage, Share, Sum
 from chaos_protocols.worker_group.suspicion import Work
 
+AHEAD = 2
+"""Receives that are posted at each peer before they are needed: its message comes while this worker computes, and has
+not to ask for a place first."""
+
 Loss = Callable[[Any, Any], torch.Tensor]
 MicroBatch = Callable[[int], tuple[Any, Any]]
 """Number to (input, target)."""
@@ -79,6 +83,9 @@ class StepRun:
 
     def run(self) -> None:
         """From the first instruction to the last. Raises `GroupFailed`, `GenerationEnded`, what the model raises."""
+        for peer, expected in self._expected.items():
+            for _ in range(min(AHEAD, len(expected))):
+                self._post(peer)
         for instruction in self._task.share.stream:
             began_s = perf_counter()
             match instruction:
@@ -186,16 +193,21 @@ class StepRun:
 
     def _receive(self, message: Message, peer: int) -> None:
         """Post what the peer sends up to this message, in its order, then wait for this one."""
-        expected = self._expected[peer]
         while (peer, message) not in self._posted:
-            each = expected.popleft()
-            shape, dtype = self._task.boundaries[each.layer]
-            value = torch.empty(shape, dtype=dtype)
-            self._posted[peer, each] = (self._group().receive(pair(self._task.me, peer), peer, value), value)
+            self._post(peer)
         work, value = self._posted.pop((peer, message))
         self._waits(peer)
         self._group().wait(work)
         self._values[message] = value
+        if self._expected[peer]:
+            self._post(peer)
+
+    def _post(self, peer: int) -> None:
+        """The next receive from this peer, in the order in which it sends."""
+        each = self._expected[peer].popleft()
+        shape, dtype = self._task.boundaries[each.layer]
+        value = torch.empty(shape, dtype=dtype)
+        self._posted[peer, each] = (self._group().receive(pair(self._task.me, peer), peer, value), value)
 
     def _waits(self, peer: int) -> None:
         self._doing(Work.WAITING, peer)
