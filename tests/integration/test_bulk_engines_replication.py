@@ -25,8 +25,13 @@ from chaos_protocols.wire.plans import ReplicationPlan, SourceRange, Tag
 async def test_a_state_comes_from_all_sources_at_once() -> None:
     rig = Rig()
     rig.serve()
-    rig.joiner.engine.fetch(rig.plan(), memoryview(rig.arena))
+    plan, engine = rig.plan(), rig.joiner.engine
+    engine.fetch(plan, memoryview(rig.arena))
+    received = {site: one.received_bytes for site, one in engine.sources_of(plan.transfer).items()}
+    assert received == dict.fromkeys(SOURCES, 0)
+    assert engine.sources_of("another") == {}
     await rig.finish()
+    assert engine.sources_of(plan.transfer) == {}, "over"
     assert not rig.joiner.dropped
     assert rig.joiner.progress == sorted(rig.joiner.progress)
     assert all(rig.network.transport(JOINER).received_bytes[site] > 1_000_000 for site in SOURCES)
