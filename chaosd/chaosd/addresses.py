@@ -26,6 +26,19 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def network_of(host: str) -> str:
+    """Who counts as one stranger: an IPv4 address; of an IPv6 address the first 64 bits, as whoever has one has all of
+    those. Any other text stands for itself."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped) if mapped is not None else str(ipaddress.ip_network((address, 64), strict=False))
+
+
 def family_of(host: str) -> socket.AddressFamily:
     """Of the socket that listens on `host`, the first part of an address."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -27,7 +27,7 @@ from chaos_protocols.wire.handshake import (
     Hello,
     Verdict,
 )
-from chaosd.addresses import join_address
+from chaosd.addresses import join_address, network_of
 from chaosd.identity import Identity
 from chaosd.os_errors import explain_listening
 from chaosd.transport.connection import PeerConnection
@@ -194,9 +194,9 @@ class Listener:
         connection.abort(f"no proof of identity within {self._settings.handshake_timeout_s:g} s")
 
     def _make_room(self) -> None:
-        hosts = Counter(connection.peer_host for connection in self._visitors)
-        busiest = hosts.most_common(1)[0][0]
-        oldest = next(connection for connection in self._visitors if connection.peer_host == busiest)
+        networks = {connection: network_of(connection.peer_host) for connection in self._visitors}
+        busiest = Counter(networks.values()).most_common(1)[0][0]
+        oldest = next(connection for connection, network in networks.items() if network == busiest)
         self._visitors.pop(oldest).deadline.cancel()
         oldest.abort(f"more than {HANDSHAKES_MAX} unproven connections at once")
 
