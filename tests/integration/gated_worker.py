@@ -87,7 +87,8 @@ def main() -> None:
     gradients = {"weights": np.zeros_like(training.weights)}
     mode = {}  # a former release has none
     if options.every:
-        pace = {"pace": "time"} if options.by_time else {}  # nor a release of before that
+        pace: dict[str, Any] = {"pace": "time"} if options.by_time else {}  # nor a release of before that
+        pace |= {"warmup_rounds": 1} if options.fragments > 1 else {}  # so that a momentum comes into it
         mode = {"sync": chaos.DiLoCo(every=options.every, fragments=options.fragments, delay=options.delay, **pace)}
     factors: dict[int, float] = {}
     weights: dict[int, str] = {}
