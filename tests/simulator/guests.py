@@ -86,8 +86,9 @@ def hear(node: Node, event: Any) -> None:
     if event.envelope.event_id == CLAIM:
         if not _knows_better(node, event):
             return  # lost on its way
-        # Who is of the run says itself when it was started.
-        node.machine.network.saw_incarnation(guest, event.envelope.incarnation)
+        # Who is of the run says itself when it was started, and with which key.
+        with_key = node.machine.link_keys.said_with(event.neighbour, event.envelope)
+        node.machine.network.saw_incarnation(guest, event.envelope.incarnation, with_key)
     before = _at_rest(node, guest)
     if before is None:
         return
