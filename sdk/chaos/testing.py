@@ -195,7 +195,7 @@ class LocalRun:
             return
         self._sites.append(site)
         site.send(WorkerWelcome(site=site.name, run="local", version=NEWEST))
-        self._begin_or_let_in(site)
+        self._begin_or_let_in()
 
     def _refusal(self, hello: WorkerHello) -> str:
         if self._sites and hello.state.digest != self._sites[0].hello.state.digest:
@@ -203,17 +203,26 @@ class LocalRun:
             return f"it trains another model than the scripts that are here: {why}"
         return ""
 
-    def _begin_or_let_in(self, joiner: _Site) -> None:
+    def _begin_or_let_in(self) -> None:
+        """Somebody has come, or one has gone that was asked for the state."""
+        if not any(not site.member and not site.loading for site in self._sites):
+            return  # nobody waits
         members = [site for site in self._sites if site.member]
         if members:
             members[0].send(TakeSnapshot(round=self.round))  # asked again if it has gone on meanwhile
+        elif any(site.loading for site in self._sites):
+            return  # asked when it has loaded
         elif len(self._sites) >= self._sites_wanted:
             first = self._sites[0]
             first.member = self._begun = True
             if len(self._sites) == 1:
                 self._train(first)
             else:
-                first.send(TakeSnapshot(round=0))  # all begin with the state of the first one
+                first.send(TakeSnapshot(round=self.round))  # all begin with the state of the first one
+        elif self._begun:
+            for site in list(self._sites):
+                site.send(Dismissed(last_round=self.round, graceful=True, reason="all others have left: it is over"))
+                self._drop(site)
 
     def _give_up_if_too_few(self) -> None:
         if self._begun or not self._too_few:
@@ -257,6 +266,7 @@ class LocalRun:
             case StateLoaded():
                 site.loading, site.member = False, True
                 self._train(site)
+                self._begin_or_let_in()
             case WorkerLeaveRequest():
                 site.send(Dismissed(last_round=self.round, graceful=True, reason="left the run"))
                 self._drop(site)
@@ -292,6 +302,8 @@ class LocalRun:
     def _drop(self, site: _Site) -> None:
         self._sites.remove(site)
         site.connection.close()
+        if self._begun and not self._ending.is_set():
+            self._begin_or_let_in()
 
     # ---- a round
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.rigs.site import wait_for
 
 from chaos import Coordinator, Refused
 from chaos.testing import LocalRun
@@ -74,6 +75,43 @@ def test_joiner_gets_the_state_and_both_go_on_alike() -> None:
     assert newcomer.rounds[0] > 1, "it did not begin at the beginning"
     assert newcomer.weights.tolist() == [-float(newcomer.rounds[-1])] * 2
     assert 2 in member.sites
+
+
+def test_a_joiner_whose_source_leaves_gets_the_state_of_another() -> None:
+    """Else all of them waited for a snapshot that nobody took."""
+    source, member, joiner = Script(1.0, 1), Script(1.0, 2), Script(1.0, 1, start=9.0)
+    with LocalRun(sites=2) as run:
+
+        def leave_when_asked(socket: Path) -> None:
+            with Coordinator(socket, verbose=False, handle_signals=False, reconnect_s=0) as coordinator:
+                coordinator.register(arrays={"w": source.weights}, apply=lambda *_: None)
+                coordinator.gradients["w"][...] = 1.0
+                assert coordinator.step()
+                wait_for(lambda: len(run._sites) == 3, "the joiner asks for the state")
+
+        def come_second(socket: Path) -> list[float]:
+            wait_for(lambda: run._sites, "the first one is there")
+            return member(socket)
+
+        def come_later(socket: Path) -> list[float]:
+            wait_for(lambda: run.round == 1, "the run has begun")
+            return joiner(socket)
+
+        run.together(leave_when_asked, come_second, come_later)
+    assert member.weights.tolist() == joiner.weights.tolist() == [-2.0, -2.0]
+
+
+def test_who_comes_when_all_others_have_left_is_told_that_the_run_is_over() -> None:
+    late = np.zeros(2)
+
+    def come_late(socket: Path) -> bool:
+        with Coordinator(socket, verbose=False, handle_signals=False, reconnect_s=0) as coordinator:
+            coordinator.register(arrays={"w": late}, apply=lambda *_: None)
+            return coordinator.left
+
+    with LocalRun(sites=2) as run:
+        run.together(Script(1.0, 2), Script(1.0, 2))
+        assert run.together(come_late) == [True]
 
 
 def test_script_that_fails_drops_out_and_the_others_go_on() -> None:
