@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only-faults", type=numbers, metavar="N,N", help="only these strikes (none: not one)")
     made.add_argument("--trouble-s", type=float, default=0.0, help="virtual seconds until the calm; 0: by the seed")
     made.add_argument("--guest", action="store_true", help="a hostile guest comes, whatever the seed")
-    made.add_argument("--liar", action="store_true", help="a member lies, whatever the seed")
+    made.add_argument(
+        "--liar", action="store_true", help="a member lies, whatever the seed (and nobody is in two runs)"
+    )
     made.add_argument("--shrink", action="store_true", help="look for the smallest run that fails in the same way")
     made.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes for --seeds; default: cores")
     made.add_argument("--until-failure", action="store_true", help="with --seeds: no further than the first that fails")
