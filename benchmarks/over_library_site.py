@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chaosd.worker_group.controller import Controller
 from chaosd.worker_group.planning import SitePlanner
-from chaosd.worker_group.processes import Process
+from chaosd.worker_group.processes import launch
 
 WORKER = Path(__file__).with_name("over_library_worker.py")
 SHAPES = {"layers": (2, 1), "replicas": (2, 1), "stages": (2, 2)}
 """Pipelines and stages."""
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}
-
-
-def _silent(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Process:
-    """As `chaosd run` starts a worker, without what it prints."""
-    named = {variable: str(descriptor) for variable, descriptor in shared.items()}
-    return subprocess.Popen(
-        command,
-        env={**environment, **named},
-        pass_fds=tuple(shared.values()),
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def main() -> None:
@@ -40,7 +28,7 @@ def main() -> None:
         workers=pipelines * stages,
         planner=SitePlanner(workers=pipelines * stages, pipelines=pipelines, stages=stages),
         restarts=0,
-        launch=_silent,
+        launch=functools.partial(launch, stdout=subprocess.DEVNULL),
         environment={**ENVIRONMENT, "CHAOS_STANDALONE": "1"},
         happened=lambda _: None,
     )

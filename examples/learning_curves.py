@@ -10,6 +10,8 @@ later.
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +65,35 @@ def play(script: Script, schedule: str, *, epochs: int, rounds_per_epoch: int) -
         over = threading.Event()
         curves = run.together(*(partial(_stay, run, script, stay, rounds_per_epoch, over) for stay in planned))
     return curves[0]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those that every example of such curves takes, but for its number of epochs."""
+    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
+    parser.add_argument("--out", type=Path, help="picture of the curves (SVG)")
+    parser.add_argument("--json", type=Path, help="file for the curves")
+
+
+def play_all(
+    scripts: Sequence[Script], options: argparse.Namespace, *, rounds_per_epoch: int
+) -> dict[str, list[Curve]]:
+    """By schedule, the curve of each script."""
+    return {
+        schedule: [
+            play(script, schedule, epochs=options.epochs, rounds_per_epoch=rounds_per_epoch) for script in scripts
+        ]
+        for schedule in options.schedules
+    }
+
+
+def report(curves: Mapping[str, list[Curve]], options: argparse.Namespace, *, title: str, y: str) -> None:
+    """Print the table of one network; draw the curves and write them down where that was asked for."""
+    for line in told(curves, options.epochs):
+        print(line)
+    if options.out:
+        draw(options.out, {title: curves}, epochs=options.epochs, y=y)
+    if options.json:
+        options.json.write_text(json.dumps(curves) + "\n", encoding="utf-8")
 
 
 def _stay(

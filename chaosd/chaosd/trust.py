@@ -95,9 +95,7 @@ class TrustList:
 
     def called(self, site: SiteId) -> str:
         """What a site is called before people: by this site's operator, else in the roster, else by its id alone."""
-        named = [peer.name for peer in self.neighbours() if peer.site == site and peer.name]
-        record = self._driver.machine.roster.record(site)
-        name = named[0] if named else record.name if record is not None else ""
+        _, name = self.named([site])[0]
         return f"{name} ({short(site)})" if name else short(site)
 
     def pending(self) -> list[PendingSite]:

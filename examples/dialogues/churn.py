@@ -8,7 +8,6 @@ python examples/dialogues/churn.py --base base --schedules out --epochs 5 --out 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 import learning_curves
 import torch
 import train
-from learning_curves import SCHEDULES, Curve
+from learning_curves import Curve
 
 ROUNDS_PER_EPOCH = 10
 
@@ -26,28 +25,16 @@ ROUNDS_PER_EPOCH = 10
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="folder with a GPT-2")
-    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
     parser.add_argument("--epochs", type=int, default=20, help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=1, help="repeat with so many (default 1)")
     parser.add_argument("--mixed", action="store_true", help="all sites have a mixture of prompts (default: their own)")
     parser.add_argument("--test", type=int, default=128, help="pieces to test on (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="picture of the curves (SVG)")
-    parser.add_argument("--json", type=Path, help="file for the curves")
+    learning_curves.add_arguments(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    curves: dict[str, list[Curve]] = {}
-    for schedule in options.schedules:
-        scripts = [partial(as_site, seed, options) for seed in range(options.seeds)]
-        curves[schedule] = [
-            learning_curves.play(script, schedule, epochs=options.epochs, rounds_per_epoch=ROUNDS_PER_EPOCH)
-            for script in scripts
-        ]
-    for line in learning_curves.told(curves, options.epochs):
-        print(line)
-    if options.out:
-        learning_curves.draw(options.out, {"GPT-2, LoRA": curves}, epochs=options.epochs, y="held out, nats a token")
-    if options.json:
-        options.json.write_text(json.dumps(curves) + "\n", encoding="utf-8")
+    scripts = [partial(as_site, seed, options) for seed in range(options.seeds)]
+    curves = learning_curves.play_all(scripts, options, rounds_per_epoch=ROUNDS_PER_EPOCH)
+    learning_curves.report(curves, options, title="GPT-2, LoRA", y="held out, nats a token")
     return 0
 
 

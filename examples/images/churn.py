@@ -19,7 +19,7 @@ import learning_curves
 import torch
 import train
 from image_models import MODELS
-from learning_curves import SCHEDULES, Curve
+from learning_curves import Curve
 
 PICTURES_PER_SITE, BATCH = 160, 32
 
@@ -27,14 +27,12 @@ PICTURES_PER_SITE, BATCH = 160, 32
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
     parser.add_argument("--epochs", type=int, default=40, help="default: %(default)s")
     parser.add_argument("--seeds", type=int, default=1, help="repeat with so many, other shares each (default 1)")
     parser.add_argument("--alike", action="store_true", help="shares with the classes alike (default: unlike)")
     parser.add_argument("--lr", type=float, default=0.05, help="of SGD (default: %(default)s)")
     parser.add_argument("--test", type=int, default=500, help="test pictures to look at (default: %(default)s)")
-    parser.add_argument("--out", type=Path, help="picture of the curves (SVG)")
-    parser.add_argument("--json", type=Path, help="file for the figures and curves")
+    learning_curves.add_arguments(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     curves: dict[str, dict[str, list[Curve]]] = {}

@@ -8,7 +8,6 @@ python examples/text/churn.py --schedules out 4 5 --epochs 10 --seeds 3 --out cu
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,12 +17,11 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 import learning_curves
 import torch
 import train
-from learning_curves import SCHEDULES, Curve
+from learning_curves import Curve
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=list(SCHEDULES))
     parser.add_argument("--epochs", type=int, default=20, help="rounds (default: %(default)s)")
     parser.add_argument("--every", type=int, default=20, help="local steps a round (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=1, help="repeat with so many (default 1)")
@@ -31,24 +29,12 @@ def main() -> int:
     parser.add_argument(
         "--size", nargs=3, type=int, default=(48, 2, 32), help="width, blocks, length (default 48 2 32)"
     )
-    parser.add_argument("--out", type=Path, help="picture of the curves (SVG)")
-    parser.add_argument("--json", type=Path, help="file for the curves")
+    learning_curves.add_arguments(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    curves: dict[str, list[Curve]] = {}
-    for schedule in options.schedules:
-        scripts = [partial(as_site, seed, options) for seed in range(options.seeds)]
-        curves[schedule] = [
-            learning_curves.play(script, schedule, epochs=options.epochs, rounds_per_epoch=1) for script in scripts
-        ]
-    for line in learning_curves.told(curves, options.epochs):
-        print(line)
-    if options.out:
-        learning_curves.draw(
-            options.out, {"small GPT, DiLoCo": curves}, epochs=options.epochs, y="held out, nats a byte"
-        )
-    if options.json:
-        options.json.write_text(json.dumps(curves) + "\n", encoding="utf-8")
+    scripts = [partial(as_site, seed, options) for seed in range(options.seeds)]
+    curves = learning_curves.play_all(scripts, options, rounds_per_epoch=1)
+    learning_curves.report(curves, options, title="small GPT, DiLoCo", y="held out, nats a byte")
     return 0
 
 

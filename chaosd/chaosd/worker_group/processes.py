@@ -36,14 +36,17 @@ Launch: TypeAlias = Callable[[Sequence[str], Mapping[str, str], Mapping[str, int
 """(command, environment, descriptors that it shares by the variables that name them) to a process."""
 
 
-def launch(command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int]) -> Process:
-    """A new program."""
+def launch(
+    command: Sequence[str], environment: Mapping[str, str], shared: Mapping[str, int], *, stdout: int | None = None
+) -> Process:
+    """A new program. `stdout`: where it prints to, as `subprocess.Popen` takes it; None: where this one does."""
     named = {variable: str(descriptor) for variable, descriptor in shared.items()}
     return subprocess.Popen(
         command,
         env={**environment, **named},
         pass_fds=tuple(shared.values()),
         stdin=subprocess.DEVNULL,
+        stdout=stdout,
         start_new_session=True,
     )
 
