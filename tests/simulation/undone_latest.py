@@ -258,4 +258,20 @@ LATEST = (
         ),
         test="test_keys:test_a_chain_that_its_keys_have_not_signed_counts_in_no_roster",
     ),
+    Undone(
+        row=93,
+        patches=(
+            Patch(
+                "chaos_protocols.rounds.machine:RoundMachine.resolved",
+                "self.worker_round > round_number",
+                "False",
+            ),
+        ),
+        test="test_resolved_away:test_a_state_of_a_later_round_than_the_one_that_stands_is_fetched_again",
+    ),
+    Undone(
+        row=93,
+        patches=(Patch("chaos_protocols.state.fetch:StateFetch.resolved", "self.plan.round > round_number", "False"),),
+        test="test_resolved_away:test_a_state_that_is_being_loaded_is_none_of_the_run_where_an_earlier_round_stands",
+    ),
 )

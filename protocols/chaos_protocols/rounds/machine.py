@@ -99,13 +99,19 @@ class RoundMachine:
         return effects + self.advance()
 
     def resolved(self, round_number: int) -> list[Effect]:
-        """The round that stands was agreed. Whoever counted further without having held a result begins there."""
-        if self.completed_round <= round_number:
-            return []
-        self.fall_behind(
-            f"it counted from round {self.completed_round}, but round {round_number} is the last that stands"
-        )
-        return self.begin_at(round_number)
+        """The round that stands was agreed. Whoever counted further without having held a result begins there; a worker
+        with the state after a later one, from whoever did that and is gone, needs another (spec 10.9)."""
+        if self.completed_round > round_number:
+            self.fall_behind(
+                f"it counted from round {self.completed_round}, but round {round_number} is the last that stands"
+            )
+            return self.begin_at(round_number)
+        self.known_round = min(self.known_round, round_number)
+        if self.worker_round is not None and self.worker_round > round_number:
+            self.fall_behind(
+                f"its state is that of round {self.worker_round}, but round {round_number} is the last that stands"
+            )
+        return []
 
     def begin_at(self, done: int) -> list[Effect]:
         """Take part from round `done + 1` on; the state of `done` is being fetched: collect the results after it."""

@@ -92,6 +92,11 @@ class StateFetch:
             self._links.reach(set())
         self.plan, self.verified_bytes = None, 0
 
+    def resolved(self, round_number: int) -> None:
+        """That round is the last that stands: a state of a later one is of no run, also where all of it has come."""
+        if self.plan is not None and self.plan.round > round_number:
+            self.cancel()
+
     def is_called_off(self, roster: Roster) -> bool:
         """A transfer under way that the roster does not have any more, as after a failure: its sources may not even
         know of it, so that nobody would ever end it. Or whose sources are all out of the roster, or began anew since it

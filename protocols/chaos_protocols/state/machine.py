@@ -108,6 +108,7 @@ class WorkerState:
             self._go_on_from(roster)
         elif roster.resolved_epoch > self._resolved_epoch and self._membership.begun and not roster.resolving:
             self._rounds.learn(roster)
+            self.fetch.resolved(roster.resolved_round)
             self._outbox.emit(self._rounds.resolved(roster.resolved_round))
         self._restore_epoch, self._resolved_epoch = roster.restore_epoch, roster.resolved_epoch
 
