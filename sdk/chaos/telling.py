@@ -2,7 +2,7 @@
 it refuses a call that makes no sense.
 
 A traceback of fifteen lines before the text that counts hides what to do. CHAOS_TRACEBACK=1 shows it all the same, and
-every other kind of error is shown as ever.
+every other kind of error is shown as ever. In a notebook too: the shell that runs it is asked for, never imported.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import sys
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from chaos.errors import ChaosError, HalfAppliedStep
 
 TRACEBACK_VARIABLE = "CHAOS_TRACEBACK"
 PACKAGE = Path(__file__).parent
+REFUSALS = (ValueError, TypeError)
+"""What this package raises where a call makes no sense."""
 
 _before = sys.excepthook
 
@@ -27,6 +30,9 @@ def install() -> None:
     if sys.excepthook is not told:
         _before, sys.excepthook = sys.excepthook, told
     ChaosError._render_traceback_ = _in_notebook  # type: ignore[attr-defined]
+    shell = _shell()
+    if shell is not None and not shell.custom_exceptions:  # a handler of the user's own goes before ours
+        shell.set_custom_exc(REFUSALS, _told_in_cell)
 
 
 def told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -40,7 +46,7 @@ def told(kind: type[BaseException], error: BaseException, trace: TracebackType |
 def _is_refused_use(error: BaseException, trace: TracebackType | None) -> bool:
     """Whether this package itself says that a call makes no sense: not an error that came up within it."""
     frames = traceback.extract_tb(trace)
-    if type(error) not in (ValueError, TypeError) or not frames:
+    if type(error) not in REFUSALS or not frames:
         return False
     last = frames[-1]
     return Path(last.filename).is_relative_to(PACKAGE) and (last.line or "").startswith("raise ")
@@ -51,6 +57,26 @@ def _in_notebook(error: ChaosError) -> list[str]:
     if _alone(error):
         return [_sentence(error, error.__traceback__)]
     return traceback.format_exception(error)
+
+
+def _told_in_cell(
+    shell: Any,
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+    tb_offset: int | None = None,
+) -> None:
+    """In place of the shell's own, for the kinds of REFUSALS; it shows what an error says that it wants shown."""
+    if _alone(error) and _is_refused_use(error, trace):
+        sentence = [_sentence(error, trace)]
+        error._render_traceback_ = lambda: sentence  # type: ignore[attr-defined]
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+
+def _shell() -> Any:
+    """The IPython that runs this process, None in a script."""
+    module = sys.modules.get("IPython")
+    return module.get_ipython() if module is not None else None
 
 
 def _alone(error: BaseException) -> bool:
@@ -67,4 +93,11 @@ def _where(trace: TracebackType | None) -> str:
     frames = [one for one in traceback.extract_tb(trace) if not Path(one.filename).is_relative_to(PACKAGE)]
     if not frames:
         return ""
-    return f" [{Path(frames[-1].filename).name}, line {frames[-1].lineno}; {TRACEBACK_VARIABLE}=1 shows more]"
+    return f" [{_named(frames[-1].filename)}, line {frames[-1].lineno}; {TRACEBACK_VARIABLE}=1 shows more]"
+
+
+def _named(filename: str) -> str:
+    """A file by its name, a cell by its number, as the shell writes it: `Cell In[3]`."""
+    naming = getattr(getattr(_shell(), "compile", None), "format_code_name", None)
+    of_cell = naming(filename) if naming is not None else None
+    return " ".join(of_cell) if of_cell else Path(filename).name

@@ -14,6 +14,20 @@ from chaos import Coordinator, telling
 from chaos.connection import no_daemon_text
 from chaos.errors import ChaosError, HalfAppliedStep, NoDaemon, Refused
 
+CELLS = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance(colors="nocolor")
+for cell in (
+    "from chaos import Coordinator\\nalone = Coordinator(standalone=True)",
+    "alone.round\\nalone.step(samples=-3)",
+    "Coordinator(connect_s=0.0)",
+    "int('three')",
+    "import os; os.environ['CHAOS_TRACEBACK'] = '1'; alone.step(samples=-3)",
+):
+    print("cell")
+    shell.run_cell(cell, store_history=True)
+"""
 SCRIPT = "from chaos import Coordinator\n\n\ndef main():\n    Coordinator(connect_s=0.0)\n\n\nmain()\n"
 
 
@@ -76,6 +90,21 @@ def test_a_notebook_shows_the_same() -> None:
     render = ChaosError._render_traceback_  # type: ignore[attr-defined]
     assert render(NoDaemon("nobody is there")) == ["chaos: nobody is there"]
     assert "HalfAppliedStep" in "".join(render(HalfAppliedStep("failed")))
+
+
+def test_a_cell_of_a_notebook_shows_the_sentence_alone_and_errors_of_the_user_as_ever(tmp_path: Path) -> None:
+    environment = {**os.environ, "CHAOS_SOCKET": str(tmp_path / "w"), "IPYTHONDIR": str(tmp_path), "NO_COLOR": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", CELLS], env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    _, _, refused, alone, own, asked = ended.stdout.split("cell\n")
+    (line,) = refused.splitlines()
+    assert line.startswith("chaos: samples must be a number from ")
+    assert line.endswith("not -3; skip step() for an empty batch [Cell In[2], line 2; CHAOS_TRACEBACK=1 shows more]")
+    (line,) = alone.splitlines()
+    assert line.startswith("chaos: no chaosd runs beside this script: ") and "[Cell In[3], line 1; " in line
+    assert "Traceback" in own and "int('three')" in own, "an error of the user's own"
+    assert "Traceback" in asked and "coordinator.py" in asked
 
 
 def test_a_script_without_a_daemon_ends_with_one_line(tmp_path: Path) -> None:
