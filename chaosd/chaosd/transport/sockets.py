@@ -64,6 +64,9 @@ class SocketOptions:
 
 DEFAULT_OPTIONS = SocketOptions()
 
+GONE = (OSError, AttributeError, ValueError, struct.error)
+"""What asking says of a socket that is closed (one of uvloop: ValueError), or of a system that does not tell."""
+
 
 def tune(transport_socket: Any, *, bulk: bool, options: SocketOptions = DEFAULT_OPTIONS) -> str:
     """Set the options of a connected socket (`transport.get_extra_info("socket")`). Never fails. Returns the name of
@@ -90,7 +93,7 @@ def tune(transport_socket: Any, *, bulk: bool, options: SocketOptions = DEFAULT_
 
 def congestion_of(transport_socket: Any) -> str:
     """Name of the congestion control in force, "" where the system does not tell."""
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*GONE):
         raw: bytes = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
         return raw.rstrip(b"\0").decode("ascii", "replace")
     return ""
@@ -98,7 +101,7 @@ def congestion_of(transport_socket: Any) -> str:
 
 def unacknowledged_bytes(transport_socket: Any) -> int:
     """What lies in the send buffer: not sent yet, or not acknowledged. 0 where the system does not tell."""
-    with contextlib.suppress(OSError, AttributeError, ValueError, struct.error):
+    with contextlib.suppress(*GONE):
         if sys.platform == "linux":
             raw = fcntl.ioctl(transport_socket.fileno(), termios.TIOCOUTQ, struct.pack("i", 0))
             return max(0, int(struct.unpack("i", raw)[0]))
@@ -109,7 +112,7 @@ def unacknowledged_bytes(transport_socket: Any) -> int:
 
 def round_trip_s(transport_socket: Any) -> float:
     """The kernel's estimate for this connection; 0 where it has none."""
-    with contextlib.suppress(OSError, AttributeError, struct.error):
+    with contextlib.suppress(*GONE):
         info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         (microseconds,) = struct.unpack_from("=I", info, _TCP_INFO_RTT)
         return float(microseconds) / 1e6
@@ -119,7 +122,7 @@ def round_trip_s(transport_socket: Any) -> float:
 def delivery_bytes_per_s(transport_socket: Any) -> float:
     """The kernel's newest measurement of what this connection's path takes; 0 where it has none, and on loopback."""
     if sys.platform == "linux" and not _is_local(transport_socket):
-        with contextlib.suppress(OSError, AttributeError, struct.error):
+        with contextlib.suppress(*GONE):
             info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LONG_BYTES)
             (bytes_per_s,) = struct.unpack_from("=Q", info, _TCP_INFO_DELIVERY)
             return float(bytes_per_s)
@@ -131,7 +134,7 @@ def path_bytes_per_s(transport_socket: Any) -> float | None:
     may take more. None: the system measures nothing, or this is loopback."""
     if sys.platform != "linux" or transport_socket is None or _is_local(transport_socket):
         return None
-    with contextlib.suppress(OSError, AttributeError, struct.error):
+    with contextlib.suppress(*GONE):
         info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_LONG_BYTES)
         (bytes_per_s,) = struct.unpack_from("=Q", info, _TCP_INFO_DELIVERY)
         return 0.0 if info[_TCP_INFO_LITTLE] & _LITTLE else float(bytes_per_s)
@@ -145,14 +148,14 @@ def keep_unsent(transport_socket: Any, size_bytes: int) -> bool:
         return False
     try:
         transport_socket.setsockopt(socket.IPPROTO_TCP, option, size_bytes)
-    except (OSError, AttributeError):
+    except GONE:
         return False
     return True
 
 
 def retransmitted_segments(transport_socket: Any) -> int:
     """How many segments this connection has sent again; 0 where the system does not tell."""
-    with contextlib.suppress(OSError, AttributeError, struct.error):
+    with contextlib.suppress(*GONE):
         info = transport_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         (count,) = struct.unpack_from("=I", info, _TCP_INFO_RETRANSMITTED)
         return int(count)
@@ -172,7 +175,7 @@ def window_bytes(transport_socket: Any) -> int:
     size = BULK_BUFFER_BYTES
     with contextlib.suppress(OSError, ValueError, IndexError):
         size = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*GONE):
         size = max(size, transport_socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2)
     return size // 2
 
@@ -192,7 +195,7 @@ def _choose_congestion(transport_socket: Any, congestion: str) -> None:
     refused = ""
     try:
         transport_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, wanted.encode("ascii"))
-    except (OSError, AttributeError) as error:
+    except GONE as error:
         refused = str(error)
     line = f"congestion control of bulk connections: {congestion_of(transport_socket)}"
     if refused:
@@ -203,11 +206,11 @@ def _choose_congestion(transport_socket: Any, congestion: str) -> None:
 
 
 def _try(transport_socket: Any, level: int, option: int, value: int | bytes) -> None:
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*GONE):
         transport_socket.setsockopt(level, option, value)
 
 
 def _is_local(transport_socket: Any) -> bool:
-    with contextlib.suppress(OSError, ValueError, IndexError, TypeError):
+    with contextlib.suppress(*GONE, IndexError, TypeError):
         return ipaddress.ip_address(transport_socket.getpeername()[0].partition("%")[0]).is_loopback
     return False

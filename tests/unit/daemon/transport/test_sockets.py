@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import uvloop
 
 from chaosd.transport import sockets
 from chaosd.transport.sockets import SocketOptions, congestion_of, round_trip_s, streams_for, tune, window_bytes
@@ -79,3 +83,26 @@ def test_a_buffer_that_is_fixed_for_a_long_path_does_not_fix_the_window_of_a_you
     tune(connected, bulk=True)
     assert connected.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > sockets.BULK_BUFFER_BYTES, "it is fixed"
     assert young < MIB < sockets.BULK_BUFFER_BYTES_MAX <= connected.getsockopt(socket.IPPROTO_TCP, window)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_socket_that_was_closed_meanwhile_has_no_figures(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """The daemon looks at its connections while others close them."""
+
+    async def closed() -> Any:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        one = writer.get_extra_info("socket")
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        server.close()
+        return one
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        gone = runner.run(closed())
+    assert sockets.path_bytes_per_s(gone) is None
+    figures = (sockets.delivery_bytes_per_s, sockets.unacknowledged_bytes, round_trip_s, sockets.retransmitted_segments)
+    assert [figure(gone) for figure in figures] == [0, 0, 0, 0]
+    assert congestion_of(gone) == "" and tune(gone, bulk=True) == "" and window_bytes(gone) > 0
+    assert not sockets.keep_unsent(gone, 1000)
