@@ -11,6 +11,7 @@ from tests.rigs.replication import JOINER, SOURCES, STRICT, TIMEOUT_S, Driver, R
 
 from chaos_protocols.errors import LocalProtocolError
 from chaos_protocols.names import SiteId
+from chaos_protocols.state.transfer import TransferSettings
 from chaos_protocols.wire.bulk import (
     CELL_BYTES,
     BlockData,
@@ -110,6 +111,19 @@ async def test_a_silent_source_is_given_up_and_its_late_block_changes_nothing() 
     assert "no progress" in rig.joiner.dropped[0][1]
     await asyncio.sleep(3 * STRICT.stall_timeout_s)
     assert rig.arena == rig.state
+    await rig.close()
+
+
+async def test_a_block_that_takes_longer_than_a_stall_is_waited_for_while_it_comes() -> None:
+    settings = TransferSettings(stall_timeout_s=0.5)
+    rig = Rig(250_000, settings=settings)
+    only = SOURCES[:1]
+    rig.network.pace_s[only[0], JOINER] = 3 * settings.stall_timeout_s
+    rig.network.pieces = 30
+    rig.serve(sources=only)
+    rig.joiner.engine.fetch(rig.plan(sources=only), memoryview(rig.arena))
+    await rig.finish()
+    assert not rig.joiner.dropped
     await rig.close()
 
 

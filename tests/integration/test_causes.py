@@ -13,6 +13,7 @@ import pytest
 from tests.integration.small_training import train
 from tests.rigs.site import Cluster, Site, environment, wait_for
 
+from chaos_protocols.names import short
 from chaosd.daemon import EXIT_CAUSE
 
 
@@ -142,6 +143,24 @@ def test_sighup_takes_a_new_trust_over_and_names_what_it_does_not(cluster: Clust
     wait_for(lambda: any(link.up for link in other.client.status().links), "the link is there")
     assert one.events("reload")[-1].reason == "taken over: trust"
     wait_for(lambda: not one.client.status().refused, "nobody is refused any more")
+
+
+def test_sites_of_which_none_founds_the_run_say_so(cluster: Cluster) -> None:
+    one, other = pair(cluster)
+    one.configure("test", bootstrap=False, trust=[other], peers=[], start_sites=1)
+    for number, site in enumerate((one, other), start=1):
+        site.start()
+        train(site, number)
+    for site, far in ((one, other), (other, one)):
+        words = f"asking to join: {short(far.identity.site)} wait, too, and none of them is in a run: one site has to"
+
+        def told(site: Site = site, words: str = words) -> bool:
+            paused = [event.cause for event in site.events("pause")]
+            return words in site.client.status().paused and any(words in cause for cause in paused)
+
+        wait_for(told, "status and history say so")
+        assert "start the founding site" in site.client.status().paused_remedy
+        assert f"chaos: the run waits: {words} found it (bootstrap = true)" in script(site)
 
 
 def test_rounds_wait_while_fewer_than_min_sites_are_there_and_go_on_with_the_next(cluster: Cluster) -> None:

@@ -13,7 +13,7 @@ from tests.rigs.transport import LOOPS, Recorder, Site, close, link, run
 
 from chaos_lab.links.shape import LinkShape
 from chaos_protocols.wire.probe import ProbeHeader, encode
-from chaosd.monitor.probe import FRAME_BYTES, LinkProbe, ProbeError, report
+from chaosd.monitor.probe import FRAME_BYTES, SIZED_PING_BYTES, LinkProbe, ProbeError, report
 from chaosd.transport import PeerProtocolError
 
 pytestmark = pytest.mark.parametrize("loop_kind", LOOPS)
@@ -103,6 +103,21 @@ def test_a_probe_is_bounded_in_bytes_on_a_fast_link_and_in_time_on_a_slow_one(lo
             return slow.rate_bytes_per_s == pytest.approx(1e6, rel=0.35)
 
         await until_found(bounded)
+        await finish(a, b)
+
+    run(loop_kind, main)
+
+
+@pytest.mark.parametrize("rate", [1e5, 2e3])
+def test_a_link_too_slow_for_a_burst_is_measured_all_the_same(loop_kind: str, tmp_path: Path, rate: float) -> None:
+    """The least burst is 256 KiB. At 2 kB/s no ping with a payload comes back either: it carries that much at most."""
+
+    async def main() -> None:
+        a, b = await linked(tmp_path)
+        a.transport.shape(b.id, LinkShape(rate_bytes_per_s=rate))
+        slow = await a.probe.measure(b.id, timeout_s=0.5)
+        assert slow.rate_bytes_per_s < 2e5, "a rate, and not that it did not answer"
+        assert rate > 1e4 or slow.rate_bytes_per_s == pytest.approx(SIZED_PING_BYTES / (0.9 * 0.5), rel=0.2)
         await finish(a, b)
 
     run(loop_kind, main)

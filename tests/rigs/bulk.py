@@ -8,6 +8,7 @@ side, frame by frame.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +35,7 @@ class MemoryTransport:
     def __init__(self, network: MemoryNetwork, site: SiteId) -> None:
         self._network, self._site = network, site
         self.received_bytes: dict[SiteId, int] = {}
+        self.under_way: dict[tuple[SiteId, int], int] = {}
 
     async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
         direction = self._network.directions.get((self._site, site))
@@ -58,9 +60,13 @@ class MemoryTransport:
         if direction is not None:
             direction.forgotten = True
 
+    def payload_bytes(self, site: SiteId, stream: int) -> int:
+        return self.under_way.get((site, stream), 0)
+
 
 class MemoryNetwork:
-    """All links. `spoil(source, to, header, payload)` may change what is sent; `pace_s`: seconds a frame takes."""
+    """All links. `spoil(source, to, header, payload)` may change what is sent; `pace_s`: seconds a frame takes, which
+    arrives in `pieces`."""
 
     def __init__(self) -> None:
         self.engines: dict[SiteId, Any] = {}
@@ -68,6 +74,7 @@ class MemoryNetwork:
         self.directions: dict[tuple[SiteId, SiteId], _Direction] = {}
         self.spoil: Callable[[SiteId, SiteId, bytes, bytes], bytes] = lambda _source, _to, _header, payload: payload
         self.pace_s: dict[tuple[SiteId, SiteId], float] = {}
+        self.pieces = 2
         self.frames = 0
 
     def transport(self, site: SiteId) -> MemoryTransport:
@@ -116,9 +123,10 @@ class MemoryNetwork:
                 continue
             direction.forgotten = False
             buffer = engine.bulk_buffer(source, stream, header, len(data))
-            middle = len(data) // 2
-            for start, stop in ((0, middle), (middle, len(data))):
-                await asyncio.sleep(self.pace_s.get((source, to), 0) / 2)
+            borders = [len(data) * number // self.pieces for number in range(self.pieces + 1)]
+            for start, stop in itertools.pairwise(borders):
+                transport.under_way[source, stream] = start
+                await asyncio.sleep(self.pace_s.get((source, to), 0) / self.pieces)
                 buffer = None if direction.forgotten else buffer
                 if buffer is not None:
                     buffer[start:stop] = data[start:stop]

@@ -43,6 +43,8 @@ class BulkSender(Protocol):
 
     def forget_payload(self, site: SiteId, stream: int) -> None: ...
 
+    def payload_bytes(self, site: SiteId, stream: int) -> int: ...
+
 
 K = TypeVar("K")
 

@@ -33,6 +33,7 @@ class CountedSender:
         self.bulk_progress = sender.bulk_progress
         self.state_streams = sender.state_streams
         self.forget_payload = sender.forget_payload
+        self.payload_bytes = sender.payload_bytes
 
     async def send_bulk(self, site: SiteId, stream: int, header: bytes, payload: memoryview | bytes = b"") -> None:
         size_bytes = payload.nbytes if isinstance(payload, memoryview) else len(payload)

@@ -7,6 +7,8 @@ section IV: transmission rates are measured before shards are assigned; spec 8.9
 are missing.
 
     measuring -> other     probe.ping    answered by probe.pong, three times: the round-trip time is the least
+    measuring -> other     probe.ping    with a payload: where that takes so long that a burst would not end in time,
+                                         again, and the shortest one is the measurement
     measuring -> other     probe.burst   frames, until bytes or seconds are used up; the last one says so
     other -> measuring     probe.report  bytes and seconds between the arrival of the first and the last frame, and
                                          the rate over the second half, when the congestion window has opened
@@ -47,6 +49,13 @@ FRAMES_MAX = BURST_BYTES_MAX // FRAME_BYTES
 FRAMES_MIN = 4
 """Fewer do not have a second half; a slow link gets these even when the time is used up."""
 PINGS = 3
+SIZED_PING_BYTES = 16 << 10
+SIZED_PINGS = 3
+"""For links that are too slow for a burst. The first one opens the window of the connection; several, since one may
+have waited for a processor."""
+BURST_SHARE = 0.9
+"""Of the time for a probe: so long these may take."""
+LEAST_S = 1e-6
 BURSTS_MAX = 64
 """Bursts under way towards this site, one for each neighbour; further ones are not answered."""
 STREAM = 1
@@ -108,9 +117,13 @@ class LinkProbe:
         """Rate and round-trip time towards a neighbour. Raises ProbeError."""
         if not FRAME_BYTES * FRAMES_MIN <= bytes_max <= BURST_BYTES_MAX:
             raise ValueError(f"bytes_max = {bytes_max}: must be {FRAME_BYTES * FRAMES_MIN} to {BURST_BYTES_MAX}")
+        ends_s = self._clock() + timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 rtt_s = min([await self._ping(site, stream) for _ in range(PINGS)])
+                slow = await self._too_slow(site, stream, rtt_s, ends_s)
+                if slow is not None:
+                    return slow
                 report = await self._burst(site, stream, bytes_max // FRAME_BYTES, seconds_max)
         except TimeoutError:
             raise ProbeError(f"site {short(site)} did not answer the probe within {timeout_s:g} s") from None
@@ -168,10 +181,30 @@ class LinkProbe:
             task.cancel()
         await asyncio.gather(*self._replies, return_exceptions=True)
 
-    async def _ping(self, site: SiteId, stream: int) -> float:
+    async def _ping(self, site: SiteId, stream: int, size_bytes: int = 0) -> float:
         begun_s = self._clock()
-        await self._ask(site, stream, ProbeHeader(kind=PROBE_PING, id=next(self._ids)))
+        await self._ask(site, stream, ProbeHeader(kind=PROBE_PING, id=next(self._ids)), _PAYLOAD[:size_bytes])
         return self._clock() - begun_s
+
+    async def _too_slow(self, site: SiteId, stream: int, rtt_s: float, ends_s: float) -> ProbeResult | None:
+        """What the link carries, where a burst would not end before `ends_s`; None: it would."""
+        left_s = BURST_SHARE * (ends_s - self._clock())
+        took_s = [left_s]  # at least, if none of them comes back
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                for _ in range(SIZED_PINGS):
+                    took_s.append(await self._ping(site, stream, SIZED_PING_BYTES))
+                    at_most = SIZED_PING_BYTES / max(min(took_s) - rtt_s, LEAST_S)
+                    if at_most * (ends_s - self._clock()) > FRAMES_MIN * FRAME_BYTES:
+                        return None
+        seconds = max(min(took_s) - rtt_s, LEAST_S)
+        return ProbeResult(
+            rate_bytes_per_s=SIZED_PING_BYTES / seconds,
+            rtt_s=rtt_s,
+            method="built-in",
+            bytes=SIZED_PING_BYTES,
+            seconds=seconds,
+        )
 
     async def _burst(self, site: SiteId, stream: int, frames: int, seconds_max: float) -> ProbeHeader:
         number = next(self._ids)

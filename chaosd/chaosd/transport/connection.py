@@ -145,6 +145,11 @@ class PeerConnection:
         """Write no more of the payload that is under way."""
         self._reader.forget()
 
+    @property
+    def payload_bytes(self) -> int:
+        """Of the payload that is under way, so many bytes are here."""
+        return self._reader.payload_bytes
+
     def mute(self) -> None:
         """Receive nothing more, but leave the socket as it is (its end is held back by `paths`)."""
         self._reader.stop()

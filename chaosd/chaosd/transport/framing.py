@@ -100,6 +100,11 @@ class FrameReader:
         if self._in_payload and self._mode is FrameMode.BULK:
             self._target = None
 
+    @property
+    def payload_bytes(self) -> int:
+        """Of the payload that is under way, so many bytes are here; 0 between two."""
+        return self._target_filled if self._in_payload else 0
+
     def release(self) -> None:
         """End a hold: hands on what was read meanwhile."""
         self.held = False

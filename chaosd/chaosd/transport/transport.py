@@ -178,6 +178,11 @@ class Transport:
         if link := self._links.get(site):
             link.forget_payload(stream)
 
+    def payload_bytes(self, site: SiteId, stream: int) -> int:
+        """Of the payload under way there, so many bytes are here; 0 where none is."""
+        link = self._links.get(site)
+        return link.streams[stream].connection.payload_bytes if link is not None and stream in link.streams else 0
+
     # -- Gatekeeper: what the listener asks ------------------------------------------------------------------------
 
     def judge(self, site: SiteId, hello: Hello, connection: PeerConnection) -> tuple[Verdict | None, str]:

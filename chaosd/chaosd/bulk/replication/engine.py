@@ -56,6 +56,9 @@ from chaosd.bulk.send_queue import BulkSender, Frame, SendQueue
 PROGRESS_INTERVAL_S = 0.1
 """Between two reports of progress."""
 
+PROGRESS_BYTES_MIN = 4 << 10
+"""A block of a slow link may take longer than a stall: a source that has sent so much of one meanwhile is none."""
+
 HELD_HASHED_AHEAD = 8
 """Cells of what the destination holds that are on the threads at a time."""
 
@@ -91,6 +94,8 @@ class _Fetch:
     timer_s: float = 0.0
     incoming: dict[tuple[SiteId, int], Range] = field(default_factory=dict)
     """What is being written into the destination now: by which site and stream, and where."""
+    seen: dict[tuple[SiteId, int], int] = field(default_factory=dict)
+    """How many bytes of each of these were here when the timer last fired."""
     held: Iterator[Range] = field(default_factory=lambda: iter(()))
 
 
@@ -196,6 +201,7 @@ class ReplicationEngine:
         if any(start < until and at < stop for at, until in fetch.incoming.values()):
             return None  # a second writer to the same place: whatever it sends, it is not needed
         fetch.machine.begins(site, start, now_s=self._now_s())
+        fetch.seen.pop((site, stream), None)
         fetch.incoming[site, stream] = (start, stop)
         return fetch.destination[start:stop]
 
@@ -303,6 +309,11 @@ class ReplicationEngine:
 
     def _time_passed(self, fetch: _Fetch) -> None:
         fetch.timer = None
+        here = {key: self._sender.payload_bytes(*key) for key in fetch.incoming}
+        for key, size_bytes in here.items():
+            if size_bytes >= fetch.seen.get(key, 0) + PROGRESS_BYTES_MIN:
+                fetch.machine.progressed(key[0], now_s=self._now_s())
+        fetch.seen = here
         self._run_joiner(fetch, fetch.machine.due(now_s=self._now_s()))
 
     def _end_fetch(self, fetch: _Fetch) -> None:

@@ -1,0 +1,61 @@
+"""Real daemons behind slow links: a join ends, by being let in or by being refused with the figures and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.small_training import train
+from tests.rigs.site import Cluster, Site, cluster_of, wait_for
+
+HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "va": "VA Long Beach"}
+NUMBERS = 10_000
+"""A round moves 80 kB, the state is twice that."""
+HOLD_S = 5.0
+SLOW_MBIT, TOO_SLOW_MBIT = 0.8, 0.16
+"""The state takes 2.3 s over the one, 11 s over the other."""
+
+
+def behind(cluster: Cluster, site: Site, rate_mbit: float) -> None:
+    """Its only link, with the founder, has this rate, both ways."""
+    founder = cluster.sites[0]
+    for one, other in ((founder, site), (site, founder)):
+        with one.shapes_path.open("a", encoding="utf-8") as file:
+            file.write(f'[[shapes]]\nsite = "{other.identity.site}"\nrate_mbit = {rate_mbit}\nlatency_ms = 5.0\n')
+
+
+def judged(founder: Site, outcome: str) -> str:
+    """What the founder's history says of a join that came to this, empty as long as none has."""
+    return next((event.reason for event in founder.events("scale-out") if event.outcome == outcome), "")
+
+
+def test_a_join_over_a_slow_link_ends_with_the_figures_at_both_ends(tmp_path: Path) -> None:
+    with cluster_of(tmp_path, HOSPITALS, min_sites=1, extra=f"join_hold_s = {HOLD_S}") as cluster:
+        founder, slow, too_slow = cluster.sites
+        text = too_slow.config_path.read_text(encoding="utf-8")
+        too_slow.config_path.write_text(text[: text.rindex("[[peers]]")], encoding="utf-8")
+        behind(cluster, slow, SLOW_MBIT)
+        behind(cluster, too_slow, TOO_SLOW_MBIT)
+        for number, site in enumerate(cluster.sites, start=1):
+            site.start()
+            train(site, number, extra=["--numbers", str(NUMBERS)])
+            if site is founder:
+                wait_for(lambda: founder.round() > 10, "the founder trains")
+        wait_for(slow.is_member, "the slow one has joined")
+        reason = wait_for(lambda: judged(founder, "refused"), "the other one is refused")
+        for told in (reason, wait_for(lambda: paused(too_slow, "too slow"), "and knows why")):
+            assert "its links are too slow to follow this run: a round moves 0.08 MB every" in told
+            assert "the state of 0.16 MB takes about" in told and "the run waits for a joiner for at most 5 s" in told
+            assert "Give it a faster link, call step() less often" in told and "raise join_hold_s at all sites" in told
+        wait_for(lambda: "its links are too slow" in too_slow.worker_log.read_text(), "so does its script")
+        (held,) = [event.reason for event in founder.events("scale-out") if event.cause == "its links are slow"]
+        assert "rounds wait for it, 5 s at most: a round moves 0.08 MB every" in held, "the founder has the figures"
+        assert "rounds wait until hungary has the state over its slow links" in founder.worker_log.read_text()
+        before = slow.round()
+        wait_for(lambda: slow.round() > before + 3, "rounds go on, at the pace of the slow link")
+        assert too_slow.daemon_runs() and too_slow.worker_runs()
+
+
+def paused(site: Site, words: str) -> str:
+    """Why it waits, as soon as these words are in it."""
+    text = site.client.status().paused
+    return text if words in text else ""
