@@ -112,7 +112,7 @@ def is_finite(numbers: Numbers) -> bool:
     just been touched: a sum is finite only if every number is; where it is not, it may only be too large, and each is
     looked at."""
     with np.errstate(over="ignore", invalid="ignore"):
-        total = np.add.reduce(numbers)
+        total = np.einsum("i->", numbers)  # twice as fast as add.reduce, and without threads, unlike a dot product
     return bool(np.isfinite(total) or np.isfinite(numbers).all())
 
 
