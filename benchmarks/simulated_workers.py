@@ -106,10 +106,12 @@ class Worker(asyncio.Protocol):
                 groups = share.groups(self._number)
                 others = [(members, other) for members in groups for other in members if other != self._number]
                 self._awaited = {f"{members}/{other}" for members, other in others}
-                for members in groups:
-                    self._say(StoreSet(generation=generation, key=f"{members}/{self._number}", value=ADDRESS))
-                for key in sorted(self._awaited):
-                    self._say(StoreGet(generation=generation, key=key))
+                said: list[WorkerMessage] = [
+                    StoreSet(generation=generation, key=f"{members}/{self._number}", value=ADDRESS)
+                    for members in groups
+                ]
+                said += (StoreGet(generation=generation, key=key) for key in sorted(self._awaited))
+                self._say(*said)
                 self._built()
             case StoreValue(key=key):
                 self._awaited.discard(key)
@@ -132,8 +134,8 @@ class Worker(asyncio.Protocol):
         if not self._awaited and self._order is not None:
             self._say(PlanReady(generation=self._order.generation))
 
-    def _say(self, message: WorkerMessage) -> None:
-        self._transport.write(encode(message))
+    def _say(self, *messages: WorkerMessage) -> None:
+        self._transport.write(b"".join(map(encode, messages)))
 
 
 async def main(path: str, token: str) -> None:

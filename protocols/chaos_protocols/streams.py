@@ -33,7 +33,7 @@ class UnprovedStreams(ValueError):
     """Streams that deadlock, leave a message unmatched, or do not carry every micro-batch through every layer once."""
 
 
-class ForwardPass(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class ForwardPass(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=0):
     """One micro-batch forward through layers first_layer up to, not including, last_layer."""
 
     micro_batch: Number
@@ -41,7 +41,7 @@ class ForwardPass(msgspec.Struct, frozen=True, array_like=True, tag=0):
     last_layer: Number
 
 
-class BackwardPass(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class BackwardPass(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=1):
     """One micro-batch backward through the same layers; each layer's gradient is a leaf of its sum."""
 
     micro_batch: Number
@@ -49,7 +49,7 @@ class BackwardPass(msgspec.Struct, frozen=True, array_like=True, tag=1):
     last_layer: Number
 
 
-class Message(msgspec.Struct, frozen=True, array_like=True):
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What crosses a boundary: the activation that enters `layer`, or the gradient of it on its way back."""
 
     gradient: bool
@@ -57,14 +57,14 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
     layer: Number
 
 
-class SendMessage(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class SendMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=2):
     """Hand a message to the peer."""
 
     message: Message
     peer: Number
 
 
-class ReceiveMessage(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class ReceiveMessage(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=3):
     """Wait for a message from the peer."""
 
     message: Message

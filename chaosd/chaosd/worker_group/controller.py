@@ -64,6 +64,7 @@ from chaos_protocols.worker_group.suspicion import (
     next_interval_s,
 )
 from chaosd.worker_group.board import FOLDER_PREFIX, WRITE_INTERVAL_S, Board
+from chaosd.worker_group.collector import CyclesLater
 from chaosd.worker_group.feedback import Feedback
 from chaosd.worker_group.history import Happened, RecoveryTimes, StepPaces
 from chaosd.worker_group.lines import WorkerLines
@@ -127,6 +128,7 @@ class Controller:
         self._lines = WorkerLines(self._token, said=self._received, ended=self._line_ended, unread=self._kill)
         self._exits: dict[int, str] = {}
         self._dying: set[int] = set()
+        self._cycles = CyclesLater()
         self._recovery, self._paces, self._feedback = RecoveryTimes(), StepPaces(), Feedback(planner)
         self._timers: dict[GroupTimer, asyncio.TimerHandle] = {}
         self._thinking: set[asyncio.Task[None]] = set()
@@ -164,6 +166,7 @@ class Controller:
                 failed = await self._over
                 await self._processes.finish(FINISH_S)
             finally:
+                self._cycles.close()
                 watching.cancel()
                 for worker in self._processes.running:
                     self._processes.kill(worker)
@@ -193,7 +196,9 @@ class Controller:
     # ---- events
 
     def _feed(self, event: Event) -> None:
-        for effect in self._machine.handle(event, now_s=asyncio.get_running_loop().time()):
+        effects = self._machine.handle(event, now_s=asyncio.get_running_loop().time())
+        self._cycles.follow(self._machine.phase)
+        for effect in effects:
             self._execute(effect)
 
     def _kill(self, worker: int) -> None:

@@ -73,6 +73,9 @@ class StepFacts:
     """Of one worker group. Fed with what its workers say; tells factors that are new."""
 
     def __init__(self) -> None:
+        self._shares: tuple[GroupHello, Mapping[int, Share]] | None = None
+        """What is executed, before it is known what its steps would take: nobody asks for that before `STEPS_MIN` of
+        them, and a recovery does not wait for it."""
         self._planned: dict[int, _Planned] = {}
         self._seconds: dict[int, deque[tuple[float, float]]] = {}
         self._layers = 0
@@ -83,10 +86,9 @@ class StepFacts:
         """A plan is executed from now on."""
         self._layers = len(hello.layers)
         self._unread = 0
-        self._planned = {
-            worker: _planned(hello, share) for worker, share in shares.items() if share.last_layer > share.first_layer
-        }
-        self._seconds = {worker: deque(maxlen=STEPS_KEPT) for worker in self._planned}
+        self._shares = hello, shares
+        holders = (worker for worker, share in shares.items() if share.last_layer > share.first_layer)
+        self._seconds = {worker: deque(maxlen=STEPS_KEPT) for worker in holders}
 
     def take(self, worker: int, seconds: Mapping[str, float]) -> MeasuredFactors | None:
         """What a worker says of its step; factors, if they are known now and differ from those told before."""
@@ -106,6 +108,9 @@ class StepFacts:
         return found
 
     def _found(self) -> MeasuredFactors | None:
+        if self._shares is not None:
+            (hello, shares), self._shares = self._shares, None
+            self._planned = {worker: _planned(hello, shares[worker]) for worker in self._seconds}
         ratios: dict[int, tuple[float, float]] = {}
         for worker, planned in self._planned.items():
             if planned.forward_s <= 0 or planned.backward_s <= 0:

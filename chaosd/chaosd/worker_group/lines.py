@@ -1,7 +1,8 @@
 """The controller's ends of its workers' lines: bytes in, messages out, and the other way.
 
 Who connects is a process of this user that knows the group's token, or is not listened to. A message is taken in the
-same turn of the loop in which its bytes are read.
+same turn of the loop in which its bytes are read; what one worker is told in a turn leaves together at its end, since
+with thousands of them a recovery consists of calls of the system.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from chaos_protocols.worker_group.messages import (
 UNSENT_BYTES_MAX = 256 << 20
 """Messages that a worker does not read; beyond this it is taken for dead."""
 
+TOGETHER_MAX = 64
+"""Messages to one worker that leave in one call."""
+
 HEADER_BYTES = 4
 
 
@@ -47,6 +51,8 @@ class WorkerLines:
         self.lines: dict[int, _Line] = {}
         self._server: asyncio.Server | None = None
         self._encoded: tuple[ControllerMessage, bytes] | None = None
+        self._told: list[_Line] = []
+        """To whom something was said in this turn."""
 
     async def listen(self, path: Path) -> None:
         """Raises `OSError`."""
@@ -64,8 +70,18 @@ class WorkerLines:
             return
         if self._encoded is None or self._encoded[0] is not message:
             self._encoded = message, encode(message)
-        if not line.write(self._encoded[1]):
-            self.unread(worker)
+        line.write(self._encoded[1])
+
+    def flush_later(self, line: _Line) -> None:
+        """At the end of this turn, what this one is told in it leaves."""
+        if not self._told:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._told.append(line)
+
+    def _flush(self) -> None:
+        told, self._told = self._told, []
+        for line in told:
+            line.flush()
 
     def close(self) -> None:
         """Nobody is listened to any more."""
@@ -82,7 +98,8 @@ class _Line(asyncio.Protocol):
     def __init__(self, lines: WorkerLines) -> None:
         self._lines = lines
         self._worker = -1
-        self._unread = bytearray()
+        self._unread = b""
+        self._unsent: list[bytes] = []
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -92,37 +109,50 @@ class _Line(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._unread += data
+        received = self._unread + data if self._unread else data
         try:
-            at = self._take_whole_frames()
+            at = self._take_whole_frames(received)
         except (ValueError, msgspec.DecodeError) as error:
             self._over(str(error))
             return
-        del self._unread[:at]
+        self._unread = received[at:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._over("")
 
-    def write(self, frame: bytes) -> bool:
-        """False where too much was not read yet."""
-        if self._transport is None or self._transport.is_closing():
-            return True
-        self._transport.write(frame)
-        return self._transport.get_write_buffer_size() <= UNSENT_BYTES_MAX
+    def write(self, frame: bytes) -> None:
+        """At the end of this turn."""
+        if not self._unsent:
+            self._lines.flush_later(self)
+        self._unsent.append(frame)
+        if len(self._unsent) == TOGETHER_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        """What was written leaves; whose messages pile up is named."""
+        unsent, self._unsent = self._unsent, []
+        transport = self._transport
+        if not unsent or transport is None or transport.is_closing():
+            return
+        transport.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+        if transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            self._lines.unread(self._worker)
 
     def close(self) -> None:
         """What was written is sent yet."""
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
-    def _take_whole_frames(self) -> int:
+    def _take_whole_frames(self, received: bytes) -> int:
         """Up to where they reach."""
-        unread, at = self._unread, 0
-        while len(unread) - at >= HEADER_BYTES and self._transport is not None and not self._transport.is_closing():
-            end = at + HEADER_BYTES + frame_size(bytes(unread[at : at + HEADER_BYTES]))
-            if end > len(unread):
+        at, size = 0, len(received)
+        while size - at >= HEADER_BYTES and self._transport is not None and not self._transport.is_closing():
+            body = at + HEADER_BYTES
+            end = body + frame_size(received[at:body])
+            if end > size:
                 break
-            self._heard(from_worker(bytes(unread[at + HEADER_BYTES : end])))
+            self._heard(from_worker(received[body:end]))
             at = end
         return at
 

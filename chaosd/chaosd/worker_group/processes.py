@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from chaos_protocols.worker_group.suspicion import Reading
@@ -19,6 +18,9 @@ from chaos_protocols.worker_group.words import SLOT_BYTES, SLOTS, read_slot
 
 LOOKED_AT_MAX = 256
 """Workers, in one look at who is dying: of more, each has its turn (a look takes some 3 us a worker)."""
+
+STAT_BYTES_MAX = 1024
+"""The kernel's line on a process; its state stands near the beginning."""
 
 
 class Process(Protocol):
@@ -204,10 +206,16 @@ def _memory_is_gone(statm: int) -> bool:
 def _is_stopped(pid: int) -> bool:
     """By the kernel's word on the state of a process, which follows its name in brackets."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # a file object would take three times as long
     except OSError:
         return False  # it has ended
-    return text.rpartition(")")[2].split()[:1] in (["T"], ["t"])
+    try:
+        text = os.read(stat, STAT_BYTES_MAX)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(stat)
+    return text.rpartition(b")")[2].split(None, 1)[:1] in ([b"T"], [b"t"])
 
 
 def _text(code: int) -> str:

@@ -131,6 +131,23 @@ def test_what_is_said_to_one_or_to_all_arrives_and_to_nobody_is_nothing(tmp_path
     assert play(tmp_path, story).unread == []
 
 
+def test_what_one_worker_is_told_in_a_turn_leaves_in_one_piece_in_order(tmp_path: Path) -> None:
+    orders = [Go(generation=number) for number in range(1, 4)]
+
+    async def story(told: Told, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(HELLO))
+        await told.until(lambda: bool(told.said))
+        for order in orders:
+            told.lines.send(3, order)
+        async with asyncio.timeout(LIMIT_S):
+            assert await reader.read(1 << 16) == b"".join(map(encode, orders)), "one read has all of it"
+        told.lines.send(3, orders[0])
+        told.lines.close()
+        assert await heard(reader) == orders[0], "what was said before the end leaves before it"
+
+    assert play(tmp_path, story).unread == []
+
+
 def test_a_worker_that_does_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNSENT_BYTES_MAX", 1 << 16)
 
