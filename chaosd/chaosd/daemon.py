@@ -91,8 +91,9 @@ class Daemon:
         address = join_address(*split_address(config.listen)) if self._address is None else self._address
         machine, self._founding = make_machine(config, identity, journal, address=address, now_s=time.monotonic())
         auth = MessageAuth(identity, machine.keys)
-        recorder = Recorder(history, machine, SiteNames(machine, self._names_given))
-        self.driver = Driver(machine, auth, journal, recorder, self.metrics, self._make_parts)
+        names = SiteNames(machine, self._names_given)
+        recorder = Recorder(history, machine, names)
+        self.driver = Driver(machine, auth, journal, recorder, names, self.metrics, self._make_parts)
         self.metrics.registry.register(Gauges(self.driver, config, version()))
 
     def _make_parts(self, driver: Driver) -> Parts:

@@ -28,6 +28,7 @@ from chaosd.conduct import Conduct
 from chaosd.message_auth import MessageAuth
 from chaosd.metrics import Metrics, PhaseClock, StatePhases
 from chaosd.monitor.round_clock import RoundClock
+from chaosd.site_names import SiteNames
 from chaosd.storage.checkpoint_keeper import StateKeeper
 from chaosd.storage.journal.journal import Journal, JournalError
 from chaosd.storage.recorder import Recorder
@@ -74,12 +75,14 @@ class Driver:
         auth: MessageAuth,
         journal: Journal,
         recorder: Recorder,
+        names: SiteNames,
         metrics: Metrics,
         make_parts: Callable[[Driver], Parts],
     ) -> None:
         """`make_parts` builds what reports to this driver, of which the driver is one end and the part the other."""
         self.machine = machine
         self.recorder = recorder
+        self.names = names
         self.metrics = metrics
         self.stopped: asyncio.Future[effects.StopDaemon] | None = None
         self.started_s = 0.0
@@ -191,7 +194,7 @@ class Driver:
                 spec, knock = self.workers.turned_away()
                 self._tell_why(reason, spec, knock.turn_away)
             case effects.ToWorker(message=message):
-                self.workers.send(self.recorder.names.in_message(message))
+                self.workers.send(self.names.in_message(message))
             case effects.WorkerOverdue(waited_s=waited_s):
                 self.hang_command.run(self.workers.pid, waited_s)
             case effects.EndWorker():
@@ -287,7 +290,7 @@ class Driver:
         except DialError as error:
             if self._dial_failures.get(site) != str(error):  # once for each reason, not at every attempt
                 self._dial_failures[site] = str(error)
-                log.warning("no link: %s", self.recorder.names.in_text(str(error)))
+                log.warning("no link: %s", self.names.in_text(str(error)))
             self.feed(events.DialFailed(site=site, reason=error.brief, why=error.why))
 
     async def _probe(self, site: SiteId) -> None:

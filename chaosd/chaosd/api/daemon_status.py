@@ -48,7 +48,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
     machine = driver.machine
     roster, rounds = machine.roster, machine.rounds
     pause = machine.participation.pause
-    why, named = pause.why(), driver.recorder.names.in_text
+    why, named = pause.why(), driver.names.in_text
     return Status(
         version=version(),
         run=config.run,
@@ -94,7 +94,7 @@ def build_status(driver: Driver, config: SiteConfig, address: str) -> Status:
         averaging=_averaging(driver),
         bounds=_bounds(driver),
         blocked=tuple(sorted(driver.conduct.blocked)),
-        called={str(site): name for site, name in driver.recorder.names.given().items()},
+        called={str(site): name for site, name in driver.names.given().items()},
     )
 
 
@@ -116,7 +116,7 @@ def _bounds(driver: Driver) -> BoundsStatus | None:
 
 
 def _waits(driver: Driver, told: tuple[SiteWait, ...]) -> tuple[WaitStatus, ...]:
-    name_of, named = driver.machine.participation.waits.name_of, driver.recorder.names.in_text
+    name_of, named = driver.machine.participation.waits.name_of, driver.names.in_text
     return tuple(
         WaitStatus(site=one.site, name=name_of(one.site), seconds=one.seconds, reason=named(one.reason)) for one in told
     )
@@ -155,7 +155,7 @@ def _averaging(driver: Driver) -> AveragingStatus | None:
         rate_bytes_per_s=rate if rate < math.inf else 0.0,
         predicted_s=predicted_s,
         took_s=driver.round_clock.usual_s,
-        reason=driver.recorder.names.in_text(view.plan.reason),
+        reason=driver.names.in_text(view.plan.reason),
     )
 
 
@@ -190,7 +190,7 @@ def _sites(driver: Driver) -> tuple[SiteSummary, ...]:
 
 
 def _links(driver: Driver) -> tuple[LinkStatus, ...]:
-    machine, named = driver.machine, driver.recorder.names.in_text
+    machine, named = driver.machine, driver.names.in_text
     sockets = {link.site: link for link in driver.transport.links()}
     found = []
     for link in machine.roster.links:

@@ -26,10 +26,10 @@ def _fields(record: HistoryRecord, number: int) -> dict[str, object]:
 class Recorder:
     """See the module. `followers`: queues of those who follow; a full one misses records, and can read the history.
     What repeats itself is counted (`repeats.py`); driven on the daemon's loop, which wakes it to tell how often.
-    `names`: of the sites, for all that this daemon tells people."""
+    `names`: of the sites, for whoever reads the history."""
 
     def __init__(self, history: History, machine: SiteMachine, names: SiteNames) -> None:
-        self.names = names
+        self._names = names
         self.followers: set[asyncio.Queue[HistoryRecord]] = set()
         self._history, self._machine = history, machine
         self._repeats = Repeats()
@@ -37,7 +37,7 @@ class Recorder:
 
     def record(self, effect: Record) -> None:
         """Something happened, now."""
-        machine, in_text = self._machine, self.names.in_text
+        machine, in_text = self._machine, self._names.in_text
         record = HistoryRecord(
             at_unix_s=time.time(),
             event_id=machine.outbox.event_id,
